@@ -1,0 +1,120 @@
+use std::fs;
+use std::io::stdout;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use formats::{FormatError, Limits, load};
+use model::{Severity, Verdict};
+
+use crate::output::{print, say};
+use crate::render::{Colour, verdict_text};
+use crate::settings::SettingsArgs;
+
+/// Analyze recordings
+///
+/// Reads stage matrices and mark events, plain or compressed, and finds out by itself what
+/// a file is. Folders are searched; files in them that are no recordings are skipped.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  laggard analyze recording.json.gz
+  laggard analyze --json recordings/ | jq '.verdicts[].incidents[0].text'
+  laggard analyze --fail-on warning recording.json && echo fine")]
+pub(crate) struct AnalyzeArgs {
+    /// Files and folders
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// Print one JSON document instead of text
+    #[arg(long)]
+    json: bool,
+    /// Exit with 1 if an incident is at least this severe
+    #[arg(long, value_name = "SEVERITY")]
+    fail_on: Option<FailOn>,
+    #[command(flatten)]
+    settings: SettingsArgs,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum FailOn {
+    Info,
+    Warning,
+    Critical,
+}
+
+impl From<FailOn> for Severity {
+    fn from(level: FailOn) -> Self {
+        match level {
+            FailOn::Info => Self::Info,
+            FailOn::Warning => Self::Warning,
+            FailOn::Critical => Self::Critical,
+        }
+    }
+}
+
+pub(crate) fn analyze(args: AnalyzeArgs) -> Result<ExitCode> {
+    let settings = args.settings.load()?;
+    let mut verdicts = Vec::new();
+    for path in &args.paths {
+        let (files, in_folder) = files_at(path)?;
+        for file in files {
+            match load(&file, Limits::default()) {
+                Ok(recording) => {
+                    let id = file.display().to_string();
+                    verdicts.push(recording.replay(&id, settings.clone()).verdict());
+                }
+                Err(error @ FormatError::Unknown { .. }) if in_folder => {
+                    say(&format!("laggard: skipped: {error}"));
+                }
+                Err(error) => bail!("{error}\n  {}", error.hint()),
+            }
+        }
+    }
+    if verdicts.is_empty() {
+        bail!("no recording found in {}", args.paths[0].display());
+    }
+    print(&render(&verdicts, args.json)?).context("failed to print the verdict")?;
+    let worst = verdicts.iter().flat_map(|v| &v.incidents).map(|incident| incident.severity);
+    let fails = args.fail_on.is_some_and(|level| worst.max() >= Some(level.into()));
+    Ok(ExitCode::from(u8::from(fails)))
+}
+
+fn render(verdicts: &[Verdict], json: bool) -> Result<String> {
+    if json {
+        let document = match verdicts {
+            [verdict] => serde_json::to_string_pretty(verdict)?,
+            several => serde_json::to_string_pretty(&serde_json::json!({
+                "schema": "laggard.verdicts/1",
+                "verdicts": several,
+            }))?,
+        };
+        return Ok(document + "\n");
+    }
+    let colour = Colour::of(&stdout());
+    let texts = verdicts.iter().map(|verdict| verdict_text(verdict, colour));
+    Ok(texts.collect::<Vec<_>>().join("\n"))
+}
+
+/// The files behind a path, in order, and whether it is a folder.
+fn files_at(path: &Path) -> Result<(Vec<PathBuf>, bool)> {
+    let place = || format!("failed to read {}", path.display());
+    if !fs::metadata(path).with_context(place)?.is_dir() {
+        return Ok((vec![path.to_owned()], false));
+    }
+    let mut files = Vec::new();
+    let mut entries: Vec<PathBuf> = fs::read_dir(path)
+        .with_context(place)?
+        .map(|entry| Ok(entry?.path()))
+        .collect::<Result<_>>()
+        .with_context(place)?;
+    entries.sort();
+    for entry in entries {
+        // A folder that links to itself would never end.
+        if fs::symlink_metadata(&entry).with_context(place)?.is_dir() {
+            files.extend(files_at(&entry)?.0);
+        } else if entry.is_file() {
+            files.push(entry);
+        }
+    }
+    Ok((files, true))
+}

@@ -1,0 +1,48 @@
+//! The `laggard` command: what is typed becomes a checked plan, and the plan runs.
+//!
+//! Results go to standard output, everything else to standard error. Exit status: 0 fine,
+//! 1 findings where `--fail-on` asked for it, 2 bad usage or input; `run` passes on that of
+//! the command it wraps.
+
+mod analyze;
+mod child;
+mod output;
+mod render;
+mod run;
+mod settings;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Names what holds a distributed training job back: rank, stage, since when, at what cost.
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 100, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  laggard run -- torchrun --nproc-per-node 4 train.py
+  laggard run --report run.html -- accelerate launch train.py
+  laggard analyze recording.json.gz
+  laggard doctor";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(run::RunArgs),
+    Analyze(analyze::AnalyzeArgs),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Run(args) => run::run(args),
+        Command::Analyze(args) => analyze::analyze(args),
+    };
+    result.unwrap_or_else(|error| {
+        output::say(&format!("laggard: {error:#}"));
+        ExitCode::from(2)
+    })
+}

@@ -1,0 +1,19 @@
+//! The two ways out: results and everything else.
+
+use std::io::{self, Write};
+
+/// Writes a line to standard error. Nobody reading it must not stop us.
+pub(crate) fn say(line: &str) {
+    drop(writeln!(io::stderr(), "{line}"));
+}
+
+/// Writes a result to standard output.
+///
+/// A reader that has gone away, as `head` does, has what it wanted.
+pub(crate) fn print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
+}

@@ -1,0 +1,123 @@
+//! A verdict as text.
+
+use std::fmt::Write;
+
+use model::{Severity, Verdict, fold_ranks};
+
+/// Whether to use colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Colour {
+    Never,
+    Ansi,
+}
+
+impl Colour {
+    /// Colour for a stream if it is a terminal and nobody asked for none.
+    pub(crate) fn of(stream: &impl std::io::IsTerminal) -> Self {
+        let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        if wanted && stream.is_terminal() { Self::Ansi } else { Self::Never }
+    }
+
+    fn paint(self, code: &str, text: &str) -> String {
+        match self {
+            Self::Never => text.to_owned(),
+            Self::Ansi => format!("\x1b[{code}m{text}\x1b[0m"),
+        }
+    }
+
+    /// Text for a severity.
+    pub(crate) fn severity(self, severity: Severity, text: &str) -> String {
+        let code = match severity {
+            Severity::Critical => "1;31",
+            Severity::Warning => "1;33",
+            Severity::Info => "1;36",
+        };
+        self.paint(code, text)
+    }
+}
+
+/// The verdict card: what is wrong, what to do, where the time went.
+pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour) -> String {
+    let mut text = String::new();
+    let job = &verdict.job;
+    let exposed = seconds(job.exposed_s);
+    let _ = writeln!(
+        text,
+        "{} {}: {} ranks, {} steps, {exposed} of exposed step time in {} analysed steps",
+        colour.paint("1", "laggard"),
+        job.id,
+        job.ranks,
+        job.steps,
+        job.analysed_steps,
+    );
+    if verdict.incidents.is_empty() {
+        let said = if job.analysed_steps == 0 {
+            "NO VERDICT  too little was seen"
+        } else {
+            "HEALTHY  no rank and no stage stands out"
+        };
+        let _ = writeln!(text, "\n{}", colour.paint("1;32", said));
+    }
+    for incident in &verdict.incidents {
+        let head = match incident.severity {
+            Severity::Critical => "CRITICAL",
+            Severity::Warning => "WARNING",
+            Severity::Info => "INFO",
+        };
+        let head = colour.severity(incident.severity, head);
+        let over = if incident.open { "" } else { " (over)" };
+        let _ = writeln!(text, "\n{head}{over}  {}", incident.text);
+        if !incident.subject.hosts.is_empty() {
+            let _ = writeln!(text, "  host  {}", incident.subject.hosts.join(", "));
+        }
+        for evidence in &incident.evidence {
+            let _ = writeln!(text, "  why   {}", evidence.text);
+        }
+        let _ = writeln!(text, "  next  {}", incident.advice);
+    }
+    if !verdict.stages.is_empty() {
+        let _ = writeln!(text, "\n{}", stage_table(verdict));
+    }
+    for note in &verdict.notes {
+        let _ = writeln!(text, "note: {note}");
+    }
+    text
+}
+
+fn stage_table(verdict: &Verdict) -> String {
+    let width = verdict.stages.iter().map(|stage| stage.name.len()).max().unwrap_or(0).max(5);
+    let mut table = format!(
+        "{:width$}  {:>9}  {:>5}  {:>5}  last to arrive",
+        "stage", "exposed", "share", "gain"
+    );
+    for stage in &verdict.stages {
+        let lead = if stage.lead_ranks.is_empty() {
+            "-".to_owned()
+        } else {
+            format!("rank {}", fold_ranks(&stage.lead_ranks))
+        };
+        let _ = write!(
+            table,
+            "\n{:width$}  {:>9}  {:>5}  {:>5}  {lead}",
+            stage.name,
+            seconds(stage.advance_s),
+            percent(stage.share),
+            percent(stage.gain),
+        );
+    }
+    table
+}
+
+fn seconds(value: f64) -> String {
+    if value >= 100.0 {
+        format!("{value:.0} s")
+    } else if value >= 1.0 {
+        format!("{value:.2} s")
+    } else {
+        format!("{:.1} ms", value * 1e3)
+    }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}

@@ -1,0 +1,166 @@
+use std::env;
+use std::ffi::OsString;
+use std::io::stderr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use agent::Agent;
+use anyhow::Result;
+use ring::{RingDirectory, clean_stale};
+use verdict::{Job, Settings};
+
+use crate::child::{self, Wrapped};
+use crate::output::{print, say};
+use crate::render::{Colour, verdict_text};
+use crate::settings::SettingsArgs;
+
+/// How often rings are read and the command is looked after.
+const POLL_EVERY: Duration = Duration::from_millis(50);
+/// Age from which rings of dead jobs are removed: time enough to look at a crash.
+const STALE_AFTER: Duration = Duration::from_secs(600);
+
+/// Run a command and watch the training in it
+///
+/// Everything after `--` is the command, unchanged: torchrun, accelerate, deepspeed, srun
+/// or python. Its output, exit status and signals pass through. Lines about the training
+/// appear on standard error while it runs, and the verdict at its end.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  laggard run -- torchrun --nproc-per-node 4 train.py --lr 1e-3
+  laggard run --report run.html -- python train.py
+  laggard run --json -- torchrun train.py | tail -n 1 | jq .incidents")]
+pub(crate) struct RunArgs {
+    /// Write a self-contained HTML report
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Print the verdict as one line of JSON at the end, on standard output
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    settings: SettingsArgs,
+    /// The command and its arguments
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
+    let settings = args.settings.load()?;
+    let mut command = child::command(&args.command);
+    if env::var_os("LAGGARD_ENABLE").is_some_and(|value| value == "0") {
+        let failed = child::replace(command);
+        say(&failed.text());
+        return Ok(failed.exit_code());
+    }
+    let watch = match Watch::start(settings) {
+        Ok(watch) => {
+            command.env("LAGGARD_ENABLE", "1");
+            command.env("LAGGARD_DIR", &watch.root);
+            command.env("LAGGARD_JOB", &watch.id);
+            Some(watch)
+        }
+        Err(error) => {
+            say(&format!("laggard: the command runs unwatched: {error:#}"));
+            None
+        }
+    };
+    let mut wrapped = match Wrapped::start(command) {
+        Ok(wrapped) => wrapped,
+        Err(failed) => {
+            say(&failed.text());
+            if let Some(watch) = watch {
+                watch.clean();
+            }
+            return Ok(failed.exit_code());
+        }
+    };
+    let status = match watch {
+        None => wrapped.wait()?,
+        Some(watch) => {
+            let (status, job) = watch.follow(&mut wrapped)?;
+            if let Some(job) = job {
+                tell(&args, &job);
+            }
+            status
+        }
+    };
+    Ok(child::end_like(status))
+}
+
+/// What is watched, and where.
+struct Watch {
+    root: PathBuf,
+    id: String,
+    directory: RingDirectory,
+    agent: Agent,
+}
+
+impl Watch {
+    fn start(settings: Settings) -> Result<Self> {
+        let root = env::var_os("LAGGARD_DIR")
+            .map_or_else(RingDirectory::default_root, PathBuf::from);
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let id = format!("{}-{}", since_epoch.as_secs(), std::process::id());
+        let directory = RingDirectory::create(&root, &id)?;
+        // Somebody else's leftovers must not stop this job.
+        drop(clean_stale(&root, STALE_AFTER));
+        let agent = Agent::new(directory.clone(), &id, settings);
+        Ok(Self { root, id, directory, agent })
+    }
+
+    /// Watches until the command ends. A fault of the analysis ends the watching only.
+    fn follow(
+        self,
+        wrapped: &mut Wrapped,
+    ) -> Result<(std::process::ExitStatus, Option<Job>)> {
+        let Self { directory, agent, .. } = self;
+        let mut agent = Some(agent);
+        let status = loop {
+            if let Some(status) = wrapped.poll()? {
+                break status;
+            }
+            agent = agent.and_then(|mut agent| {
+                let lines = guarded(|| agent.poll(Instant::now()))?;
+                for line in lines {
+                    say(&format!("laggard: {line}"));
+                }
+                Some(agent)
+            });
+            std::thread::sleep(POLL_EVERY);
+        };
+        let job = agent.and_then(|agent| guarded(|| agent.finish()));
+        drop(directory.remove());
+        Ok((status, job))
+    }
+
+    fn clean(self) {
+        drop(self.directory.remove());
+    }
+}
+
+/// Runs a part of the analysis; if it panics, watching ends and the command goes on.
+fn guarded<T>(body: impl FnOnce() -> T) -> Option<T> {
+    let result = catch_unwind(AssertUnwindSafe(body));
+    if result.is_err() {
+        say("laggard: stopped watching after a fault of its own; the command goes on");
+    }
+    result.ok()
+}
+
+fn tell(args: &RunArgs, job: &Job) {
+    let verdict = job.verdict();
+    say(&format!("\n{}", verdict_text(&verdict, Colour::of(&stderr())).trim_end()));
+    if args.json {
+        let line = serde_json::to_string(&verdict).map(|json| format!("{json}\n"));
+        match line {
+            Ok(line) => {
+                if let Err(error) = print(&line) {
+                    say(&format!("laggard: cannot print the verdict: {error}"));
+                }
+            }
+            Err(error) => say(&format!("laggard: cannot write the verdict: {error}")),
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The contexts a script may use: `step()`, `stage(name)`, `side_channel(name)`.
+
+use std::cell::Cell;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+
+use model::MarkKind;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyDict;
+use ring::NameKind;
+
+use crate::probe::{Probe, with_probe};
+
+/// Codes belong to a ring; zero stands for "not asked for yet", so codes are kept plus one,
+/// together with the process they were asked in.
+#[derive(Debug)]
+struct Code {
+    name: String,
+    code_plus_one: AtomicU32,
+    pid: AtomicU32,
+}
+
+impl Code {
+    fn new(name: String) -> Self {
+        Self { name, code_plus_one: AtomicU32::new(0), pid: AtomicU32::new(0) }
+    }
+
+    fn of(&self, probe: &Probe) -> u16 {
+        let known = self.code_plus_one.load(Relaxed);
+        if known != 0 && self.pid.load(Relaxed) == probe.pid() {
+            return (known - 1) as u16;
+        }
+        let code = probe.name(NameKind::Stage, &self.name);
+        self.pid.store(probe.pid(), Relaxed);
+        self.code_plus_one.store(u32::from(code) + 1, Relaxed);
+        code
+    }
+}
+
+/// One logical optimizer step.
+#[pyclass(frozen, module = "laggard")]
+#[derive(Debug)]
+pub(crate) struct Step;
+
+#[pymethods]
+impl Step {
+    fn __enter__(&self) {
+        with_probe(|probe| probe.mark_step(MarkKind::StepBegin));
+    }
+
+    #[expect(unused_variables, reason = "Python passes the exception")]
+    fn __exit__(
+        &self,
+        kind: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        traceback: &Bound<'_, PyAny>,
+    ) {
+        with_probe(|probe| probe.mark_step(MarkKind::StepEnd));
+    }
+}
+
+/// An ordered stage of the step; stages do not overlap.
+#[pyclass(frozen, module = "laggard")]
+#[derive(Debug)]
+pub(crate) struct Stage {
+    code: Code,
+}
+
+#[pymethods]
+impl Stage {
+    fn __enter__(&self) {
+        with_probe(|probe| probe.enter_stage(self.code.of(probe)));
+    }
+
+    #[expect(unused_variables, reason = "Python passes the exception")]
+    fn __exit__(
+        &self,
+        kind: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        traceback: &Bound<'_, PyAny>,
+    ) {
+        with_probe(Probe::leave_stage);
+    }
+}
+
+/// A measurement beside the step, which may overlap stages.
+#[pyclass(unsendable, module = "laggard")]
+#[derive(Debug)]
+pub(crate) struct SideChannel {
+    code: Code,
+    entered_ns: Cell<u64>,
+}
+
+#[pymethods]
+impl SideChannel {
+    fn __enter__(&self) {
+        self.entered_ns.set(crate::probe::now().0);
+    }
+
+    #[expect(unused_variables, reason = "Python passes the exception")]
+    fn __exit__(
+        &self,
+        kind: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        traceback: &Bound<'_, PyAny>,
+    ) {
+        let nanoseconds = crate::probe::now().0.saturating_sub(self.entered_ns.get());
+        with_probe(|probe| {
+            let code = self.code.of(probe);
+            probe.side(MarkKind::SideSample, code, nanoseconds);
+        });
+    }
+}
+
+/// A context around one logical optimizer step.
+///
+/// Only needed where the loop is too unusual for the hooks; once used, it alone decides
+/// where steps begin.
+#[pyfunction]
+pub(crate) fn step(py: Python<'_>) -> PyResult<Py<Step>> {
+    static STEP: PyOnceLock<Py<Step>> = PyOnceLock::new();
+    STEP.get_or_try_init(py, || Py::new(py, Step)).map(|step| step.clone_ref(py))
+}
+
+/// A context around one stage of the step.
+///
+/// :param name: Its name; the built-in names, such as ``data.next_wait``, stand for what
+///     the hooks record under them.
+#[pyfunction]
+pub(crate) fn stage<'py>(py: Python<'py>, name: &Bound<'py, PyAny>) -> PyResult<Py<PyAny>> {
+    // A Python dict: its look-up of an interned string costs less than ours would.
+    static STAGES: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
+    let stages = STAGES.get_or_init(py, || PyDict::new(py).unbind()).bind(py);
+    if let Some(known) = stages.get_item(name)? {
+        return Ok(known.unbind());
+    }
+    let code = Code::new(name.str()?.to_string_lossy().into_owned());
+    let made = Py::new(py, Stage { code })?.into_any();
+    stages.set_item(name, &made)?;
+    Ok(made)
+}
+
+/// A context that measures something beside the step: it may overlap stages and is never
+/// part of the accounting.
+#[pyfunction]
+pub(crate) fn side_channel(name: String) -> SideChannel {
+    SideChannel { code: Code::new(name), entered_ns: Cell::new(0) }
+}

@@ -1,0 +1,26 @@
+//! The probe inside the training process.
+//!
+//! Everything on the path of a training step is here and ends in one write to the ring;
+//! `python/laggard` only decides where to hook in. No call of this module waits, prints or
+//! raises into user code: a fault is counted, and the probe switches itself off.
+#![expect(unsafe_code, reason = "fork handler, and state owned by one thread")]
+#![deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+
+mod contexts;
+mod hooks;
+mod probe;
+mod summary;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+mod _native {
+    #[pymodule_export]
+    use crate::contexts::{SideChannel, Stage, Step, side_channel, stage, step};
+    #[pymodule_export]
+    use crate::hooks::{CollectiveHook, OptimizerHook, mark, side_lost, side_sample};
+    #[pymodule_export]
+    use crate::probe::{activate, close, current_step, is_active, note, set_role, ring_path};
+    #[pymodule_export]
+    use crate::summary::job_verdict;
+}

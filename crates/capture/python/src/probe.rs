@@ -1,0 +1,358 @@
+//! The one probe of a process: its ring and what it knows of the training loop.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::ptr;
+use std::sync::{Mutex, Once};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
+
+use model::{Mark, MarkKind, RankNs};
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+use ring::{Identity, NameKind, RingDirectory, RingWriter, process_started};
+use steps::StepCounter;
+
+/// The active probe, null while the process is no rank. A probe is never freed: a thread
+/// may be in the middle of a write.
+static PROBE: AtomicPtr<Probe> = AtomicPtr::new(ptr::null_mut());
+static FORK_HANDLER: Once = Once::new();
+
+/// Code of a stage whose name found no room in the table.
+const NO_CODE: u16 = u16::MAX;
+
+pub(crate) struct Probe {
+    ring: RingWriter,
+    /// The thread that runs the training loop: the one that became a rank, until an
+    /// optimizer first runs on another.
+    loop_thread: AtomicUsize,
+    /// Touched by the loop thread only, and under the interpreter's lock.
+    of_loop: LoopState,
+    step: AtomicU32,
+    pid: u32,
+    /// Codes given to names that came without a code of their own.
+    codes: Mutex<HashMap<String, u16>>,
+}
+
+/// What the loop thread keeps to itself.
+#[derive(Default)]
+struct LoopState {
+    counter: Cell<StepCounter>,
+    backward_depth: Cell<u32>,
+    optimizer_depth: Cell<u32>,
+    forward_depth: Cell<u32>,
+    /// The explicit stage that is open.
+    open_stage: Cell<Option<u16>>,
+    /// Explicit stages entered inside it, which are not recorded.
+    nested: Cell<u32>,
+    proved: Cell<bool>,
+}
+
+// SAFETY: `of_loop` is touched only by functions that Python calls, so under the
+// interpreter's lock (the stable ABI excludes builds without one); everything else is atomic
+// or never changes.
+unsafe impl Sync for Probe {}
+
+/// Runs `body` with the probe, if there is one. A panic switches the probe off for good and
+/// goes no further.
+#[inline]
+pub(crate) fn with_probe(body: impl FnOnce(&Probe)) {
+    let probe = PROBE.load(Acquire);
+    if probe.is_null() {
+        return;
+    }
+    // SAFETY: probes are leaked by `activate` and never freed.
+    let probe = unsafe { &*probe };
+    if catch_unwind(AssertUnwindSafe(|| body(probe))).is_err() {
+        probe.ring.count_fault();
+        PROBE.store(ptr::null_mut(), Release);
+    }
+}
+
+impl Probe {
+    fn is_loop_thread(&self) -> bool {
+        // SAFETY: the call cannot fail.
+        let current = unsafe { libc::pthread_self() };
+        current as usize == self.loop_thread.load(Relaxed)
+    }
+
+    /// Moves the loop to the calling thread if no optimizer has run yet.
+    fn adopt_loop_thread(&self) {
+        if !self.of_loop.proved.get() {
+            // SAFETY: the call cannot fail.
+            self.loop_thread.store(unsafe { libc::pthread_self() } as usize, Relaxed);
+        }
+    }
+
+    /// What the loop thread keeps to itself, `None` on any other thread.
+    fn of_loop(&self) -> Option<&LoopState> {
+        self.is_loop_thread().then_some(&self.of_loop)
+    }
+
+    /// Takes note of something a hook saw. Hooks on other threads are not about the loop.
+    #[inline]
+    pub(crate) fn hook(&self, kind: MarkKind) {
+        if kind == MarkKind::OptimizerBegin {
+            self.adopt_loop_thread();
+        }
+        let Some(of_loop) = self.of_loop() else { return };
+        if !of_loop.is_outermost(kind) {
+            return;
+        }
+        if of_loop.open_stage.get().is_some() {
+            // Inside an explicit stage the user's word holds; steps are counted all the same.
+            self.count(of_loop, kind);
+            return;
+        }
+        self.write_of_loop(of_loop, kind, 0);
+    }
+
+    pub(crate) fn enter_stage(&self, code: u16) {
+        let Some(of_loop) = self.of_loop() else { return };
+        if of_loop.open_stage.get().is_some() {
+            of_loop.nested.set(of_loop.nested.get() + 1);
+            self.ring.count_fault();
+            return;
+        }
+        self.write_of_loop(of_loop, MarkKind::StageBegin, code);
+        of_loop.open_stage.set(Some(code));
+    }
+
+    pub(crate) fn leave_stage(&self) {
+        let Some(of_loop) = self.of_loop() else { return };
+        let nested = of_loop.nested.get();
+        if nested > 0 {
+            of_loop.nested.set(nested - 1);
+        } else if let Some(code) = of_loop.open_stage.take() {
+            self.write_of_loop(of_loop, MarkKind::StageEnd, code);
+        }
+    }
+
+    pub(crate) fn mark_step(&self, kind: MarkKind) {
+        if let Some(of_loop) = self.of_loop() {
+            self.write_of_loop(of_loop, kind, 0);
+        }
+    }
+
+    /// Takes note of a collective, from any thread.
+    #[inline]
+    pub(crate) fn collective(&self, op: u16, group: u32, op_id: u64) {
+        self.ring.write(Mark {
+            at: now(),
+            step: self.step.load(Relaxed),
+            kind: MarkKind::CollectiveIssue,
+            on_loop_thread: self.is_loop_thread(),
+            code: op,
+            args: [u64::from(group), op_id, 0, 0, 0],
+        });
+    }
+
+    /// Takes note of a side channel's measurement, from any thread.
+    pub(crate) fn side(&self, kind: MarkKind, code: u16, nanoseconds: u64) {
+        self.ring.write(Mark {
+            at: now(),
+            step: self.step.load(Relaxed),
+            kind,
+            on_loop_thread: self.is_loop_thread(),
+            code,
+            args: [nanoseconds, 0, 0, 0, 0],
+        });
+    }
+
+    #[inline]
+    fn write_of_loop(&self, of_loop: &LoopState, kind: MarkKind, code: u16) {
+        let at = now();
+        let step = self.count(of_loop, kind);
+        self.ring.write(Mark { at, step, kind, on_loop_thread: true, code, args: [0; 5] });
+    }
+
+    #[inline]
+    fn count(&self, of_loop: &LoopState, kind: MarkKind) -> u32 {
+        let mut counter = of_loop.counter.get();
+        let before = counter.step();
+        let step = counter.count(kind);
+        of_loop.counter.set(counter);
+        if step != before {
+            self.step.store(step, Relaxed);
+        }
+        let proves = matches!(kind, MarkKind::OptimizerEnd | MarkKind::StepEnd);
+        if proves || (step != before && of_loop.proved.get()) {
+            // An optimizer has run: this process trains.
+            of_loop.proved.set(true);
+            self.ring.set_stepped(step);
+        }
+        step
+    }
+
+    /// The process the probe belongs to.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// The code of a name, asked for at most once.
+    pub(crate) fn name_once(&self, kind: NameKind, text: &str) -> u16 {
+        let Ok(mut codes) = self.codes.lock() else { return NO_CODE };
+        if let Some(code) = codes.get(text) {
+            return *code;
+        }
+        let code = self.name(kind, text);
+        codes.insert(text.to_owned(), code);
+        code
+    }
+
+    pub(crate) fn name(&self, kind: NameKind, text: &str) -> u16 {
+        self.ring.name(kind, text).unwrap_or_else(|| {
+            self.ring.count_fault();
+            NO_CODE
+        })
+    }
+}
+
+impl LoopState {
+    /// Whether a begin or end is not inside another of its kind.
+    fn is_outermost(&self, kind: MarkKind) -> bool {
+        let (depth, begins) = match kind {
+            MarkKind::BackwardBegin => (&self.backward_depth, true),
+            MarkKind::BackwardEnd => (&self.backward_depth, false),
+            MarkKind::OptimizerBegin => (&self.optimizer_depth, true),
+            MarkKind::OptimizerEnd => (&self.optimizer_depth, false),
+            MarkKind::ForwardBegin => (&self.forward_depth, true),
+            MarkKind::ForwardEnd => (&self.forward_depth, false),
+            _ => return true,
+        };
+        let now = depth.get();
+        if begins {
+            depth.set(now + 1);
+            return now == 0;
+        }
+        // An end without a begin: the hook was set in between.
+        depth.set(now.saturating_sub(1));
+        now == 1
+    }
+}
+
+#[inline]
+pub(crate) fn now() -> RankNs {
+    let mut at = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `at` is a valid place to write to; the clock exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut at) };
+    RankNs((at.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(at.tv_nsec as u64))
+}
+
+/// Runs in a forked child: it is another process, and this ring is not its own.
+extern "C" fn forget_after_fork() {
+    PROBE.store(ptr::null_mut(), Release);
+}
+
+/// Makes this process a rank: from now on marks go to a ring of its own.
+///
+/// The calling thread is taken for the one that runs the training loop. Calling it again in
+/// an active process changes nothing.
+///
+/// :param directory: Where rings stand, usually ``LAGGARD_DIR``; ``None`` for the default.
+/// :param job: The job's id, the same on all its ranks.
+/// :raises OSError: if the ring cannot be made.
+/// :raises ValueError: if ``slots`` is not a power of two.
+#[pyfunction]
+#[pyo3(signature = (
+    *, directory, job, host, rank, local_rank, world_size, local_world_size, attempt, slots = None
+))]
+#[expect(clippy::too_many_arguments, reason = "keywords of a Python function")]
+pub(crate) fn activate(
+    directory: Option<PathBuf>,
+    job: String,
+    host: String,
+    rank: u32,
+    local_rank: u32,
+    world_size: u32,
+    local_world_size: u32,
+    attempt: u32,
+    slots: Option<usize>,
+) -> PyResult<()> {
+    if is_active() {
+        return Ok(());
+    }
+    let pid = std::process::id();
+    let identity = Identity {
+        host,
+        rank,
+        local_rank,
+        world_size,
+        local_world_size,
+        attempt,
+        pid,
+        started: process_started(pid).unwrap_or(0),
+        job,
+    };
+    let root = directory.unwrap_or_else(RingDirectory::default_root);
+    let ring = RingDirectory::create(&root, &identity.job)
+        .and_then(|directory| {
+            RingWriter::create(&directory, &identity, slots.unwrap_or(ring::default_slots()))
+        })
+        .map_err(|error| match error {
+            ring::RingError::Slots { .. } => PyValueError::new_err(error.to_string()),
+            _ => PyOSError::new_err(error.to_string()),
+        })?;
+    FORK_HANDLER.call_once(|| {
+        // SAFETY: the handler only stores to an atomic, and this module is never unloaded.
+        unsafe { libc::pthread_atfork(None, None, Some(forget_after_fork)) };
+    });
+    let probe = Box::leak(Box::new(Probe {
+        ring,
+        // SAFETY: the call cannot fail.
+        loop_thread: AtomicUsize::new(unsafe { libc::pthread_self() } as usize),
+        of_loop: LoopState::default(),
+        step: AtomicU32::new(0),
+        pid,
+        codes: Mutex::default(),
+    }));
+    PROBE.store(probe, Release);
+    Ok(())
+}
+
+/// Whether this process is a rank.
+#[pyfunction]
+pub(crate) fn is_active() -> bool {
+    !PROBE.load(Acquire).is_null()
+}
+
+/// The number of the step the training loop is in.
+#[pyfunction]
+pub(crate) fn current_step() -> u32 {
+    let mut step = 0;
+    with_probe(|probe| step = probe.step.load(Relaxed));
+    step
+}
+
+/// The file of this rank's ring.
+#[pyfunction]
+pub(crate) fn ring_path() -> Option<PathBuf> {
+    let mut path = None;
+    with_probe(|probe| path = Some(probe.ring.path().to_owned()));
+    path
+}
+
+/// Says what makes this rank incomparable with others, such as its pipeline stage.
+#[pyfunction]
+pub(crate) fn set_role(role: &str) {
+    with_probe(|probe| {
+        probe.name(NameKind::Role, role);
+    });
+}
+
+/// Says something about this rank's sensors that belongs beside the verdict.
+#[pyfunction]
+pub(crate) fn note(text: &str) {
+    with_probe(|probe| {
+        probe.name(NameKind::Note, text);
+    });
+}
+
+/// Ends the ring in good order.
+#[pyfunction]
+pub(crate) fn close() {
+    with_probe(|probe| probe.ring.close());
+    PROBE.store(ptr::null_mut(), Release);
+}

@@ -1,0 +1,183 @@
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, Metadata};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use crate::{Identity, RingError};
+
+/// The directory with the rings of one job: private to the user, in memory where possible.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RingDirectory {
+    path: PathBuf,
+}
+
+impl RingDirectory {
+    /// Where rings stand unless `LAGGARD_DIR` says otherwise.
+    pub fn default_root() -> PathBuf {
+        // SAFETY: the call cannot fail and touches nothing.
+        let user = unsafe { libc::geteuid() };
+        let memory = Path::new("/dev/shm");
+        let root = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+        root.join(format!("laggard-{user}"))
+    }
+
+    /// Makes, or finds, the directory of a job under `root`.
+    ///
+    /// # Errors
+    /// [`RingError::NotPrivate`] if somebody else owns it or may write to it,
+    /// [`RingError::Io`] if it cannot be made.
+    pub fn create(root: &Path, job: &str) -> Result<Self, RingError> {
+        make_private(root)?;
+        let path = root.join(file_name(job));
+        make_private(&path)?;
+        Ok(Self { path })
+    }
+
+    /// The directory itself.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where the ring of a process stands.
+    pub fn ring_path(&self, identity: &Identity) -> PathBuf {
+        self.path.join(format!("rank{}.{}.ring", identity.rank, identity.pid))
+    }
+
+    /// The rings that are there now.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn rings(&self) -> io::Result<Vec<PathBuf>> {
+        let mut rings = Vec::new();
+        for entry in fs::read_dir(&self.path)? {
+            let path = entry?.path();
+            if path.extension() == Some(OsStr::new("ring")) {
+                rings.push(path);
+            }
+        }
+        rings.sort();
+        Ok(rings)
+    }
+
+    /// Removes the directory with all its rings. Processes that still write keep their
+    /// mapping and notice nothing.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn remove(&self) -> io::Result<()> {
+        fs::remove_dir_all(&self.path)
+    }
+}
+
+/// When the process `pid` started, in clock ticks since boot; `None` if there is none.
+pub fn process_started(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The command name may hold spaces and parentheses; the last ")" ends it.
+    let mut fields = stat.get(stat.rfind(')')? + 2..)?.split(' ');
+    let state = fields.next()?;
+    let started = fields.nth(18)?.parse().ok()?;
+    // A zombie will write no more.
+    (state != "Z" && state != "X").then_some(started)
+}
+
+/// Removes the directories under `root` whose processes are all gone and that nobody
+/// touched for `age`; returns how many.
+///
+/// # Errors
+/// What the operating system says of `root`; single directories that resist are skipped.
+#[cfg(not(loom))]
+pub fn clean_stale(root: &Path, age: Duration) -> io::Result<usize> {
+    let mut removed = 0;
+    for entry in fs::read_dir(root)? {
+        let path = entry?.path();
+        let directory = RingDirectory { path };
+        if is_stale(&directory, age) && directory.remove().is_ok() {
+            removed += 1;
+        }
+    }
+    Ok(removed)
+}
+
+#[cfg(not(loom))]
+fn is_stale(directory: &RingDirectory, age: Duration) -> bool {
+    let old = |metadata: &Metadata| {
+        let modified = metadata.modified().ok();
+        modified.and_then(|at| SystemTime::now().duration_since(at).ok()) >= Some(age)
+    };
+    let Ok(metadata) = fs::symlink_metadata(directory.path()) else { return false };
+    let Ok(rings) = directory.rings() else { return false };
+    metadata.is_dir()
+        && old(&metadata)
+        && rings.iter().all(|ring| match crate::RingReader::open(ring) {
+            Ok(reader) => {
+                let identity = reader.identity();
+                process_started(identity.pid) != Some(identity.started)
+            }
+            Err(RingError::NotARing { .. } | RingError::Layout { .. }) => true,
+            Err(_) => false,
+        })
+}
+
+fn make_private(path: &Path) -> Result<(), RingError> {
+    let io_error = |action| {
+        move |source| RingError::Io { action, path: path.to_owned(), source }
+    };
+    match DirBuilder::new().mode(0o700).recursive(false).create(path) {
+        Ok(()) => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let mut builder = DirBuilder::new();
+            return builder
+                .mode(0o700)
+                .recursive(true)
+                .create(path)
+                .map_err(io_error("create directory"));
+        }
+        Err(error) => return Err(io_error("create directory")(error)),
+    }
+    let metadata = fs::symlink_metadata(path).map_err(io_error("look at"))?;
+    // SAFETY: the call cannot fail and touches nothing.
+    let user = unsafe { libc::geteuid() };
+    let private = metadata.is_dir()
+        && metadata.uid() == user
+        && metadata.permissions().mode() & 0o022 == 0;
+    if private { Ok(()) } else { Err(RingError::NotPrivate { path: path.to_owned() }) }
+}
+
+/// A job's name as one path component.
+fn file_name(job: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let name: String =
+        job.chars().take(100).map(|c| if plain(c) { c } else { '_' }).collect();
+    if name.trim_matches('.').is_empty() { format!("job{name}") } else { name }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_name_stays_inside_its_root() {
+        assert_eq!(file_name("../../etc"), ".._.._etc");
+        assert_eq!(file_name(".."), "job..");
+        assert_eq!(file_name(""), "job");
+    }
+
+    #[test]
+    fn a_directory_others_may_write_to_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let shared = root.path().join("shared");
+        fs::create_dir(&shared).unwrap();
+        fs::set_permissions(&shared, fs::Permissions::from_mode(0o777)).unwrap();
+        let refused = RingDirectory::create(&shared, "job");
+        assert!(matches!(refused, Err(RingError::NotPrivate { .. })));
+    }
+
+    #[test]
+    fn this_process_has_a_start_time_and_a_dead_one_has_none() {
+        assert!(process_started(std::process::id()).is_some());
+        assert!(process_started(u32::MAX).is_none());
+    }
+}

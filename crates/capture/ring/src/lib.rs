@@ -1,0 +1,30 @@
+//! The shared-memory ring between a training process and its readers.
+//!
+//! One process writes, from any of its threads; readers map the same file and may come,
+//! go and die as they like. The writer never waits: the oldest record is overwritten, and a
+//! reader that fell behind counts what it lost. The file outlives its writer, so that the
+//! last seconds before a crash can be read.
+//!
+//! [`RingWriter`] is for the process, [`RingReader`] for everyone else, [`JobReader`] reads
+//! all rings of a job into a [`verdict::Job`]. docs/formats.md has the layout.
+#![expect(unsafe_code, reason = "shared memory is mapped and read through atomics")]
+#![deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+
+mod directory;
+mod error;
+mod header;
+#[cfg(not(loom))]
+mod job;
+#[cfg(not(loom))]
+mod map;
+mod slots;
+
+#[cfg(not(loom))]
+pub use directory::clean_stale;
+pub use directory::{RingDirectory, process_started};
+pub use error::RingError;
+pub use header::{Identity, NameKind};
+#[cfg(not(loom))]
+pub use job::{JobReader, RankState};
+#[cfg(not(loom))]
+pub use map::{Drained, RingReader, RingWriter, default_slots};

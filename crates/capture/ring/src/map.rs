@@ -1,0 +1,363 @@
+//! Ring files mapped into memory.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::Mutex;
+use std::{io, ptr, slice};
+
+use memmap2::{Mmap, MmapMut};
+use model::{Mark, PAYLOAD_WORDS};
+
+use crate::header::{Header, LAYOUT, MAGIC, MAX_NAMES, NAME_BYTES, SLOTS_AT};
+use crate::slots::{self, Read, Slot};
+use crate::{Identity, NameKind, RingDirectory, RingError};
+
+/// Drains during which a record may stay unfinished before a reader gives it up. A write
+/// takes tens of nanoseconds, so its thread has died or stands still.
+const PATIENCE_DRAINS: u32 = 20;
+
+/// Slots of a ring unless told otherwise: 2 MiB, some thousand steps.
+pub const fn default_slots() -> usize {
+    32_768
+}
+
+/// The writing half, for the training process.
+#[derive(Debug)]
+pub struct RingWriter {
+    map: MmapMut,
+    path: PathBuf,
+    slots: usize,
+    /// Guards the name table, which is written a handful of times in a run.
+    names: Mutex<()>,
+}
+
+impl RingWriter {
+    /// Makes the ring of a process.
+    ///
+    /// The file's space is reserved at once: a memory file system that fills up later
+    /// cannot fault the process. It gets its name only when its header is whole.
+    /// # Errors
+    /// [`RingError::Slots`], or [`RingError::Io`] if the file system refuses.
+    pub fn create(
+        directory: &RingDirectory,
+        identity: &Identity,
+        slots: usize,
+    ) -> Result<Self, RingError> {
+        if !slots.is_power_of_two() || !(64..=1 << 24).contains(&slots) {
+            return Err(RingError::Slots { slots });
+        }
+        let path = directory.ring_path(identity);
+        let hidden = path.with_extension("new");
+        let made = Self::create_at(&hidden, identity, slots).and_then(|mut ring| {
+            fs::rename(&hidden, &path).map_err(io_error("rename", &hidden))?;
+            ring.path.clone_from(&path);
+            Ok(ring)
+        });
+        if made.is_err() {
+            // Nothing of a ring that could not be made is left behind; that it may not even
+            // exist is no news.
+            drop(fs::remove_file(&hidden));
+        }
+        made
+    }
+
+    fn create_at(path: &Path, identity: &Identity, slots: usize) -> Result<Self, RingError> {
+        let bytes = SLOTS_AT + slots * size_of::<Slot>();
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(io_error("create", path))?;
+        reserve(&file, bytes).map_err(io_error("reserve space for", path))?;
+        // SAFETY: the file is ours alone until it is renamed, and readers only read it
+        // through atomics; nobody shortens it.
+        let map = unsafe { MmapMut::map_mut(&file) }.map_err(io_error("map", path))?;
+        let mut ring =
+            Self { map, path: path.to_owned(), slots, names: Mutex::new(()) };
+        ring.write_header(identity);
+        Ok(ring)
+    }
+
+    fn write_header(&mut self, identity: &Identity) {
+        let slots = self.slots as u64;
+        // SAFETY: the map is larger than a header, page-aligned and zero-filled, for which
+        // all fields are valid; `&mut self` is the only access.
+        let header = unsafe { &mut *self.map.as_mut_ptr().cast::<Header>() };
+        header.magic = MAGIC;
+        header.layout = LAYOUT;
+        header.payload_words = PAYLOAD_WORDS as u32;
+        header.slots = slots;
+        header.rank = identity.rank;
+        header.local_rank = identity.local_rank;
+        header.world_size = identity.world_size;
+        header.local_world_size = identity.local_world_size;
+        header.attempt = identity.attempt;
+        header.pid = identity.pid;
+        header.started = identity.started;
+        put_text(&mut header.job, &identity.job);
+        put_text(&mut header.host, &identity.host);
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: the map holds a header that was written by `write_header`; its changing
+        // fields are atomics, and names are written once before they are counted.
+        unsafe { &*self.map.as_ptr().cast::<Header>() }
+    }
+
+    /// Writes one mark over the oldest. Never blocks, allocates, makes a system call or
+    /// panics.
+    #[inline]
+    pub fn write(&self, mark: Mark) {
+        // SAFETY: `slots` slots lie at `SLOTS_AT`, which the file was made to hold; all
+        // bit patterns are valid and all access is atomic.
+        let slots = unsafe { slots_of(self.map.as_ptr(), self.slots) };
+        slots::write(&self.header().counters, slots, mark.to_words());
+    }
+
+    /// Adds a name to the ring's table; its code, or `None` if the table is full.
+    pub fn name(&self, kind: NameKind, text: &str) -> Option<u16> {
+        let _guard = self.names.lock().ok()?;
+        let header = self.header();
+        let at = header.names.load(Relaxed) as usize;
+        if at >= MAX_NAMES {
+            return None;
+        }
+        let text = &text.as_bytes()[..text.floor_char_boundary(NAME_BYTES)];
+        // SAFETY: entry `at` lies inside the table, is not yet counted, so nobody reads it,
+        // and the guard keeps other writers out.
+        unsafe {
+            let entry = ptr::addr_of!(header.table).cast::<crate::header::Name>().add(at);
+            let entry = entry.cast_mut();
+            ptr::addr_of_mut!((*entry).kind).write(kind as u32);
+            ptr::addr_of_mut!((*entry).bytes).write(text.len() as u32);
+            let into = ptr::addr_of_mut!((*entry).text).cast::<u8>();
+            ptr::copy_nonoverlapping(text.as_ptr(), into, text.len());
+        }
+        header.names.store(at as u32 + 1, Release);
+        u16::try_from(at).ok()
+    }
+
+    /// Says that the process is in step `step` and so has proved to be a rank.
+    #[inline]
+    pub fn set_stepped(&self, step: u32) {
+        self.header().stepped.store(step.saturating_add(1), Relaxed);
+    }
+
+    /// Counts a fault of the probe.
+    pub fn count_fault(&self) {
+        self.header().faults.fetch_add(1, Relaxed);
+    }
+
+    /// Says that the process ends in good order.
+    pub fn close(&self) {
+        self.header().closed.store(1, Release);
+    }
+
+    /// The ring's file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// What a reader gets of a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drained {
+    /// The next record.
+    Mark(Mark),
+    /// So many records are gone.
+    Lost(u64),
+}
+
+/// The reading half. Any number of readers may read a ring; none disturbs the writer.
+#[derive(Debug)]
+pub struct RingReader {
+    map: Mmap,
+    slots: usize,
+    next: u64,
+    lost: u64,
+    /// How often the record at `next` was found unfinished.
+    pending: u32,
+    identity: Identity,
+    path: PathBuf,
+}
+
+impl RingReader {
+    /// Opens a ring at its oldest record.
+    ///
+    /// # Errors
+    /// [`RingError::NotARing`] and [`RingError::Layout`] for foreign files,
+    /// [`RingError::Io`] if the file cannot be mapped.
+    pub fn open(path: &Path) -> Result<Self, RingError> {
+        let not_a_ring = || RingError::NotARing { path: path.to_owned() };
+        let file = File::open(path).map_err(io_error("open", path))?;
+        // SAFETY: the file is mapped shared and read through atomics, except for the parts
+        // of the header that never change once it has its name. Rings stand in a private
+        // directory, so nobody shortens them.
+        let map = unsafe { Mmap::map(&file) }.map_err(io_error("map", path))?;
+        if map.len() < SLOTS_AT || !map.starts_with(&MAGIC) {
+            return Err(not_a_ring());
+        }
+        // SAFETY: the map is longer than a header and page-aligned; any bytes are valid.
+        let header = unsafe { &*map.as_ptr().cast::<Header>() };
+        if header.layout != LAYOUT || header.payload_words != PAYLOAD_WORDS as u32 {
+            let (path, found) = (path.to_owned(), header.layout);
+            return Err(RingError::Layout { path, found, supported: LAYOUT });
+        }
+        let slots = usize::try_from(header.slots).ok().filter(|slots| {
+            let room = (map.len() - SLOTS_AT) / size_of::<Slot>();
+            slots.is_power_of_two() && *slots <= room
+        });
+        let slots = slots.ok_or_else(not_a_ring)?;
+        let identity = Identity {
+            job: text(&header.job),
+            host: text(&header.host),
+            rank: header.rank,
+            local_rank: header.local_rank,
+            world_size: header.world_size,
+            local_world_size: header.local_world_size,
+            attempt: header.attempt,
+            pid: header.pid,
+            started: header.started,
+        };
+        let path = path.to_owned();
+        Ok(Self { map, slots, next: 0, lost: 0, pending: 0, identity, path })
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: checked in `open`.
+        unsafe { &*self.map.as_ptr().cast::<Header>() }
+    }
+
+    /// Who writes the ring.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// The ring's file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Records that this reader never saw, since the ring was made.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// The step the process is in, `None` while it has not proved to be a rank.
+    pub fn step(&self) -> Option<u32> {
+        self.header().stepped.load(Relaxed).checked_sub(1)
+    }
+
+    /// Whether the process ended in good order.
+    pub fn is_closed(&self) -> bool {
+        self.header().closed.load(Acquire) == 1
+    }
+
+    /// Faults of the probe in the process.
+    pub fn faults(&self) -> u64 {
+        self.header().faults.load(Relaxed)
+    }
+
+    /// The names in the ring's table from `first` on.
+    pub fn names_from(&self, first: usize) -> Vec<(NameKind, String)> {
+        let header = self.header();
+        let count = (header.names.load(Acquire) as usize).min(MAX_NAMES);
+        let entries = header.table.get(first..count).unwrap_or_default();
+        let entries = entries.iter().map(|entry| {
+            let kind = match entry.kind {
+                2 => NameKind::Role,
+                3 => NameKind::Note,
+                _ => NameKind::Stage,
+            };
+            let bytes = entry.text.get(..entry.bytes as usize).unwrap_or_default();
+            (kind, String::from_utf8_lossy(bytes).into_owned())
+        });
+        entries.collect()
+    }
+
+    /// Hands at most `most` marks to `take`, oldest first; returns how many there were.
+    ///
+    /// Where records were lost, `take` is told how many. Marks of kinds this build does not
+    /// know are left out.
+    pub fn drain(&mut self, most: usize, mut take: impl FnMut(Drained)) -> usize {
+        let written = self.header().counters.next.load(Acquire);
+        let oldest = written.saturating_sub(self.slots as u64);
+        let lose = |lost: &mut u64, records: u64, take: &mut dyn FnMut(Drained)| {
+            *lost += records;
+            take(Drained::Lost(records));
+        };
+        if self.next < oldest {
+            lose(&mut self.lost, oldest - self.next, &mut take);
+            self.next = oldest;
+        }
+        let mut taken = 0;
+        while self.next < written && taken < most {
+            // SAFETY: `open` checked that the slots lie inside the map.
+            let slots = unsafe { slots_of(self.map.as_ptr(), self.slots) };
+            match slots::read(slots, self.next) {
+                Read::Record(words) => {
+                    if let Some(mark) = Mark::from_words(words) {
+                        take(Drained::Mark(mark));
+                    }
+                    taken += 1;
+                }
+                Read::Lost => lose(&mut self.lost, 1, &mut take),
+                Read::Pending => {
+                    self.pending += 1;
+                    if self.pending < PATIENCE_DRAINS {
+                        return taken;
+                    }
+                    lose(&mut self.lost, 1, &mut take);
+                }
+            }
+            self.pending = 0;
+            self.next += 1;
+        }
+        taken
+    }
+
+    /// Whether everything written so far was read.
+    pub fn is_drained(&self) -> bool {
+        self.next >= self.header().counters.next.load(Acquire)
+    }
+}
+
+/// # Safety
+/// `map` must be the start of a mapping that holds `slots` slots after [`SLOTS_AT`].
+unsafe fn slots_of<'map>(map: *const u8, slots: usize) -> &'map [Slot] {
+    // SAFETY: the caller's promise; `SLOTS_AT` keeps the alignment of a slot.
+    unsafe { slice::from_raw_parts(map.add(SLOTS_AT).cast::<Slot>(), slots) }
+}
+
+fn reserve(file: &File, bytes: usize) -> io::Result<()> {
+    let length = libc::off_t::try_from(bytes).map_err(io::Error::other)?;
+    // SAFETY: a plain system call on a descriptor that `file` keeps open.
+    match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) } {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
+fn put_text(into: &mut [u8], text: &str) {
+    let bytes = text.as_bytes();
+    let length = text.floor_char_boundary(into.len());
+    if let (Some(into), Some(bytes)) = (into.get_mut(..length), bytes.get(..length)) {
+        into.copy_from_slice(bytes);
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned()
+}
+
+fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RingError {
+    let path = path.to_owned();
+    move |source| RingError::Io { action, path, source }
+}

@@ -1,0 +1,297 @@
+use std::collections::BTreeMap;
+
+use model::{Block, Boundary, StageId, Sync, Window};
+
+/// Time, in seconds, by which a rank may seem to leave a synchronisation before its last
+/// rank arrived: the steps of different ranks do not start at exactly the same instant.
+const START_SKEW_S: f64 = 2e-3;
+
+/// One step taken apart into own work and waits, so that it can be run again with some of
+/// the work changed.
+///
+/// A rank that issued a collective waits, in the first later segment that outlasts the last
+/// arrival, until its whole group has arrived; the rest of every segment is its own work.
+/// Running the parts unchanged gives the step back exactly.
+/// # Units
+/// Seconds since the rank's own start of the step; clocks are never compared.
+/// # Source
+/// Ours: docs/math/replay.md. StageFrontier leaves the split latent; knowing when each rank
+/// issues each collective is what allows it.
+#[derive(Clone, Debug)]
+pub struct Replay<'block> {
+    boundaries: &'block [Boundary],
+    groups: Option<&'block [u32]>,
+    ranks: usize,
+    /// `[boundary][rank]`.
+    own_s: Vec<f64>,
+    /// `[boundary][rank]`: what the rank waits for in this segment.
+    holds: Vec<Option<Hold>>,
+    makespan_s: f64,
+}
+
+/// A wait for the last arrival at an earlier boundary.
+#[derive(Clone, Copy, Debug)]
+struct Hold {
+    boundary: usize,
+    /// How long before that arrival the rank seemed to go on.
+    early_s: f64,
+}
+
+impl<'block> Replay<'block> {
+    /// Takes apart one row of a block.
+    ///
+    /// # Properties
+    /// `makespan_with(|_, _, own| own)` is the makespan of the row, to rounding.
+    pub fn of_row(block: &'block Block, row: &[f64]) -> Self {
+        let ranks = block.ranks;
+        let mut replay = Self {
+            boundaries: &block.boundaries,
+            groups: block.groups.as_deref(),
+            ranks,
+            own_s: row.to_vec(),
+            holds: vec![None; row.len()],
+            makespan_s: 0.0,
+        };
+        let prefixes = prefixes(row, ranks);
+        let arrivals: Vec<BTreeMap<u32, f64>> = (0..block.boundaries.len())
+            .map(|at| replay.last_arrivals(at, &prefixes[at * ranks..(at + 1) * ranks]))
+            .collect();
+        for rank in 0..ranks {
+            let mut pending: Option<usize> = None;
+            for boundary in 0..block.boundaries.len() {
+                let cell = boundary * ranks + rank;
+                let end = prefixes[cell];
+                let start = if boundary == 0 { 0.0 } else { prefixes[cell - ranks] };
+                if let Some(met) = pending {
+                    let arrival = arrivals[met][&replay.group(met, rank)];
+                    if end >= arrival - START_SKEW_S {
+                        let early_s = (arrival - end).max(0.0);
+                        let wait = (arrival - early_s - start).max(0.0);
+                        replay.own_s[cell] = (row[cell] - wait).max(0.0);
+                        replay.holds[cell] = Some(Hold { boundary: met, early_s });
+                        pending = None;
+                    }
+                }
+                if replay.joins(boundary) {
+                    pending = Some(boundary);
+                }
+            }
+        }
+        let last = prefixes.len().saturating_sub(ranks);
+        replay.makespan_s =
+            prefixes[last..].iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        replay
+    }
+
+    /// The row's own makespan, in seconds.
+    pub fn makespan_s(&self) -> f64 {
+        self.makespan_s
+    }
+
+    /// A rank's own work in a segment, in seconds.
+    pub fn own_s(&self, boundary: usize, rank: usize) -> f64 {
+        self.own_s[boundary * self.ranks + rank]
+    }
+
+    /// Runs the step with `change(boundary, rank, own_s)` in place of each own time and
+    /// returns the new makespan in seconds.
+    ///
+    /// # Properties
+    /// Not larger than before if no own time grows.
+    pub fn makespan_with(&self, change: impl Fn(usize, usize, f64) -> f64) -> f64 {
+        let mut now = vec![0.0f64; self.ranks];
+        let mut arrivals: Vec<BTreeMap<u32, f64>> = Vec::with_capacity(self.boundaries.len());
+        for boundary in 0..self.boundaries.len() {
+            for (rank, now) in now.iter_mut().enumerate() {
+                let cell = boundary * self.ranks + rank;
+                if let Some(hold) = self.holds[cell] {
+                    let group = self.group(hold.boundary, rank);
+                    *now = now.max(arrivals[hold.boundary][&group] - hold.early_s);
+                }
+                *now += change(boundary, rank, self.own_s[cell]);
+            }
+            arrivals.push(self.last_arrivals(boundary, &now));
+        }
+        now.into_iter().fold(f64::NEG_INFINITY, f64::max)
+    }
+
+    /// Whether ranks meet at this boundary.
+    fn joins(&self, boundary: usize) -> bool {
+        match self.boundaries[boundary].sync {
+            Sync::None => false,
+            Sync::Assumed => true,
+            // Point-to-point operations join two ranks of the group, and nobody says which.
+            Sync::Issue(op) => !op.is_point_to_point(),
+        }
+    }
+
+    fn group(&self, boundary: usize, rank: usize) -> u32 {
+        self.groups.map_or(0, |groups| groups[boundary * self.ranks + rank])
+    }
+
+    fn last_arrivals(&self, boundary: usize, at: &[f64]) -> BTreeMap<u32, f64> {
+        let mut last = BTreeMap::new();
+        if self.joins(boundary) {
+            for (rank, at) in at.iter().enumerate() {
+                let latest =
+                    last.entry(self.group(boundary, rank)).or_insert(f64::NEG_INFINITY);
+                *latest = latest.max(*at);
+            }
+        }
+        last
+    }
+}
+
+/// Running sums over the boundaries, `[boundary][rank]`.
+fn prefixes(row: &[f64], ranks: usize) -> Vec<f64> {
+    let mut sums = row.to_vec();
+    for cell in ranks..sums.len() {
+        sums[cell] += sums[cell - ranks];
+    }
+    sums
+}
+
+/// Stages that seem to hold a synchronisation, judged from durations alone.
+///
+/// Ranks that enter such a stage apart leave it together: its spread shrinks to less than
+/// half. Where ranks never get apart the answer is empty.
+/// # Source
+/// Ours: docs/math/replay.md.
+pub fn synchronising_stages(window: &Window) -> Vec<StageId> {
+    let mut before: BTreeMap<StageId, f64> = BTreeMap::new();
+    let mut after: BTreeMap<StageId, f64> = BTreeMap::new();
+    for block in &window.blocks {
+        for (_, row) in block.rows() {
+            let prefixes = prefixes(row, block.ranks);
+            let mut entered = 0.0;
+            for (at, boundary) in prefixes.chunks_exact(block.ranks).zip(&*block.boundaries) {
+                let left = spread(at);
+                *before.entry(boundary.stage).or_default() += entered;
+                *after.entry(boundary.stage).or_default() += left;
+                entered = left;
+            }
+        }
+    }
+    let rows = window.rows() as f64;
+    let notable = before.into_iter().filter(|(stage, before)| {
+        *before > rows * START_SKEW_S && after[stage] < 0.5 * before
+    });
+    notable.map(|(stage, _)| stage).collect()
+}
+
+/// Marks the synchronisations of a window in which no collective was recorded: before the
+/// stages of [`synchronising_stages`], before the backward pass if there are none.
+pub fn assume_synchronisation(window: &mut Window) {
+    let mut stages = synchronising_stages(window);
+    if stages.is_empty() {
+        stages.push(StageId::BACKWARD);
+    }
+    for block in &mut window.blocks {
+        let mut boundaries = block.boundaries.to_vec();
+        for at in 1..boundaries.len() {
+            if stages.contains(&boundaries[at].stage) {
+                boundaries[at - 1].sync = Sync::Assumed;
+            }
+        }
+        block.boundaries = boundaries.into();
+    }
+}
+
+fn spread(values: &[f64]) -> f64 {
+    let max = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    max - values.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{CollectiveOp, Ending, MarkKind};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn block(ranks: usize, syncs: &[Sync], row: &[f64]) -> Block {
+        let boundary = |sync: &Sync| Boundary {
+            stage: StageId::FORWARD,
+            after: MarkKind::DataEnd,
+            ending: Ending::Mark(MarkKind::BackwardBegin),
+            sync: *sync,
+        };
+        Block {
+            boundaries: syncs.iter().map(boundary).collect(),
+            groups: None,
+            steps: vec![0],
+            durations_s: row.to_vec(),
+            ranks,
+        }
+    }
+
+    const ISSUE: Sync = Sync::Issue(CollectiveOp(3));
+
+    fn any_block() -> impl Strategy<Value = Block> {
+        (1usize..6, 1usize..8).prop_flat_map(|(ranks, boundaries)| {
+            let sync = prop_oneof![Just(Sync::None), Just(ISSUE), Just(Sync::Assumed)];
+            let syncs = prop::collection::vec(sync, boundaries);
+            let row = prop::collection::vec(0.0..1.0f64, boundaries * ranks);
+            (syncs, row).prop_map(move |(syncs, row)| block(ranks, &syncs, &row))
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_step_replayed_unchanged_is_the_step(block in any_block()) {
+            let row = block.row(0);
+            let replay = Replay::of_row(&block, row);
+            let again = replay.makespan_with(|_, _, own| own);
+            prop_assert!((again - replay.makespan_s()).abs() < 1e-9);
+        }
+
+        #[test]
+        fn less_work_never_makes_the_step_longer(
+            block in any_block(), kept in 0.0..1.0f64, slow in 0usize..6,
+        ) {
+            let replay = Replay::of_row(&block, block.row(0));
+            let slow = slow % block.ranks;
+            let less = replay.makespan_with(|_, rank, own| {
+                if rank == slow { own * kept } else { own }
+            });
+            prop_assert!(less <= replay.makespan_s() + 1e-9);
+        }
+    }
+
+    /// Two of three ranks wait for the third in a backward pass they entered early.
+    #[test]
+    fn mending_the_late_rank_takes_the_waits_with_it() {
+        let row = [0.05, 0.0, 0.0, 0.01, 0.01, 0.01, 0.002, 0.052, 0.052];
+        let block = block(3, &[Sync::None, ISSUE, Sync::None], &row);
+        let replay = Replay::of_row(&block, &row);
+        assert!((replay.own_s(2, 1) - 0.002).abs() < 1e-9);
+        let mended = replay.makespan_with(|boundary, rank, own| {
+            if (boundary, rank) == (0, 0) { 0.0 } else { own }
+        });
+        assert!((replay.makespan_s() - mended - 0.05).abs() < 1e-9);
+    }
+
+    /// Asynchronous collectives: work goes on between issues, the wait comes at the end.
+    #[test]
+    fn work_between_two_issues_is_not_taken_for_a_wait() {
+        let row = [0.05, 0.0, 0.003, 0.003, 0.002, 0.052];
+        let block = block(2, &[ISSUE, ISSUE, Sync::None], &row);
+        let replay = Replay::of_row(&block, &row);
+        assert!((replay.own_s(1, 1) - 0.003).abs() < 1e-9);
+        let mended = replay.makespan_with(|boundary, rank, own| {
+            if (boundary, rank) == (0, 0) { 0.0 } else { own }
+        });
+        assert!((replay.makespan_s() - mended - 0.05).abs() < 1e-9);
+    }
+
+    /// A group of two does not wait for ranks outside it.
+    #[test]
+    fn a_collective_joins_its_own_group_only() {
+        let row = [0.1, 0.0, 0.0, 0.0, 0.001, 0.101, 0.001, 0.001];
+        let mut block = block(4, &[ISSUE, Sync::None], &row);
+        block.groups = Some([7, 7, 8, 8, 0, 0, 0, 0].into());
+        let replay = Replay::of_row(&block, &row);
+        assert!((replay.own_s(1, 1) - 0.001).abs() < 1e-9);
+        assert!((replay.own_s(1, 2) - 0.001).abs() < 1e-9);
+    }
+}

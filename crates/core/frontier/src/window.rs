@@ -1,0 +1,178 @@
+use model::{Label, StageId, Window};
+
+use crate::{Axes, Baseline, Front, Gates, RowAccount, StageBaseline, account_row, label};
+
+/// A stage in one step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StageStep {
+    /// Exposed seconds it was charged with.
+    pub advance_s: f64,
+    /// The boundary of the stage that was charged most.
+    pub boundary: usize,
+    /// Column of the rank that reached that boundary last.
+    pub leader: usize,
+    /// Its lead over the next rank, in seconds; infinite for a single rank.
+    pub gap_s: f64,
+}
+
+/// One step of a window, accounted for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepAccount {
+    /// Its number.
+    pub step: u64,
+    /// Its block in the window.
+    pub block: usize,
+    /// Its row in that block.
+    pub row: usize,
+    /// Exposed makespan, in seconds.
+    pub makespan_s: f64,
+    /// One entry a stage of the window, `None` if the step does not have it.
+    pub stages: Vec<Option<StageStep>>,
+}
+
+/// What StageFrontier says about one window.
+#[derive(Clone, Debug)]
+pub struct WindowFrontier {
+    /// Stages in schema order; the vectors below follow it.
+    pub stages: Vec<StageId>,
+    /// Exposed seconds each was charged with.
+    pub advance_s: Vec<f64>,
+    /// Share of exposed time, all zero below [`Gates::denom_floor_s`].
+    pub share: Vec<f64>,
+    /// Direct-exposure gain.
+    pub gain: Vec<f64>,
+    /// Exposed seconds of the window.
+    pub exposed_s: f64,
+    /// Its steps, in order.
+    pub steps: Vec<StepAccount>,
+    /// Labels in their fixed order.
+    pub labels: Vec<Label>,
+    /// Stages to look at first, by share.
+    pub candidates: Vec<StageId>,
+    /// Stages that cannot be told apart.
+    pub co_critical: Vec<StageId>,
+    /// Why labels were weakened.
+    pub downgrades: Vec<String>,
+}
+
+impl WindowFrontier {
+    /// Mean exposed time of a step, in seconds.
+    pub fn step_s(&self) -> f64 {
+        self.exposed_s / self.steps.len().max(1) as f64
+    }
+
+    /// Place of a stage in the vectors.
+    pub fn slot(&self, stage: StageId) -> Option<usize> {
+        self.stages.iter().position(|known| *known == stage)
+    }
+}
+
+/// Accounts a window and labels it.
+///
+/// # Properties
+/// Advances are not negative and sum to the exposed time; shares sum to 1 unless the
+/// exposed time is below the floor.
+/// # Complexity
+/// Linear in the matrix for the accounting; the cohort baseline adds a selection over the
+/// steps of each rank and stage.
+/// # Source
+/// SPEC.md §1.2, §1.3, §1.5, §1.7.
+pub fn analyse(window: &Window, gates: &Gates, baseline: &Baseline) -> WindowFrontier {
+    let stages = window.stages();
+    let slots: Vec<Vec<usize>> = window
+        .blocks
+        .iter()
+        .map(|block| {
+            let slot = |stage| stages.iter().position(|known| *known == stage);
+            block.boundaries.iter().filter_map(|b| slot(b.stage)).collect()
+        })
+        .collect();
+    let baseline = StageBaseline::of_window(window, &stages, &slots, baseline);
+    let mut advance_s = vec![0.0; stages.len()];
+    let mut relieved_s = vec![0.0; stages.len()];
+    let mut exposed_s = 0.0;
+    let mut steps = Vec::with_capacity(window.rows());
+    let mut account = RowAccount::default();
+    for (index, (block, slots)) in window.blocks.iter().zip(&slots).enumerate() {
+        for (row, (step, values)) in block.rows().enumerate() {
+            account_row(values, block.ranks, slots, Some(&baseline), &mut account);
+            exposed_s += account.makespan_s();
+            for (total, value) in relieved_s.iter_mut().zip(&account.relieved_s) {
+                *total += value;
+            }
+            for (slot, front) in slots.iter().zip(&account.fronts) {
+                advance_s[*slot] += front.advance_s;
+            }
+            let makespan_s = account.makespan_s();
+            let stages = stage_steps(stages.len(), slots, &account.fronts);
+            steps.push(StepAccount { step, block: index, row, makespan_s, stages });
+        }
+    }
+    steps.sort_by_key(|account| account.step);
+    let measurable = exposed_s >= gates.denom_floor_s;
+    let part = |seconds: f64| if measurable { seconds / exposed_s } else { 0.0 };
+    let share: Vec<f64> = advance_s.iter().map(|seconds| part(*seconds)).collect();
+    let gain = relieved_s.iter().map(|relieved| part(exposed_s - relieved)).collect();
+    let candidates = candidates(&stages, &share, gates.candidate_tau);
+    let mut found = WindowFrontier {
+        stages,
+        advance_s,
+        share,
+        gain,
+        exposed_s,
+        steps,
+        labels: Vec::new(),
+        candidates,
+        co_critical: Vec::new(),
+        downgrades: Vec::new(),
+    };
+    let Axes { labels, co_critical, downgrades } = label(window, &found, gates);
+    (found.labels, found.co_critical, found.downgrades) = (labels, co_critical, downgrades);
+    found
+}
+
+fn stage_steps(stages: usize, slots: &[usize], fronts: &[Front]) -> Vec<Option<StageStep>> {
+    let mut found: Vec<Option<(f64, StageStep)>> = vec![None; stages];
+    for (boundary, (slot, front)) in slots.iter().zip(fronts).enumerate() {
+        let here = StageStep {
+            advance_s: front.advance_s,
+            boundary,
+            leader: front.leader,
+            gap_s: front.gap_s(),
+        };
+        found[*slot] = Some(match found[*slot].take() {
+            None => (front.advance_s, here),
+            Some((largest, mut known)) => {
+                let total = known.advance_s + front.advance_s;
+                let largest_now = largest.max(front.advance_s);
+                known = if front.advance_s > largest { here } else { known };
+                (largest_now, StageStep { advance_s: total, ..known })
+            }
+        });
+    }
+    found.into_iter().map(|stage| stage.map(|(_, stage)| stage)).collect()
+}
+
+/// Indices of stages by falling score, ties in schema order.
+pub fn ranking(scores: &[f64]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..scores.len()).collect();
+    order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]).then(a.cmp(b)));
+    order
+}
+
+/// The routing set: the shortest prefix of stages, by falling share, that explains `tau`.
+///
+/// # Source
+/// SPEC.md §1.5. Independent of the ambiguity set.
+pub fn candidates(stages: &[StageId], shares: &[f64], tau: f64) -> Vec<StageId> {
+    let mut explained = 0.0;
+    let mut set = Vec::new();
+    for slot in ranking(shares) {
+        if explained >= tau || shares[slot] <= 0.0 {
+            break;
+        }
+        explained += shares[slot];
+        set.push(stages[slot]);
+    }
+    set
+}

@@ -1,0 +1,445 @@
+use std::collections::BTreeSet;
+
+use frontier::{Gates, WindowFrontier, ranking};
+use model::{Ending, MarkKind, Pace, StageId, Window};
+
+use crate::lateness::{Lateness, median_of_others};
+use crate::{IncidentSettings, pace_of};
+
+/// Candidate faults one stage may have in a window.
+const MAX_FAULTS_PER_STAGE: usize = 3;
+/// Candidates that are weighed against each other.
+const MAX_CANDIDATES: usize = 8;
+/// Share of exposed time below which lateness is not even a candidate.
+const CANDIDATE_SHARE: f64 = 0.02;
+/// Overlap of late steps from which ranks share a fault.
+const SAME_STEPS_SHARE: f64 = 0.5;
+/// Lateness, relative to the worst rank's, from which ranks share a fault.
+const SAME_LATENESS_SHARE: f64 = 0.3;
+/// Share of a stage's lateness that must lie outside the worst ranks, and share of steps
+/// struck, from which the fault is said to rotate.
+const ROTATING_OUTSIDE_SHARE: f64 = 0.4;
+
+/// What kind of thing was found in a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FaultKind {
+    /// Some ranks do more work than their peers.
+    LateRanks,
+    /// The same, on changing ranks.
+    Rotating,
+    /// All ranks wait for data.
+    InputBound,
+    /// The whole job is slower than it was.
+    Degraded,
+    /// A stage that synchronises leads, and nobody recorded who arrives last.
+    UnknownRank,
+}
+
+/// A fault another one hides.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hidden {
+    /// Its ranks.
+    pub ranks: Vec<u32>,
+    /// Its stage.
+    pub stage: StageId,
+    /// Lateness a struck step, in seconds.
+    pub lateness_s: f64,
+    /// Exposed seconds saved by mending only it.
+    pub gain_alone_s: f64,
+    /// Exposed seconds saved by mending it and the fault that hides it.
+    pub gain_both_s: f64,
+}
+
+/// Something one window says is wrong.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fault {
+    /// What kind of thing it is.
+    pub kind: FaultKind,
+    /// The culprits, ascending; empty if nobody in particular.
+    pub ranks: Vec<u32>,
+    /// Where most of the lateness is.
+    pub stage: StageId,
+    /// Further stages in which the same ranks are late in the same steps.
+    pub other_stages: Vec<StageId>,
+    /// Where in the stage, if that says more than its name.
+    pub place: Option<String>,
+    /// Steps it struck, ascending.
+    pub strikes: Vec<u64>,
+    /// Mean lateness of a struck step, in seconds.
+    pub lateness_s: f64,
+    /// Exposed seconds it added to the window, as things stand. The costs of a window's
+    /// faults sum to what mending all of them would save.
+    pub cost_s: f64,
+    /// Exposed seconds of the window saved by mending only it.
+    pub gain_alone_s: f64,
+    /// Faults it hides.
+    pub hides: Vec<Hidden>,
+    /// Whether it is hidden itself: it costs nothing until another one is mended.
+    pub hidden: bool,
+}
+
+/// Lateness of some ranks in one stage, before it is weighed.
+struct Candidate {
+    slot: usize,
+    /// Columns; all that were late for a rotating fault.
+    columns: BTreeSet<usize>,
+    rotating: bool,
+    /// Row indices.
+    rows: BTreeSet<usize>,
+    late_s: f64,
+}
+
+/// Finds what ranks of a window did wrong, costliest first.
+///
+/// Own work is compared, never waits: victims of a late rank are not late themselves. The
+/// cost of a fault is what the step would save if the fault were mended and everybody
+/// waited less accordingly.
+/// # Source
+/// Ours: docs/math/replay.md.
+pub fn find_faults(
+    window: &Window,
+    found: &WindowFrontier,
+    gates: &Gates,
+    settings: &IncidentSettings,
+) -> Vec<Fault> {
+    if window.ranks.len() < 2 || found.exposed_s < gates.denom_floor_s {
+        return Vec::new();
+    }
+    let lateness =
+        Lateness::of_window(window, found, |makespan| gates.notable_s(makespan), settings);
+    let mut candidates: Vec<Candidate> = (0..found.stages.len())
+        .flat_map(|slot| stage_candidates(&lateness, slot, window.ranks.len()))
+        .filter(|candidate| candidate.late_s >= CANDIDATE_SHARE * found.exposed_s)
+        .collect();
+    candidates.sort_by(|a, b| b.late_s.total_cmp(&a.late_s));
+    candidates.truncate(MAX_CANDIDATES);
+    let weighed = weigh(window, found, &lateness, candidates);
+    let faults = join_stages(weighed);
+    keep_notable(faults, found, settings)
+}
+
+/// Splits the lateness of one stage into groups of ranks that are late together.
+fn stage_candidates(lateness: &Lateness<'_>, slot: usize, ranks: usize) -> Vec<Candidate> {
+    let mut rows_of: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); ranks];
+    let mut late_s = vec![0.0; ranks];
+    for row in 0..lateness.rows() {
+        for rank in 0..ranks {
+            let late = lateness.late_s(row, slot, rank);
+            if late > 0.0 {
+                rows_of[rank].insert(row);
+                late_s[rank] += late;
+            }
+        }
+    }
+    let total_s: f64 = late_s.iter().sum();
+    let mut left: BTreeSet<usize> = (0..ranks).filter(|rank| late_s[*rank] > 0.0).collect();
+    let mut found = Vec::new();
+    while let Some(&worst) =
+        left.iter().max_by(|a, b| late_s[**a].total_cmp(&late_s[**b]).then(b.cmp(a)))
+    {
+        let together = |rank: &usize| {
+            let common = rows_of[*rank].intersection(&rows_of[worst]).count();
+            let larger = rows_of[*rank].len().max(rows_of[worst].len());
+            common as f64 >= SAME_STEPS_SHARE * larger as f64
+                && late_s[*rank] >= SAME_LATENESS_SHARE * late_s[worst]
+        };
+        let columns: BTreeSet<usize> = left.iter().filter(|r| together(r)).copied().collect();
+        let group_s: f64 = columns.iter().map(|rank| late_s[*rank]).sum();
+        let struck: BTreeSet<usize> =
+            left.iter().flat_map(|rank| rows_of[*rank].iter().copied()).collect();
+        let often = struck.len() * 2 >= lateness.rows();
+        if found.is_empty()
+            && often
+            && left.len() > columns.len()
+            && total_s - group_s >= ROTATING_OUTSIDE_SHARE * total_s
+        {
+            let columns = left;
+            return vec![Candidate {
+                slot,
+                columns,
+                rotating: true,
+                rows: struck,
+                late_s: total_s,
+            }];
+        }
+        left = left.difference(&columns).copied().collect();
+        let rows = columns.iter().flat_map(|rank| rows_of[*rank].iter().copied()).collect();
+        found.push(Candidate { slot, columns, rotating: false, rows, late_s: group_s });
+        if found.len() == MAX_FAULTS_PER_STAGE {
+            break;
+        }
+    }
+    found
+}
+
+/// Weighs the candidates against each other: what each costs, alone and behind the others.
+fn weigh(
+    window: &Window,
+    found: &WindowFrontier,
+    lateness: &Lateness<'_>,
+    candidates: Vec<Candidate>,
+) -> Vec<Fault> {
+    let gain_s = |mended: &[&Candidate]| gain_of(window, found, lateness, mended);
+    let all: Vec<&Candidate> = candidates.iter().collect();
+    let all_s = gain_s(&all);
+    let weights: Vec<f64> = (0..candidates.len())
+        .map(|at| {
+            let others: Vec<&Candidate> =
+                (0..candidates.len()).filter(|o| *o != at).map(|o| &candidates[o]).collect();
+            all_s - gain_s(&others)
+        })
+        .collect();
+    let order = ranking(&weights);
+    let mut faults: Vec<Fault> = Vec::new();
+    let mut left_s = all_s;
+    for (place, at) in order.iter().enumerate() {
+        let candidate = &candidates[*at];
+        let after: Vec<&Candidate> =
+            order[place + 1..].iter().map(|at| &candidates[*at]).collect();
+        let after_s = gain_s(&after);
+        let cost_s = (left_s - after_s).max(0.0);
+        left_s = after_s;
+        let mut fault = describe(window, found, lateness, candidate);
+        fault.cost_s = cost_s;
+        fault.gain_alone_s = gain_s(&[candidate]).max(0.0);
+        fault.hidden = cost_s < 0.5 * weights[*at];
+        if fault.hidden && fault.kind == FaultKind::LateRanks {
+            // It is the first fault before it whose mending sets it free that hides it.
+            let hider = order[..place].iter().position(|hider| {
+                let both_s = gain_s(&[&candidates[*hider], candidate]);
+                let alone_s = gain_s(&[&candidates[*hider]]) + fault.gain_alone_s;
+                both_s - alone_s > 0.25 * weights[*at]
+            });
+            if let Some(hider) = hider {
+                let gain_both_s = gain_s(&[&candidates[order[hider]], candidate]);
+                faults[hider].hides.push(Hidden {
+                    ranks: fault.ranks.clone(),
+                    stage: fault.stage,
+                    lateness_s: fault.lateness_s,
+                    gain_alone_s: fault.gain_alone_s,
+                    gain_both_s,
+                });
+            }
+        }
+        faults.push(fault);
+    }
+    faults
+}
+
+/// Exposed seconds saved if the candidates did no more work than their peers.
+fn gain_of(
+    window: &Window,
+    found: &WindowFrontier,
+    lateness: &Lateness<'_>,
+    mended: &[&Candidate],
+) -> f64 {
+    let ranks = window.ranks.len();
+    let mut gain_s = 0.0;
+    for (row, (replay, account)) in lateness.replays.iter().zip(&found.steps).enumerate() {
+        let struck: Vec<&&Candidate> =
+            mended.iter().filter(|candidate| candidate.rows.contains(&row)).collect();
+        if struck.is_empty() {
+            continue;
+        }
+        let boundaries = &window.blocks[account.block].boundaries;
+        let makespan_s = replay.makespan_with(|boundary, rank, own_s| {
+            let stage = boundaries[boundary].stage;
+            let is_late = struck.iter().any(|candidate| {
+                found.stages[candidate.slot] == stage
+                    && candidate.columns.contains(&rank)
+                    && lateness.late_s(row, candidate.slot, rank) > 0.0
+            });
+            if !is_late {
+                return own_s;
+            }
+            let peers: Vec<f64> = (0..ranks).map(|peer| replay.own_s(boundary, peer)).collect();
+            own_s.min(peer_work(&peers, rank, |peer| {
+                struck.iter().any(|candidate| {
+                    found.stages[candidate.slot] == stage
+                        && candidate.columns.contains(&peer)
+                        && lateness.late_s(row, candidate.slot, peer) > 0.0
+                })
+            }))
+        });
+        gain_s += (replay.makespan_s() - makespan_s).max(0.0);
+    }
+    gain_s
+}
+
+/// The median of the ranks that are not late, of all others if everyone is.
+fn peer_work(own_s: &[f64], rank: usize, is_late: impl Fn(usize) -> bool) -> f64 {
+    let mut punctual: Vec<f64> = own_s
+        .iter()
+        .enumerate()
+        .filter(|(peer, _)| *peer != rank && !is_late(*peer))
+        .map(|(_, seconds)| *seconds)
+        .collect();
+    frontier::median(&mut punctual).unwrap_or_else(|| median_of_others(own_s, rank))
+}
+
+fn describe(
+    window: &Window,
+    found: &WindowFrontier,
+    lateness: &Lateness<'_>,
+    candidate: &Candidate,
+) -> Fault {
+    let strikes: Vec<u64> = candidate.rows.iter().map(|row| found.steps[*row].step).collect();
+    // A step is as late as its latest rank: several late ranks do not add up.
+    let worst_s = |row: &usize| {
+        let late = candidate.columns.iter().map(|c| lateness.late_s(*row, candidate.slot, *c));
+        late.fold(0.0, f64::max)
+    };
+    let lateness_s =
+        candidate.rows.iter().map(worst_s).sum::<f64>() / candidate.rows.len().max(1) as f64;
+    let ranks = candidate.columns.iter().map(|column| window.ranks[*column]);
+    Fault {
+        kind: if candidate.rotating { FaultKind::Rotating } else { FaultKind::LateRanks },
+        ranks: if candidate.rotating { Vec::new() } else { ranks.collect() },
+        stage: found.stages[candidate.slot],
+        other_stages: Vec::new(),
+        place: place(window, found, lateness, candidate),
+        strikes,
+        lateness_s,
+        cost_s: 0.0,
+        gain_alone_s: 0.0,
+        hides: Vec::new(),
+        hidden: false,
+    }
+}
+
+/// Where in the stage the lateness arises, if the stage has several places.
+fn place(
+    window: &Window,
+    found: &WindowFrontier,
+    lateness: &Lateness<'_>,
+    candidate: &Candidate,
+) -> Option<String> {
+    let stage = found.stages[candidate.slot];
+    let mut votes: Vec<(String, usize)> = Vec::new();
+    for row in &candidate.rows {
+        let account = &found.steps[*row];
+        let block = &window.blocks[account.block];
+        let replay = &lateness.replays[*row];
+        let excess = |boundary: usize| {
+            let own: Vec<f64> =
+                (0..block.ranks).map(|rank| replay.own_s(boundary, rank)).collect();
+            let late = candidate.columns.iter();
+            late.map(|column| own[*column] - median_of_others(&own, *column))
+                .fold(f64::NEG_INFINITY, f64::max)
+        };
+        let places: Vec<usize> = (0..block.boundaries.len())
+            .filter(|at| block.boundaries[*at].stage == stage)
+            .collect();
+        let worst = places.into_iter().max_by(|a, b| excess(*a).total_cmp(&excess(*b)))?;
+        let text = place_text(&block.boundaries[worst].after, &block.boundaries[worst].ending, stage)?;
+        match votes.iter_mut().find(|(known, _)| *known == text) {
+            Some((_, count)) => *count += 1,
+            None => votes.push((text, 1)),
+        }
+    }
+    votes.into_iter().max_by_key(|(_, count)| *count).map(|(text, _)| text)
+}
+
+fn place_text(after: &MarkKind, ending: &Ending, stage: StageId) -> Option<String> {
+    match ending {
+        Ending::Issue { op, .. } => Some(format!("before it issues {}", op.name())),
+        Ending::Mark(until) => match (after, until) {
+            (MarkKind::ForwardEnd, MarkKind::BackwardBegin) => {
+                Some("between forward and backward".into())
+            }
+            (MarkKind::BackwardEnd, MarkKind::OptimizerBegin) => {
+                Some("between backward and optimizer".into())
+            }
+            (MarkKind::OptimizerEnd, MarkKind::DataBegin) => {
+                Some("between optimizer and the next batch".into())
+            }
+            _ if stage == StageId::OTHER => Some("between two stages".into()),
+            _ => None,
+        },
+    }
+}
+
+/// Joins faults of the same ranks in the same steps: one cause, several stages.
+fn join_stages(faults: Vec<Fault>) -> Vec<Fault> {
+    let mut joined: Vec<Fault> = Vec::new();
+    for fault in faults {
+        let host = joined.iter_mut().find(|known| {
+            let common = known.strikes.iter().filter(|s| fault.strikes.contains(s)).count();
+            let larger = known.strikes.len().max(fault.strikes.len());
+            known.kind == FaultKind::LateRanks
+                && fault.kind == FaultKind::LateRanks
+                && known.ranks == fault.ranks
+                && common as f64 >= SAME_STEPS_SHARE * larger as f64
+        });
+        match host {
+            Some(host) => {
+                host.other_stages.push(fault.stage);
+                host.lateness_s += fault.lateness_s;
+                host.cost_s += fault.cost_s;
+                host.gain_alone_s = host.gain_alone_s.max(host.cost_s);
+                host.hides.extend(fault.hides);
+            }
+            None => joined.push(fault),
+        }
+    }
+    joined
+}
+
+/// Drops what is too small to bother anyone with.
+fn keep_notable(
+    faults: Vec<Fault>,
+    found: &WindowFrontier,
+    settings: &IncidentSettings,
+) -> Vec<Fault> {
+    let last_step = found.steps.last().map_or(0, |account| account.step);
+    let mut makespans: Vec<f64> = found.steps.iter().map(|step| step.makespan_s).collect();
+    let step_s = frontier::median(&mut makespans).unwrap_or(0.0);
+    let notable = |fault: &Fault, weight_s: f64| {
+        let share = weight_s / found.exposed_s;
+        if fault.kind == FaultKind::Rotating {
+            return share >= settings.rotating_share_min;
+        }
+        let stall_s = settings.stall_min_s.max(settings.stall_min_steps * step_s);
+        let stalled = weight_s / fault.strikes.len().max(1) as f64 >= stall_s;
+        match pace_of(&fault.strikes, last_step) {
+            Pace::Steady => fault.strikes.len() >= 5 && share >= settings.steady_share_min,
+            Pace::Every { .. } => share >= settings.steady_share_min,
+            Pace::Once { .. } => stalled,
+            Pace::Sporadic | Pace::Rotating => {
+                stalled || (fault.strikes.len() >= 5 && share >= settings.sporadic_share_min)
+            }
+        }
+    };
+    let exposed: Vec<bool> = faults.iter().map(|f| notable(f, f.cost_s)).collect();
+    let hidden_behind = |fault: &Fault| {
+        faults.iter().zip(&exposed).any(|(other, exposed)| {
+            let hides = |h: &Hidden| h.ranks == fault.ranks && h.stage == fault.stage;
+            *exposed && other.hides.iter().any(hides)
+        })
+    };
+    let keep: Vec<bool> = faults
+        .iter()
+        .zip(&exposed)
+        .map(|(fault, exposed)| {
+            let weight_s = fault.lateness_s * fault.strikes.len() as f64;
+            *exposed || (fault.hidden && hidden_behind(fault) && notable(fault, weight_s))
+        })
+        .collect();
+    let kept: Vec<(Vec<u32>, StageId)> = faults
+        .iter()
+        .zip(&keep)
+        .filter(|(_, keep)| **keep)
+        .map(|(fault, _)| (fault.ranks.clone(), fault.stage))
+        .collect();
+    let mut notable: Vec<Fault> = faults
+        .into_iter()
+        .zip(keep)
+        .filter(|(_, keep)| *keep)
+        .map(|(mut fault, _)| {
+            fault.hides.retain(|h| kept.iter().any(|(r, s)| *r == h.ranks && *s == h.stage));
+            fault
+        })
+        .collect();
+    notable.sort_by(|a, b| b.cost_s.total_cmp(&a.cost_s));
+    notable
+}

@@ -1,0 +1,20 @@
+//! From findings about windows to incidents a person can act on.
+//!
+//! [`find_faults`] looks at one accounted window: which ranks did more work of their own
+//! than their peers, in which stage, in which steps, and what would be gained by mending
+//! it. [`Tracker`] follows the faults from window to window and words the incidents.
+//!
+//! Pure: the same windows give the same incidents, byte for byte.
+
+mod cause;
+mod fault;
+mod lateness;
+mod pace;
+mod settings;
+mod tracker;
+mod words;
+
+pub use fault::{Fault, FaultKind, Hidden, find_faults};
+pub use pace::pace_of;
+pub use settings::IncidentSettings;
+pub use tracker::{Scene, Tracker};

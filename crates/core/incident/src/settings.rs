@@ -1,0 +1,54 @@
+use serde::{Deserialize, Serialize};
+
+/// When a finding becomes an incident; the `[incident]` table of the settings file.
+///
+/// All values are our choice: set so that the fault matrix of the demo is named and
+/// healthy jobs on a busy two-core machine stay silent (docs/incidents.md).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct IncidentSettings {
+    /// Share of exposed time a steady or periodic fault must cost.
+    pub steady_share_min: f64,
+    /// Share a fault must cost that strikes now and then without a pattern.
+    pub sporadic_share_min: f64,
+    /// Share a fault must cost that moves from rank to rank.
+    pub rotating_share_min: f64,
+    /// Seconds a single stall must cost.
+    pub stall_min_s: f64,
+    /// The same in median steps.
+    pub stall_min_steps: f64,
+    /// Lateness counts in a step if it exceeds this many times the stage's own spread.
+    pub noise_factor: f64,
+    /// Share of exposed time that waiting for data must have before the job is called
+    /// input-bound although no rank is to blame.
+    pub input_share_min: f64,
+    /// Median step over the best earlier window's at which the job is called degraded.
+    pub degraded_ratio: f64,
+    /// Share at which a stage that synchronises without known arrival times is mentioned.
+    pub unknown_share_min: f64,
+    /// Share of exposed time from which an incident is a warning.
+    pub warning_share: f64,
+    /// Share of exposed time from which an incident is critical.
+    pub critical_share: f64,
+    /// Windows without a trace after which an incident is closed.
+    pub resolve_windows: u32,
+}
+
+impl Default for IncidentSettings {
+    fn default() -> Self {
+        Self {
+            steady_share_min: 0.05,
+            sporadic_share_min: 0.20,
+            rotating_share_min: 0.15,
+            stall_min_s: 1.0,
+            stall_min_steps: 3.0,
+            noise_factor: 5.0,
+            input_share_min: 0.25,
+            degraded_ratio: 1.3,
+            unknown_share_min: 0.75,
+            warning_share: 0.10,
+            critical_share: 0.30,
+            resolve_windows: 2,
+        }
+    }
+}

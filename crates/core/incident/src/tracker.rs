@@ -1,0 +1,320 @@
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use frontier::{Gates, WindowFrontier, localise};
+use model::{
+    Evidence, Incident, IncidentKind, Label, Method, NextInLine, Pace, Severity, StageId,
+    StageNames, Subject, Window,
+};
+
+use crate::cause::{Reference, common_causes};
+use crate::words::{self, Telling};
+use crate::{Fault, FaultKind, Hidden, IncidentSettings, find_faults, pace_of};
+
+/// Struck steps remembered of one incident: enough to tell its pace.
+const MAX_STRIKES: usize = 512;
+/// Incidents remembered of one job; the cheapest closed one makes room.
+const MAX_TRACKS: usize = 256;
+
+/// What the words of an incident need to know of the job.
+#[derive(Clone, Copy, Debug)]
+pub struct Scene<'job> {
+    /// Stage names.
+    pub names: &'job StageNames,
+    /// Host of each rank, where known.
+    pub hosts: &'job BTreeMap<u32, String>,
+}
+
+/// Follows the faults of a job from window to window.
+#[derive(Debug, Default)]
+pub struct Tracker {
+    settings: IncidentSettings,
+    gates: Gates,
+    tracks: Vec<Track>,
+    reference: Option<Reference>,
+    next_id: u64,
+    last_step: u64,
+}
+
+/// One incident in the making.
+#[derive(Clone, Debug)]
+struct Track {
+    id: u64,
+    fault: Fault,
+    strikes: VecDeque<u64>,
+    struck_steps: u64,
+    first_step: u64,
+    last_step: u64,
+    late_sum_s: f64,
+    cost_s: f64,
+    gain_alone_s: f64,
+    hides: Vec<Hidden>,
+    /// Exposed seconds from the first step to the end of the last window that showed it.
+    exposed_s: f64,
+    /// Exposed seconds of later windows, which count only if it comes back.
+    quiet_s: f64,
+    quiet_windows: u32,
+    labels: BTreeSet<Label>,
+    lag_s: f64,
+    share: f64,
+    gain: f64,
+}
+
+impl Tracker {
+    /// A tracker for one job.
+    pub fn new(settings: IncidentSettings, gates: Gates) -> Self {
+        Self { settings, gates, ..Self::default() }
+    }
+
+    /// Takes the next window of the job. Returns a line about each incident that showed in
+    /// it, costliest first; none if the window was healthy.
+    pub fn observe(
+        &mut self,
+        window: &Window,
+        found: &WindowFrontier,
+        scene: Scene<'_>,
+    ) -> Vec<String> {
+        let mut faults = find_faults(window, found, &self.gates, &self.settings);
+        let reference = self.reference.as_ref();
+        faults.extend(common_causes(window, found, &faults, reference, &self.settings));
+        if let Some(now) = Reference::of(found) {
+            self.reference = Some(match self.reference.take() {
+                Some(known) => known.better(now),
+                None => now,
+            });
+        }
+        self.last_step = self.last_step.max(found.steps.last().map_or(0, |last| last.step));
+        for track in self.tracks.iter_mut().filter(|track| self.settings.is_open(track)) {
+            track.quiet_s += found.exposed_s;
+            track.quiet_windows += 1;
+        }
+        let shown: Vec<usize> =
+            faults.into_iter().map(|fault| self.follow(fault, window, found)).collect();
+        self.forget();
+        let tracks = shown.iter().filter_map(|id| {
+            let track = self.tracks.iter().find(|track| track.id == *id as u64)?;
+            Some(words::sentence(&self.telling(track, scene)))
+        });
+        tracks.collect()
+    }
+
+    /// The incidents so far, costliest first.
+    pub fn incidents(&self, scene: Scene<'_>) -> Vec<Incident> {
+        let mut tracks: Vec<&Track> = self.tracks.iter().collect();
+        tracks.sort_by(|a, b| b.cost_s.total_cmp(&a.cost_s).then(a.id.cmp(&b.id)));
+        tracks.into_iter().map(|track| self.incident(track, scene)).collect()
+    }
+
+    /// Adds a fault to the track it continues, or to a new one; returns the track's id.
+    fn follow(&mut self, fault: Fault, window: &Window, found: &WindowFrontier) -> usize {
+        let known = self
+            .tracks
+            .iter_mut()
+            .find(|track| self.settings.is_open(track) && track.fault.continues(&fault));
+        let track = match known {
+            Some(track) => {
+                track.exposed_s += std::mem::take(&mut track.quiet_s);
+                track.quiet_windows = 0;
+                track
+            }
+            None => {
+                let first_step = fault.strikes.first().copied().unwrap_or(window.first_step);
+                let since = found.steps.iter().filter(|account| account.step >= first_step);
+                let exposed_s = since.map(|account| account.makespan_s).sum();
+                self.tracks.push(Track::new(self.next_id, &fault, first_step, exposed_s));
+                self.next_id += 1;
+                let last = self.tracks.len() - 1;
+                &mut self.tracks[last]
+            }
+        };
+        track.add(fault);
+        let slot = found.slot(track.fault.stage);
+        track.labels.extend(&found.labels);
+        track.share = slot.map_or(0.0, |slot| found.share[slot]);
+        track.gain = slot.map_or(0.0, |slot| found.gain[slot]);
+        track.lag_s = localise(window, found, track.fault.stage, &self.gates).lag_s;
+        track.id as usize
+    }
+
+    fn forget(&mut self) {
+        while self.tracks.len() > MAX_TRACKS {
+            let closed = self.tracks.iter().enumerate().filter(|(_, track)| {
+                !self.settings.is_open(track)
+            });
+            let cheapest = closed.min_by(|a, b| a.1.cost_s.total_cmp(&b.1.cost_s));
+            let at = cheapest.map_or(0, |(at, _)| at);
+            self.tracks.remove(at);
+        }
+    }
+
+    fn telling<'a>(&self, track: &'a Track, scene: Scene<'a>) -> Telling<'a> {
+        Telling {
+            fault: &track.fault,
+            names: scene.names,
+            pace: self.pace(track),
+            first_step: track.first_step,
+            last_step: track.last_step,
+            open: self.settings.is_open(track),
+            lateness_s: track.late_sum_s / track.struck_steps.max(1) as f64,
+            cost_s: track.cost_s,
+            cost_share: track.cost_share(),
+            share: track.share,
+            hides: &track.hides,
+            gain_alone_s: track.gain_alone_s,
+        }
+    }
+
+    fn pace(&self, track: &Track) -> Pace {
+        let strikes: Vec<u64> = track.strikes.iter().copied().collect();
+        let until = if self.settings.is_open(track) { self.last_step } else { track.last_step };
+        match track.fault.kind {
+            FaultKind::Rotating => Pace::Rotating,
+            FaultKind::LateRanks => pace_of(&strikes, until),
+            _ => Pace::Steady,
+        }
+    }
+
+    fn incident(&self, track: &Track, scene: Scene<'_>) -> Incident {
+        let telling = self.telling(track, scene);
+        let share = track.cost_share();
+        let severity = if share >= self.settings.critical_share {
+            Severity::Critical
+        } else if share >= self.settings.warning_share {
+            Severity::Warning
+        } else {
+            Severity::Info
+        };
+        let hosts: BTreeSet<&String> =
+            track.fault.ranks.iter().filter_map(|rank| scene.hosts.get(rank)).collect();
+        let next_in_line = track.hides.iter().map(|hidden| NextInLine {
+            ranks: hidden.ranks.clone(),
+            stage: scene.names.name(hidden.stage).to_owned(),
+            lateness_s: hidden.lateness_s,
+            gain_alone_s: hidden.gain_alone_s,
+            gain_both_s: hidden.gain_both_s,
+        });
+        Incident {
+            id: format!("i{}", track.id + 1),
+            kind: match track.fault.kind {
+                FaultKind::Degraded => IncidentKind::Degraded,
+                _ => IncidentKind::Slow,
+            },
+            severity,
+            open: telling.open,
+            subject: Subject {
+                ranks: track.fault.ranks.clone(),
+                hosts: hosts.into_iter().cloned().collect(),
+                stage: Some(scene.names.name(track.fault.stage).to_owned()),
+                ..Subject::default()
+            },
+            pace: telling.pace,
+            first_step: track.first_step,
+            last_step: track.last_step,
+            cost_s: track.cost_s,
+            cost_share: share,
+            gain_alone_s: track.gain_alone_s,
+            next_in_line: next_in_line.collect(),
+            text: words::sentence(&telling),
+            evidence: vec![track.evidence(&telling)],
+            advice: words::advice(&telling),
+        }
+    }
+}
+
+impl IncidentSettings {
+    fn is_open(&self, track: &Track) -> bool {
+        track.quiet_windows < self.resolve_windows
+    }
+}
+
+impl Fault {
+    /// Whether `later` is this fault, seen again.
+    fn continues(&self, later: &Self) -> bool {
+        let same_stage =
+            self.stage == later.stage || self.other_stages.contains(&later.stage);
+        self.kind == later.kind && self.ranks == later.ranks && same_stage
+    }
+}
+
+impl Track {
+    fn new(id: u64, fault: &Fault, first_step: u64, exposed_s: f64) -> Self {
+        Self {
+            id,
+            fault: fault.clone(),
+            strikes: VecDeque::new(),
+            struck_steps: 0,
+            first_step,
+            last_step: first_step,
+            late_sum_s: 0.0,
+            cost_s: 0.0,
+            gain_alone_s: 0.0,
+            hides: Vec::new(),
+            exposed_s,
+            quiet_s: 0.0,
+            quiet_windows: 0,
+            labels: BTreeSet::new(),
+            lag_s: 0.0,
+            share: 0.0,
+            gain: 0.0,
+        }
+    }
+
+    fn add(&mut self, fault: Fault) {
+        self.struck_steps += fault.strikes.len() as u64;
+        self.late_sum_s += fault.lateness_s * fault.strikes.len() as f64;
+        self.cost_s += fault.cost_s;
+        self.gain_alone_s += fault.gain_alone_s;
+        self.last_step = fault.strikes.last().copied().unwrap_or(self.last_step);
+        self.strikes.extend(&fault.strikes);
+        while self.strikes.len() > MAX_STRIKES {
+            self.strikes.pop_front();
+        }
+        for hidden in &fault.hides {
+            let known = self
+                .hides
+                .iter_mut()
+                .find(|known| known.ranks == hidden.ranks && known.stage == hidden.stage);
+            match known {
+                Some(known) => {
+                    known.lateness_s = hidden.lateness_s;
+                    known.gain_alone_s += hidden.gain_alone_s;
+                    known.gain_both_s += hidden.gain_both_s;
+                }
+                None => self.hides.push(hidden.clone()),
+            }
+        }
+        let hidden = self.fault.hidden && fault.hidden;
+        self.fault = Fault { hidden, ..fault };
+    }
+
+    fn cost_share(&self) -> f64 {
+        if self.exposed_s > 0.0 { (self.cost_s / self.exposed_s).min(1.0) } else { 0.0 }
+    }
+
+    fn evidence(&self, telling: &Telling<'_>) -> Evidence {
+        let strong = self.labels.iter().find(|label| label.is_strong());
+        let label = strong.copied().unwrap_or(if self.labels.contains(&Label::CoCritical) {
+            Label::CoCritical
+        } else {
+            Label::FrontierAccounting
+        });
+        let values = [
+            ("struck_steps", self.struck_steps as f64),
+            ("lateness_s", telling.lateness_s),
+            ("stage_share", self.share),
+            ("stage_gain", self.gain),
+            ("median_lag_s", self.lag_s),
+        ];
+        Evidence {
+            method: Method::Frontier,
+            label: label.name().to_owned(),
+            text: words::evidence(telling, self.struck_steps),
+            values: values.map(|(name, value)| (name.to_owned(), value)).into(),
+        }
+    }
+
+}
+
+/// Ids of stages in order, for sentences.
+pub(crate) fn all_stages(fault: &Fault) -> impl Iterator<Item = StageId> {
+    std::iter::once(fault.stage).chain(fault.other_stages.iter().copied())
+}

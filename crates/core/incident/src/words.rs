@@ -1,0 +1,227 @@
+//! The sentences of an incident. docs/incidents.md shows them all.
+
+use model::{Pace, StageId, StageNames, fold_ranks};
+
+use crate::fault::{FaultKind, Hidden};
+use crate::tracker::all_stages;
+use crate::Fault;
+
+/// What a sentence is made of.
+pub(crate) struct Telling<'a> {
+    pub(crate) fault: &'a Fault,
+    pub(crate) names: &'a StageNames,
+    pub(crate) pace: Pace,
+    pub(crate) first_step: u64,
+    pub(crate) last_step: u64,
+    pub(crate) open: bool,
+    pub(crate) lateness_s: f64,
+    pub(crate) cost_s: f64,
+    pub(crate) cost_share: f64,
+    pub(crate) share: f64,
+    pub(crate) hides: &'a [Hidden],
+    pub(crate) gain_alone_s: f64,
+}
+
+impl Telling<'_> {
+    fn stage(&self) -> String {
+        stage_words(self.names, self.fault.stage)
+    }
+
+    fn since(&self) -> String {
+        if self.open {
+            format!("since step {}", self.first_step)
+        } else {
+            format!("in steps {}-{}", self.first_step, self.last_step)
+        }
+    }
+
+    fn place(&self) -> String {
+        self.fault.place.as_ref().map_or(String::new(), |place| format!(", {place}"))
+    }
+}
+
+/// The sentence to read first.
+pub(crate) fn sentence(telling: &Telling<'_>) -> String {
+    let stage = telling.stage();
+    let since = telling.since();
+    let lateness = duration(telling.lateness_s);
+    let percent = percent(telling.cost_share);
+    let place = telling.place();
+    match telling.fault.kind {
+        FaultKind::LateRanks => {
+            let who = who(&telling.fault.ranks);
+            let mut text = match telling.pace {
+                Pace::Once { step } => {
+                    format!("{who} stalled once in {stage}{place}: {lateness} at step {step}")
+                }
+                Pace::Every { steps } => format!(
+                    "{who} late in {stage} every {steps} steps{place}: {lateness} each time, \
+                     {percent} of exposed step time {since}",
+                    who = are(&telling.fault.ranks, &who),
+                ),
+                Pace::Steady => format!(
+                    "{who} late in {stage}{place}: {lateness} a step, {percent} of exposed \
+                     step time {since}",
+                    who = are(&telling.fault.ranks, &who),
+                ),
+                Pace::Sporadic | Pace::Rotating => format!(
+                    "{who} late in {stage} now and then{place}: {lateness} each time, \
+                     {percent} of exposed step time {since}",
+                    who = are(&telling.fault.ranks, &who),
+                ),
+            };
+            let also: Vec<String> = all_stages(telling.fault)
+                .skip(1)
+                .map(|stage| stage_words(telling.names, stage))
+                .collect();
+            if !also.is_empty() {
+                text += &format!("; also in {}", also.join(" and "));
+            }
+            if telling.fault.hidden {
+                text += "; hidden behind a later rank for now";
+            }
+            for hidden in telling.hides {
+                text += &format!(
+                    "; next in line: {} in {} ({} a step); mending the first alone saves {}, \
+                     the second alone {}, both {}",
+                    self::who(&hidden.ranks),
+                    stage_words(telling.names, hidden.stage),
+                    duration(hidden.lateness_s),
+                    duration(telling.gain_alone_s),
+                    duration(hidden.gain_alone_s),
+                    duration(hidden.gain_both_s),
+                );
+            }
+            text
+        }
+        FaultKind::Rotating => format!(
+            "lateness in {stage} rotates: a different rank is late from step to step{place}, \
+             {lateness} a step, {percent} of exposed step time {since}"
+        ),
+        FaultKind::InputBound => format!(
+            "all ranks wait in {stage}: {lateness} a step, {percent} of exposed step time \
+             {since}; no rank in particular is to blame"
+        ),
+        FaultKind::Degraded => format!(
+            "steps are {lateness} slower than the job's best window {since}, on all ranks, \
+             mostly in {stage}"
+        ),
+        FaultKind::UnknownRank => format!(
+            "{stage} takes {} of exposed step time {since}; it holds a synchronisation and \
+             nobody recorded when each rank arrived: rank unknown, arrival times needed",
+            self::percent(telling.share)
+        ),
+    }
+}
+
+/// What supports the sentence.
+pub(crate) fn evidence(telling: &Telling<'_>, struck_steps: u64) -> String {
+    let stage = telling.names.name(telling.fault.stage);
+    match telling.fault.kind {
+        FaultKind::LateRanks | FaultKind::Rotating => format!(
+            "own work in {stage} exceeded the other ranks' by {} in {struck_steps} steps; \
+             with it at their level the job would have been {} faster",
+            duration(telling.lateness_s),
+            duration(telling.cost_s),
+        ),
+        FaultKind::InputBound => {
+            format!("{stage} is charged {} of exposed time", percent(telling.share))
+        }
+        FaultKind::Degraded => {
+            format!("median step against the best earlier window, {struck_steps} steps")
+        }
+        FaultKind::UnknownRank => {
+            format!("{stage} leads, and all ranks leave it together")
+        }
+    }
+}
+
+/// What to look at next. The table stands in docs/incidents.md.
+pub(crate) fn advice(telling: &Telling<'_>) -> String {
+    let fault = telling.fault;
+    let whose = if fault.ranks.is_empty() {
+        "the ranks'".to_owned()
+    } else {
+        format!("{}'s", who(&fault.ranks))
+    };
+    let mut text = match fault.kind {
+        FaultKind::Rotating => {
+            "look at what the ranks share rather than at one of them: storage, network, CPU \
+             cores, garbage collection"
+                .to_owned()
+        }
+        FaultKind::InputBound => {
+            "look at the input pipeline: more loader workers, prefetching, faster storage, \
+             cheaper decoding"
+                .to_owned()
+        }
+        FaultKind::Degraded => {
+            "look at what changed then on all hosts: clocks, other jobs, storage, input sizes"
+                .to_owned()
+        }
+        FaultKind::UnknownRank => {
+            "run it under `laggard run` with PyTorch 2.15 or later, which records when each \
+             rank issues each collective"
+                .to_owned()
+        }
+        FaultKind::LateRanks => match fault.stage {
+            StageId::DATA | StageId::DATA_GAP => format!(
+                "look at {whose} data loader: storage, decoding, worker processes, CPU cores"
+            ),
+            StageId::FORWARD => format!(
+                "compare {whose} device clocks, CPU cores and input sizes with its peers' and \
+                 profile its forward pass"
+            ),
+            StageId::BACKWARD => format!(
+                "compare {whose} device clocks and CPU cores with its peers' and look for \
+                 gradient hooks only it runs"
+            ),
+            StageId::CALLBACKS => format!(
+                "look at what only {} does between steps: logging, checkpoints, evaluation",
+                who(&fault.ranks)
+            ),
+            StageId::OPTIMIZER => {
+                format!("look at {whose} optimizer step: state size, offloading, CPU cores")
+            }
+            StageId::OTHER => "no stage covers this code: wrap it in \
+                               `laggard.stage(\"name\")` to see it by name"
+                .to_owned(),
+            _ => format!(
+                "look at {whose} code inside the stage {}",
+                telling.names.name(fault.stage)
+            ),
+        },
+    };
+    if let Pace::Every { steps } = telling.pace {
+        text += &format!("; look for what happens every {steps} steps");
+    }
+    text
+}
+
+fn stage_words(names: &StageNames, stage: StageId) -> String {
+    names.name(stage).to_owned()
+}
+
+fn who(ranks: &[u32]) -> String {
+    let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
+    format!("{noun} {}", fold_ranks(ranks))
+}
+
+fn are(ranks: &[u32], who: &str) -> String {
+    format!("{who} {}", if ranks.len() == 1 { "is" } else { "are" })
+}
+
+/// Seconds for reading: "50.1 ms", "2.40 s".
+fn duration(seconds: f64) -> String {
+    if seconds >= 1.0 {
+        format!("{seconds:.2} s")
+    } else if seconds >= 1e-3 {
+        format!("{:.1} ms", seconds * 1e3)
+    } else {
+        format!("{:.0} us", seconds * 1e6)
+    }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}

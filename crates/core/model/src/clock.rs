@@ -1,0 +1,18 @@
+use serde::{Deserialize, Serialize};
+
+/// An instant of one process: nanoseconds of its host's monotonic clock.
+///
+/// Instants of processes on one host share an origin; instants of different hosts do not,
+/// so no analysis compares them: only differences within one rank are used.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct RankNs(pub u64);
+
+impl RankNs {
+    /// Seconds from `earlier` to this instant, zero if this one is not later.
+    pub fn seconds_since(self, earlier: Self) -> f64 {
+        self.0.saturating_sub(earlier.0) as f64 * 1e-9
+    }
+}

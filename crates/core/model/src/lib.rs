@@ -1,0 +1,23 @@
+//! The vocabulary every room of laggard speaks: marks, stages, steps, windows, verdicts.
+//!
+//! Start at [`Mark`], what a training process writes, follow it through [`RankStep`] (one
+//! step of one rank) and [`Window`] (aligned steps of all ranks) to [`Verdict`], what a
+//! person or a program reads. Nothing here computes: the methods live in the other core
+//! crates.
+
+mod clock;
+mod mark;
+mod stage;
+mod step;
+mod verdict;
+mod window;
+
+pub use clock::RankNs;
+pub use mark::{CollectiveOp, Mark, MarkKind, PAYLOAD_WORDS};
+pub use stage::{StageId, StageNames};
+pub use step::{Ending, RankStep, Segment, SideSample};
+pub use verdict::{
+    Evidence, Incident, IncidentKind, JobSummary, Label, Method, NextInLine, Pace,
+    SCHEMA, Severity, StageSummary, Subject, Verdict, WindowSummary, fold_ranks,
+};
+pub use window::{Block, Boundary, Closure, Cut, DeviceEvents, Sync, Window};

@@ -1,0 +1,221 @@
+use crate::RankNs;
+
+/// Words of payload one mark occupies on the wire and in the ring.
+pub const PAYLOAD_WORDS: usize = 7;
+
+/// What happened in the training process.
+///
+/// The numbers are part of the ring's and of the recording's format: never reuse one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum MarkKind {
+    /// The loop asks its data loader for a batch.
+    DataBegin = 1,
+    /// The batch is there.
+    DataEnd = 2,
+    /// The loader had no more batches.
+    DataStop = 3,
+    /// The outermost wrapped module is called.
+    ForwardBegin = 4,
+    /// It returned.
+    ForwardEnd = 5,
+    /// The autograd engine starts (outermost call).
+    BackwardBegin = 6,
+    /// It returned.
+    BackwardEnd = 7,
+    /// An optimizer's step starts (outermost call).
+    OptimizerBegin = 8,
+    /// It returned.
+    OptimizerEnd = 9,
+    /// An explicit stage is entered; `code` is its id in the rank's name table.
+    StageBegin = 10,
+    /// It is left.
+    StageEnd = 11,
+    /// An explicit step is entered.
+    StepBegin = 12,
+    /// It is left.
+    StepEnd = 13,
+    /// A collective is issued; `code` is its [`CollectiveOp`], `args[0]` its group,
+    /// `args[1]` its operation id.
+    CollectiveIssue = 14,
+    /// A side channel measured `args[0]` nanoseconds for the name `code`.
+    SideSample = 16,
+    /// A side channel's event for the name `code` never became ready.
+    SideLost = 17,
+}
+
+impl MarkKind {
+    /// All kinds, in the order of their numbers.
+    pub const ALL: [Self; 16] = [
+        Self::DataBegin,
+        Self::DataEnd,
+        Self::DataStop,
+        Self::ForwardBegin,
+        Self::ForwardEnd,
+        Self::BackwardBegin,
+        Self::BackwardEnd,
+        Self::OptimizerBegin,
+        Self::OptimizerEnd,
+        Self::StageBegin,
+        Self::StageEnd,
+        Self::StepBegin,
+        Self::StepEnd,
+        Self::CollectiveIssue,
+        Self::SideSample,
+        Self::SideLost,
+    ];
+
+    /// The kind behind a number, `None` if this build knows none.
+    #[inline]
+    pub fn from_number(number: u8) -> Option<Self> {
+        const BY_NUMBER: [Option<MarkKind>; 18] = {
+            let mut table = [None; 18];
+            let mut at = 0;
+            while at < MarkKind::ALL.len() {
+                table[MarkKind::ALL[at] as usize] = Some(MarkKind::ALL[at]);
+                at += 1;
+            }
+            table
+        };
+        BY_NUMBER.get(usize::from(number)).copied().flatten()
+    }
+
+    /// Whether a hook sees it, rather than an explicit context or a collective.
+    pub fn is_hook(self) -> bool {
+        self as u8 <= Self::OptimizerEnd as u8
+    }
+}
+
+/// The kind of a collective, numbered as PyTorch's `HookOpName`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CollectiveOp(pub u16);
+
+impl CollectiveOp {
+    const NAMES: [&str; 20] = [
+        "SEND",
+        "RECV",
+        "BROADCAST",
+        "ALLREDUCE",
+        "REDUCE",
+        "ALLGATHER",
+        "REDUCE_SCATTER",
+        "ALLTOALL",
+        "BARRIER",
+        "SCATTER",
+        "GATHER",
+        "SPLIT",
+        "NEW_WINDOW",
+        "ALLREDUCE_COALESCED",
+        "ALLGATHER_BASE",
+        "ALLGATHER_COALESCED",
+        "ALLGATHER_INTO_TENSOR_COALESCED",
+        "REDUCE_SCATTER_BASE",
+        "REDUCE_SCATTER_TENSOR_COALESCED",
+        "ALLTOALL_BASE",
+    ];
+
+    /// A collective whose kind nobody told us.
+    pub const UNKNOWN: Self = Self(20);
+    /// A barrier.
+    pub const BARRIER: Self = Self(8);
+
+    /// The operation's name, "COLLECTIVE" if its number is unknown.
+    pub fn name(self) -> &'static str {
+        Self::NAMES.get(usize::from(self.0)).copied().unwrap_or("COLLECTIVE")
+    }
+
+    /// Finds an operation by PyTorch's name for it, in any case and with or without
+    /// underscores (`ALLREDUCE`, `all_reduce`, `_allgather_base`).
+    pub fn from_name(name: &str) -> Self {
+        let bare = |text: &str| text.replace('_', "").to_ascii_uppercase();
+        let wanted = bare(name);
+        let found = Self::NAMES.iter().position(|known| bare(known) == wanted);
+        found.and_then(|at| u16::try_from(at).ok()).map_or(Self::UNKNOWN, Self)
+    }
+
+    /// Whether the operation joins two ranks only.
+    pub fn is_point_to_point(self) -> bool {
+        self.0 < 2
+    }
+}
+
+/// One thing that happened in a training process, as it stands in the ring.
+///
+/// # Units
+/// `at` is the rank's monotonic clock.
+/// # Invariants
+/// Encoding and decoding are inverse for every kind of [`MarkKind::ALL`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// When it happened.
+    pub at: RankNs,
+    /// The step it belongs to, counted by the process since it became a rank.
+    pub step: u32,
+    /// What happened.
+    pub kind: MarkKind,
+    /// Whether it happened on the thread that runs the training loop.
+    pub on_loop_thread: bool,
+    /// What exactly: a stage's or side channel's id, a collective's kind.
+    pub code: u16,
+    /// Further facts, by kind.
+    pub args: [u64; 5],
+}
+
+impl Mark {
+    /// Packs the mark into words.
+    pub fn to_words(self) -> [u64; PAYLOAD_WORDS] {
+        let meta = u64::from(self.step)
+            | u64::from(self.kind as u8) << 32
+            | u64::from(self.on_loop_thread) << 40
+            | u64::from(self.code) << 48;
+        let [a, b, c, d, e] = self.args;
+        [self.at.0, meta, a, b, c, d, e]
+    }
+
+    /// Unpacks a mark; `None` for a kind this build does not know.
+    pub fn from_words(words: [u64; PAYLOAD_WORDS]) -> Option<Self> {
+        let [at, meta, a, b, c, d, e] = words;
+        let [s0, s1, s2, s3, kind, flags, c0, c1] = meta.to_le_bytes();
+        Some(Self {
+            at: RankNs(at),
+            step: u32::from_le_bytes([s0, s1, s2, s3]),
+            kind: MarkKind::from_number(kind)?,
+            on_loop_thread: flags & 1 == 1,
+            code: u16::from_le_bytes([c0, c1]),
+            args: [a, b, c, d, e],
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_mark_survives_its_encoding(
+            at: u64, step: u32, on_loop_thread: bool, code: u16, args: [u64; 5],
+            kind in proptest::sample::select(&MarkKind::ALL[..]),
+        ) {
+            let mark = Mark { at: RankNs(at), step, kind, on_loop_thread, code, args };
+            prop_assert_eq!(Mark::from_words(mark.to_words()), Some(mark));
+        }
+
+        #[test]
+        fn any_words_decode_or_are_refused(words: [u64; PAYLOAD_WORDS]) {
+            if let Some(mark) = Mark::from_words(words) {
+                prop_assert_eq!(mark.at.0, words[0]);
+            }
+        }
+    }
+
+    #[test]
+    fn collectives_are_found_by_every_spelling_of_their_name() {
+        assert_eq!(CollectiveOp::from_name("all_reduce").name(), "ALLREDUCE");
+        assert_eq!(CollectiveOp::from_name("_allgather_base").name(), "ALLGATHER_BASE");
+        assert_eq!(CollectiveOp::from_name("BARRIER"), CollectiveOp::BARRIER);
+        assert_eq!(CollectiveOp::from_name("teleport").name(), "COLLECTIVE");
+    }
+}

@@ -1,0 +1,124 @@
+use std::collections::HashMap;
+
+/// A stage of the step: one of the built-in ones or a name the user gave.
+///
+/// Ids are job-wide: [`StageNames`] gives the same id to the same name on every rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StageId(pub u16);
+
+/// Names of the built-in stages in schema order, and the one stage we add.
+///
+/// # Source
+/// StageFrontier's default schema (SPEC.md §1.1); `data.gap` is ours: the time between the
+/// optimizer and the forward pass where no data loader is seen.
+const BUILT_IN: [&str; 8] = [
+    "data.next_wait",
+    "model.fwd_loss_cpu_wall",
+    "model.backward_cpu_wall",
+    "callbacks.cpu_wall",
+    "optim.step_cpu_wall",
+    "step.other_cpu_wall",
+    "data.gap",
+    "model.fwd_loss_cuda_event_ms",
+];
+
+impl StageId {
+    /// Waiting for the next batch.
+    pub const DATA: Self = Self(0);
+    /// Forward pass and loss, host wall time.
+    pub const FORWARD: Self = Self(1);
+    /// Backward pass, host wall time.
+    pub const BACKWARD: Self = Self(2);
+    /// Everything around the optimizer that is not the optimizer: logging, checkpoints.
+    pub const CALLBACKS: Self = Self(3);
+    /// Optimizer step, host wall time.
+    pub const OPTIMIZER: Self = Self(4);
+    /// The residual: time of the step that no stage covers.
+    pub const OTHER: Self = Self(5);
+    /// Time between optimizer and forward pass of a loop without a data loader.
+    pub const DATA_GAP: Self = Self(6);
+    /// Side channel: the forward pass as measured on the device. Never part of a step.
+    pub const FORWARD_EVENT: Self = Self(7);
+
+    /// Whether the stage is one the user named.
+    pub fn is_named(self) -> bool {
+        usize::from(self.0) >= BUILT_IN.len()
+    }
+
+    /// A short word for a person: "data loading" for `data.next_wait`, the name of a stage
+    /// the user named.
+    pub fn plain_name(self, names: &StageNames) -> String {
+        match self {
+            Self::DATA => "data loading".into(),
+            Self::FORWARD => "the forward pass".into(),
+            Self::BACKWARD => "the backward pass".into(),
+            Self::CALLBACKS => "callbacks".into(),
+            Self::OPTIMIZER => "the optimizer step".into(),
+            Self::OTHER => "code outside every stage".into(),
+            Self::DATA_GAP => "the code between optimizer and forward pass".into(),
+            _ => format!("stage {}", names.name(self)),
+        }
+    }
+}
+
+/// Job-wide table of stage names.
+#[derive(Clone, Debug)]
+pub struct StageNames {
+    names: Vec<String>,
+    ids: HashMap<String, StageId>,
+}
+
+impl Default for StageNames {
+    fn default() -> Self {
+        let mut table = Self { names: Vec::new(), ids: HashMap::new() };
+        for name in BUILT_IN {
+            table.intern(name);
+        }
+        table
+    }
+}
+
+impl StageNames {
+    /// Gives `name` an id, the one it already has if it was seen before.
+    ///
+    /// After 65,000 different names all further ones share the residual's id: a script that
+    /// makes names up as it goes must not grow the table for ever.
+    pub fn intern(&mut self, name: &str) -> StageId {
+        if let Some(id) = self.ids.get(name) {
+            return *id;
+        }
+        let Some(id) = u16::try_from(self.names.len()).ok().filter(|id| *id < 65_000) else {
+            return StageId::OTHER;
+        };
+        self.names.push(name.to_owned());
+        self.ids.insert(name.to_owned(), StageId(id));
+        StageId(id)
+    }
+
+    /// The name behind an id, "?" for an id this table never gave.
+    pub fn name(&self, id: StageId) -> &str {
+        self.names.get(usize::from(id.0)).map_or("?", String::as_str)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_built_in_ids_carry_their_schema_names() {
+        let names = StageNames::default();
+        assert_eq!(names.name(StageId::DATA), "data.next_wait");
+        assert_eq!(names.name(StageId::OTHER), "step.other_cpu_wall");
+        assert_eq!(names.name(StageId::DATA_GAP), "data.gap");
+    }
+
+    #[test]
+    fn the_same_name_has_the_same_id() {
+        let mut names = StageNames::default();
+        let first = names.intern("tokenise");
+        assert_eq!(names.intern("tokenise"), first);
+        assert_eq!(names.intern("data.next_wait"), StageId::DATA);
+        assert!(first.is_named());
+    }
+}

@@ -1,0 +1,349 @@
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Name and version of the verdict document. Changes within a version only add fields.
+pub const SCHEMA: &str = "laggard.verdict/1";
+
+/// What laggard says about a job: the one document behind terminal, JSON and report.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// The job.
+    pub job: JobSummary,
+    /// Exposed time of each stage over the run, in schema order.
+    pub stages: Vec<StageSummary>,
+    /// Every window, in time order.
+    pub windows: Vec<WindowSummary>,
+    /// What holds the job back, costliest first. Empty for a healthy job.
+    pub incidents: Vec<Incident>,
+    /// What could not be seen, in plain words.
+    pub notes: Vec<String>,
+}
+
+/// The job a verdict is about.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobSummary {
+    /// Its id.
+    pub id: String,
+    /// Ranks seen.
+    pub ranks: usize,
+    /// Steps seen.
+    pub steps: u64,
+    /// Steps that were analysed: seen whole on every rank and not warm-up.
+    pub analysed_steps: u64,
+    /// Where the records came from: `run`, `stage-matrix`, `marks`.
+    pub source: String,
+    /// Where steps are cut for accounting.
+    pub cut: String,
+    /// Exposed time of all analysed steps, in seconds.
+    pub exposed_s: f64,
+    /// Records that were lost before they could be read.
+    pub lost_records: u64,
+}
+
+/// One stage's part of the exposed time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StageSummary {
+    /// The stage.
+    pub name: String,
+    /// Exposed time it was charged with, in seconds.
+    pub advance_s: f64,
+    /// Its share of all exposed time.
+    pub share: f64,
+    /// Share of exposed time that would vanish at the baseline, waits left in place.
+    pub gain: f64,
+    /// Ranks that reached its boundary last in most steps; empty if they took turns.
+    pub lead_ranks: Vec<u32>,
+}
+
+/// One window's labels.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WindowSummary {
+    /// First step.
+    pub first_step: u64,
+    /// Number of steps.
+    pub steps: u64,
+    /// Labels in their fixed order.
+    pub labels: Vec<Label>,
+    /// Stages to look at: the shortest prefix by share that explains enough.
+    pub candidates: Vec<String>,
+    /// Stages that cannot be told apart.
+    pub co_critical_stages: Vec<String>,
+    /// Why labels were weakened.
+    pub downgrades: Vec<String>,
+    /// Mean exposed time of a step, in seconds.
+    pub step_s: f64,
+    /// Share of exposed time of each stage, in the order of the verdict's stages.
+    pub shares: Vec<f64>,
+    /// Ranks that should have been there.
+    pub missing_ranks: Vec<u32>,
+}
+
+/// The labels of StageFrontier; orthogonal, not a ladder of confidence.
+///
+/// # Source
+/// SPEC.md §1.7; docs/labels.md says what each means and what to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Label {
+    /// The accounting itself holds.
+    FrontierAccounting,
+    /// One rank's lateness is likely what the others wait for.
+    LikelySyncWait,
+    /// The leading stage's cost depends on a synchronisation downstream.
+    SyncWaitDependent,
+    /// Shortening the leading stage would shorten the step directly.
+    DirectExposure,
+    /// Device time supports the forward pass as a candidate.
+    ForwardDeviceSupported,
+    /// Device work of the forward pass likely surfaces in a later stage.
+    ForwardSpilloverSuspected,
+    /// The forward pass is long on the host and short on the device.
+    ForwardHostOverheadSuspected,
+    /// Too few device events to say anything about the device.
+    ForwardEventScopeLimited,
+    /// Several stages explain the window equally well.
+    CoCritical,
+    /// Micro-steps of gradient accumulation were mixed or summed.
+    GradientAccumulationAmbiguous,
+    /// Ranks with different roles were compared without being told apart.
+    RoleAwareNeeded,
+    /// Telemetry is incomplete.
+    TelemetryLimited,
+}
+
+impl Label {
+    /// All labels, in their fixed order.
+    pub const ALL: [Self; 12] = [
+        Self::FrontierAccounting,
+        Self::LikelySyncWait,
+        Self::SyncWaitDependent,
+        Self::DirectExposure,
+        Self::ForwardDeviceSupported,
+        Self::ForwardSpilloverSuspected,
+        Self::ForwardHostOverheadSuspected,
+        Self::ForwardEventScopeLimited,
+        Self::CoCritical,
+        Self::GradientAccumulationAmbiguous,
+        Self::RoleAwareNeeded,
+        Self::TelemetryLimited,
+    ];
+
+    /// The label as it stands in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::FrontierAccounting => "frontier_accounting",
+            Self::LikelySyncWait => "likely_sync_wait",
+            Self::SyncWaitDependent => "sync_wait_dependent",
+            Self::DirectExposure => "direct_exposure",
+            Self::ForwardDeviceSupported => "forward_device_supported",
+            Self::ForwardSpilloverSuspected => "forward_spillover_suspected",
+            Self::ForwardHostOverheadSuspected => "forward_host_overhead_suspected",
+            Self::ForwardEventScopeLimited => "forward_event_scope_limited",
+            Self::CoCritical => "co_critical",
+            Self::GradientAccumulationAmbiguous => "gradient_accumulation_ambiguous",
+            Self::RoleAwareNeeded => "role_aware_needed",
+            Self::TelemetryLimited => "telemetry_limited",
+        }
+    }
+
+    /// Whether the label claims a cause, and so needs complete telemetry.
+    pub fn is_strong(self) -> bool {
+        matches!(
+            self,
+            Self::LikelySyncWait | Self::SyncWaitDependent | Self::DirectExposure
+        )
+    }
+}
+
+impl fmt::Display for Label {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+/// The kind of an incident.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IncidentKind {
+    /// Some ranks are slower than their peers, or the job waits for something.
+    Slow,
+    /// The job makes no progress.
+    Hang,
+    /// The whole job became slower than it was.
+    Degraded,
+}
+
+/// How much an incident matters, by its share of exposed time.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// Worth knowing.
+    Info,
+    /// Worth acting on.
+    Warning,
+    /// Worth acting on now.
+    Critical,
+}
+
+/// The method a piece of evidence comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Method {
+    /// Stage accounting.
+    Frontier,
+    /// Progress inside collectives.
+    Collective,
+    /// Pipeline schedule.
+    Schedule,
+    /// Function patterns.
+    Pattern,
+    /// Stacks.
+    Stack,
+    /// Host counters.
+    Host,
+}
+
+/// When an incident's lateness strikes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Pace {
+    /// In most steps, on the same ranks.
+    Steady,
+    /// At a fixed distance.
+    Every {
+        /// Steps from one strike to the next.
+        steps: u64,
+    },
+    /// Once.
+    Once {
+        /// The step.
+        step: u64,
+    },
+    /// Now and then.
+    Sporadic,
+    /// In most steps, on changing ranks.
+    Rotating,
+}
+
+/// Who and where. What does not apply is null, never zero.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Subject {
+    /// The culprits; empty if nobody in particular is to blame.
+    pub ranks: Vec<u32>,
+    /// Their hosts.
+    pub hosts: Vec<String>,
+    /// The stage.
+    pub stage: Option<String>,
+    /// The collective.
+    pub collective: Option<String>,
+    /// The flow.
+    pub flow: Option<String>,
+    /// The pipeline block.
+    pub block: Option<String>,
+    /// The function.
+    pub function: Option<String>,
+}
+
+/// One method's support of an incident.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// Whose.
+    pub method: Method,
+    /// The method's label, or a name of ours.
+    pub label: String,
+    /// In words.
+    pub text: String,
+    /// In numbers, unit in the name.
+    pub values: std::collections::BTreeMap<String, f64>,
+}
+
+/// A fault that the incident hides: it costs nothing now and everything once this one is
+/// mended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NextInLine {
+    /// The hidden culprits.
+    pub ranks: Vec<u32>,
+    /// Their stage.
+    pub stage: String,
+    /// Lateness per step, in seconds.
+    pub lateness_s: f64,
+    /// Exposed seconds saved by mending only this one.
+    pub gain_alone_s: f64,
+    /// Exposed seconds saved by mending this one and the incident's own.
+    pub gain_both_s: f64,
+}
+
+/// Something that holds the job back.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Incident {
+    /// Stable within the job.
+    pub id: String,
+    /// Its kind.
+    pub kind: IncidentKind,
+    /// How much it matters.
+    pub severity: Severity,
+    /// Whether it still goes on at the end of what was seen.
+    pub open: bool,
+    /// Who and where.
+    pub subject: Subject,
+    /// When it strikes.
+    pub pace: Pace,
+    /// First step that suffered.
+    pub first_step: u64,
+    /// Last step that suffered.
+    pub last_step: u64,
+    /// Exposed seconds it added, waits of the victims included.
+    pub cost_s: f64,
+    /// That as a share of exposed time from its first step on.
+    pub cost_share: f64,
+    /// Exposed seconds saved if only this were mended.
+    pub gain_alone_s: f64,
+    /// What it hides.
+    pub next_in_line: Vec<NextInLine>,
+    /// The sentence to read first.
+    pub text: String,
+    /// What supports it.
+    pub evidence: Vec<Evidence>,
+    /// What to look at next.
+    pub advice: String,
+}
+
+/// Folds ranks into ranges for reading: `0-3,7`.
+pub fn fold_ranks(ranks: &[u32]) -> String {
+    let mut parts: Vec<(u32, u32)> = Vec::new();
+    for rank in ranks {
+        match parts.last_mut() {
+            Some((_, last)) if *last + 1 == *rank => *last = *rank,
+            _ => parts.push((*rank, *rank)),
+        }
+    }
+    let text = parts.iter().map(|(first, last)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    });
+    text.collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_fold_into_ranges() {
+        assert_eq!(fold_ranks(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
+        assert_eq!(fold_ranks(&[3]), "3");
+        assert_eq!(fold_ranks(&[]), "");
+    }
+
+    #[test]
+    fn a_label_reads_the_same_in_json_and_on_screen() {
+        for label in Label::ALL {
+            let json = serde_json::to_string(&label).unwrap();
+            assert_eq!(json, format!("\"{label}\""));
+        }
+    }
+}

@@ -1,0 +1,163 @@
+use std::sync::Arc;
+
+use crate::{CollectiveOp, Ending, MarkKind, StageId};
+
+/// Where the cycle of the training loop is cut into steps for accounting.
+///
+/// # Source
+/// SPEC.md §1.14: a delay after the last synchronisation of a cycle belongs to the step
+/// that pays for it, the next one; so the cut stands where the ranks last met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cut {
+    /// Before the data wait, as published.
+    Data,
+    /// After the last mark of this kind in the cycle.
+    After(MarkKind),
+}
+
+impl Cut {
+    /// A name for people and JSON.
+    pub fn name(self) -> String {
+        let mark = match self {
+            Self::Data => return "data".into(),
+            Self::After(mark) => mark,
+        };
+        match mark {
+            MarkKind::BackwardEnd => "backward end".into(),
+            MarkKind::OptimizerBegin => "optimizer begin".into(),
+            MarkKind::OptimizerEnd => "optimizer end".into(),
+            MarkKind::ForwardEnd => "forward end".into(),
+            other => format!("{other:?}"),
+        }
+    }
+}
+
+/// How a boundary joins the ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Sync {
+    /// Not at all, as far as is known.
+    None,
+    /// The segment ends as the rank issues a collective; whoever comes first waits in a
+    /// later segment.
+    Issue(CollectiveOp),
+    /// The next stage holds a synchronisation whose arrival times nobody recorded.
+    Assumed,
+}
+
+/// The end of one segment in every rank's step, in time order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Boundary {
+    /// The stage the segment before it is charged to.
+    pub stage: StageId,
+    /// The mark that opened the segment.
+    pub after: MarkKind,
+    /// What ends it.
+    pub ending: Ending,
+    /// How it joins the ranks.
+    pub sync: Sync,
+}
+
+/// Steps of one window that share their boundaries.
+///
+/// # Shape
+/// `durations_s[step][boundary][rank]`, rank fastest; `groups[boundary][rank]` names the
+/// communicator of an issue boundary.
+/// # Units
+/// Seconds, not negative.
+#[derive(Clone, Debug)]
+pub struct Block {
+    /// The boundaries of each step.
+    pub boundaries: Arc<[Boundary]>,
+    /// Communicator of each rank at each boundary; `None` if all ranks share each.
+    pub groups: Option<Arc<[u32]>>,
+    /// Step numbers, ascending.
+    pub steps: Vec<u64>,
+    /// The matrix.
+    pub durations_s: Vec<f64>,
+    /// Number of ranks.
+    pub ranks: usize,
+}
+
+impl Block {
+    /// Values of one step: `[boundary][rank]`.
+    pub fn row(&self, index: usize) -> &[f64] {
+        let size = self.boundaries.len() * self.ranks;
+        self.durations_s.get(index * size..(index + 1) * size).unwrap_or_default()
+    }
+
+    /// All steps with their values.
+    pub fn rows(&self) -> impl Iterator<Item = (u64, &[f64])> {
+        self.steps.iter().enumerate().map(|(index, step)| (*step, self.row(index)))
+    }
+}
+
+/// How well the named stages close over the measured wall time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Closure {
+    /// Share of wall time no named stage covers.
+    pub residual_share: f64,
+    /// Share of wall time that stages claim twice.
+    pub overlap_share: f64,
+}
+
+/// Forward times measured on the device beside the host's.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DeviceEvents {
+    /// Whether the channel was enabled at all.
+    pub enabled: bool,
+    /// Seconds of each event that became ready.
+    pub ready_s: Vec<f64>,
+    /// Events that never did.
+    pub lost: usize,
+}
+
+/// Consecutive aligned steps of comparable ranks under one schema.
+#[derive(Clone, Debug)]
+pub struct Window {
+    /// First step.
+    pub first_step: u64,
+    /// Number of steps, incomplete ones included.
+    pub steps: u64,
+    /// The ranks of the matrix, ascending; column `i` of a block is `ranks[i]`.
+    pub ranks: Vec<u32>,
+    /// Ranks that should be there and are not.
+    pub missing_ranks: Vec<u32>,
+    /// Ranks of the job that nobody here can see, on other hosts.
+    pub unseen_ranks: usize,
+    /// Steps that at least one rank did not deliver whole.
+    pub incomplete_steps: u64,
+    /// The steps, grouped by their boundaries.
+    pub blocks: Vec<Block>,
+    /// Where the steps were cut.
+    pub cut: Cut,
+    /// Closure of the named stages.
+    pub closure: Closure,
+    /// Device-side forward times.
+    pub device: DeviceEvents,
+    /// Steps whose accumulation factor differs from the window's.
+    pub odd_accumulation_steps: u64,
+    /// Whether micro-steps were summed before they reached us.
+    pub accumulation_collapsed: bool,
+    /// Distinct parallel roles among the ranks.
+    pub roles: usize,
+    /// Steps whose collectives differed over the ranks.
+    pub mismatched_steps: u64,
+    /// Whether batches that were read ahead could not be given to the step that uses them.
+    pub unsafe_prefetch: bool,
+}
+
+impl Window {
+    /// Steps in the matrix.
+    pub fn rows(&self) -> usize {
+        self.blocks.iter().map(|block| block.steps.len()).sum()
+    }
+
+    /// The stages of the matrix, in order of id (schema order).
+    pub fn stages(&self) -> Vec<StageId> {
+        let all = self.blocks.iter().flat_map(|block| block.boundaries.iter());
+        let mut stages: Vec<StageId> = all.map(|boundary| boundary.stage).collect();
+        stages.sort_unstable();
+        stages.dedup();
+        stages
+    }
+}

@@ -1,0 +1,289 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
+
+use model::{Ending, RankStep, StageId, Window};
+use serde::{Deserialize, Serialize};
+
+use crate::IterationLearner;
+use crate::build::build_windows;
+
+/// Steps with a new signature that must follow each other before a window closes on it:
+/// one evaluation or one logging collective is part of the loop, not a new loop.
+const CHANGE_STEPS: usize = 3;
+/// Steps that may wait for a rank before they are settled without it.
+const MAX_PENDING_STEPS: usize = 4096;
+/// Steps, and seconds of the other ranks, after which a rank that was announced and never
+/// delivered anything is no longer waited for: its process runs without laggard.
+const UNSEEN_STEPS: usize = 200;
+const UNSEEN_S: f64 = 20.0;
+
+/// How steps become windows; the `[window]` table of the settings file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WindowSettings {
+    /// First steps that are left out: caches, allocators and communicators warm up. The
+    /// paper leaves out 20; jobs of a laptop are short.
+    pub warmup_steps: u32,
+    /// Steps after which a window closes.
+    pub max_steps: usize,
+    /// Seconds after which it closes, if it has at least `min_steps`.
+    pub max_s: f64,
+    /// Fewest steps a window is closed on for its age, or analysed at all.
+    pub min_steps: usize,
+    /// Cut steps before the data wait as published, whatever collectives are seen.
+    pub published_cut: bool,
+}
+
+impl Default for WindowSettings {
+    fn default() -> Self {
+        Self {
+            warmup_steps: 5,
+            max_steps: 50,
+            max_s: 30.0,
+            min_steps: 5,
+            published_cut: false,
+        }
+    }
+}
+
+/// One step of the job: what each rank delivered of it.
+#[derive(Debug)]
+pub(crate) struct JobStep {
+    pub(crate) step: u32,
+    pub(crate) ranks: BTreeMap<u32, RankStep>,
+}
+
+#[derive(Debug, Default)]
+struct Expected {
+    role: Option<String>,
+    /// First step the rank has not gone past.
+    next: u32,
+    gone: bool,
+}
+
+/// Puts the steps of all ranks side by side and closes windows over them.
+///
+/// A window closes when it is long or old enough, and before a lasting change of the set of
+/// ranks, the stages, the accumulation factor or the pattern of collectives. A step that
+/// differs once stays in its window.
+/// # Properties
+/// Windows hold each settled step once, in order; memory is bounded by one window and
+/// [`MAX_PENDING_STEPS`] pending steps.
+#[derive(Debug, Default)]
+pub struct Aligner {
+    settings: WindowSettings,
+    expected: BTreeMap<u32, Expected>,
+    pending: BTreeMap<u32, BTreeMap<u32, RankStep>>,
+    /// The settled step before the open window.
+    previous: Option<JobStep>,
+    open: Vec<JobStep>,
+    /// Signatures that belong to the open window.
+    regular: BTreeSet<u64>,
+    learner: IterationLearner,
+    closed: Vec<Window>,
+    steps: u64,
+    world_size: usize,
+}
+
+impl Aligner {
+    /// An aligner without ranks.
+    pub fn new(settings: WindowSettings) -> Self {
+        Self { settings, ..Self::default() }
+    }
+
+    /// Announces a rank: no step is settled without it until it delivers or leaves.
+    ///
+    /// `role` holds the coordinates that make ranks incomparable, such as the pipeline
+    /// stage; `None` if nothing is known.
+    pub fn expect(&mut self, rank: u32, role: Option<String>) {
+        let is_new = !self.expected.contains_key(&rank);
+        let changed = self.expected.get(&rank).is_some_and(|known| known.role != role);
+        if (is_new && self.settled_any()) || changed {
+            self.close();
+        }
+        let expected = self.expected.entry(rank).or_default();
+        expected.role = role;
+        expected.gone = false;
+    }
+
+    /// Whether a rank was announced.
+    pub fn expects(&self, rank: u32) -> bool {
+        self.expected.contains_key(&rank)
+    }
+
+    /// Says how many ranks the whole job has, those of other hosts included.
+    pub fn set_world_size(&mut self, ranks: u32) {
+        self.world_size = self.world_size.max(ranks as usize);
+    }
+
+    /// Says that a rank will deliver nothing more.
+    pub fn leave(&mut self, rank: u32) {
+        if let Some(expected) = self.expected.get_mut(&rank) {
+            expected.gone = true;
+        }
+        self.settle();
+    }
+
+    /// Takes one step of one rank. Steps of a rank come in order.
+    pub fn push(&mut self, rank: u32, step: RankStep) {
+        let expected = self.expected.entry(rank).or_default();
+        expected.next = expected.next.max(step.step.saturating_add(1));
+        let settled_until = self.open.last().or(self.previous.as_ref());
+        if settled_until.is_some_and(|settled| step.step <= settled.step) {
+            return;
+        }
+        self.pending.entry(step.step).or_default().insert(rank, step);
+        self.settle();
+    }
+
+    /// Settles what is there and closes the last window.
+    pub fn finish(&mut self) {
+        while let Some((step, ranks)) = self.pending.pop_first() {
+            self.on_settled(JobStep { step, ranks });
+        }
+        self.close();
+    }
+
+    /// The windows that were closed since the last call.
+    pub fn take_windows(&mut self) -> Vec<Window> {
+        mem::take(&mut self.closed)
+    }
+
+    /// Steps settled so far, warm-up included.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Optimizer steps that make up one iteration of the loop, once it is known.
+    pub fn iteration_steps(&self) -> Option<usize> {
+        Some(self.learner.cycle().len()).filter(|steps| *steps > 0)
+    }
+
+    fn settled_any(&self) -> bool {
+        self.previous.is_some() || !self.open.is_empty()
+    }
+
+    /// Gives up ranks that were announced and never came.
+    fn give_up_unseen(&mut self) {
+        let start = |ranks: Option<&BTreeMap<u32, RankStep>>| {
+            ranks.and_then(|ranks| ranks.values().map(|step| step.start).min())
+        };
+        let first = start(self.pending.values().next());
+        let last = start(self.pending.values().next_back());
+        let waited_s = first.zip(last).map_or(0.0, |(first, last)| last.seconds_since(first));
+        if self.pending.len() > UNSEEN_STEPS || waited_s > UNSEEN_S {
+            for expected in self.expected.values_mut().filter(|rank| rank.next == 0) {
+                expected.gone = true;
+            }
+        }
+    }
+
+    fn settle(&mut self) {
+        self.give_up_unseen();
+        while let Some((&step, ranks)) = self.pending.first_key_value() {
+            let settled = self.expected.iter().all(|(rank, expected)| {
+                ranks.contains_key(rank) || expected.next > step || expected.gone
+            });
+            if !settled && self.pending.len() <= MAX_PENDING_STEPS {
+                return;
+            }
+            if let Some((step, ranks)) = self.pending.pop_first() {
+                self.on_settled(JobStep { step, ranks });
+            }
+        }
+    }
+
+    fn on_settled(&mut self, step: JobStep) {
+        // What follows the last optimizer step is not a step.
+        let trained = step.ranks.values().any(|rank| rank.complete || rank.micro_steps > 0);
+        self.steps += u64::from(trained);
+        let signature = signature(&step);
+        if let Some(signature) = signature {
+            self.learner.hear(signature);
+        }
+        if step.step < self.settings.warmup_steps {
+            self.previous = Some(step);
+            return;
+        }
+        if self.open.is_empty() {
+            self.regular = self.learner.cycle().iter().copied().collect();
+            self.regular.extend(signature);
+        }
+        self.open.push(step);
+        self.close_before_change();
+        if self.is_full() {
+            self.close();
+        }
+    }
+
+    /// Closes the window before its last steps if they all show the same new signature.
+    fn close_before_change(&mut self) {
+        let Some(kept) = self.open.len().checked_sub(CHANGE_STEPS).filter(|kept| *kept > 0)
+        else {
+            return;
+        };
+        let mut recent = self.open[kept..].iter().map(signature);
+        let Some(Some(new)) = recent.next() else { return };
+        if self.regular.contains(&new) || !recent.all(|signature| signature == Some(new)) {
+            return;
+        }
+        let changed = self.open.split_off(kept);
+        self.close();
+        self.open = changed;
+        self.regular = BTreeSet::from([new]);
+    }
+
+    fn is_full(&self) -> bool {
+        let steps = self.open.len();
+        let whole_iterations = steps.is_multiple_of(self.learner.cycle().len().max(1));
+        let span_s = || {
+            let starts = |step: &JobStep| step.ranks.values().map(|rank| rank.start).min();
+            let first = self.open.first().and_then(starts);
+            let last = self.open.last().and_then(starts);
+            first.zip(last).map_or(0.0, |(first, last)| last.seconds_since(first))
+        };
+        (steps >= self.settings.max_steps && whole_iterations)
+            || steps >= 2 * self.settings.max_steps
+            || (steps >= self.settings.min_steps && span_s() >= self.settings.max_s)
+    }
+
+    fn close(&mut self) {
+        let steps = mem::take(&mut self.open);
+        if steps.len() >= self.settings.min_steps {
+            let expected = self.expected.iter();
+            let roles: BTreeMap<u32, Option<&str>> =
+                expected.map(|(rank, known)| (*rank, known.role.as_deref())).collect();
+            let previous = self.previous.as_ref();
+            let published_cut = self.settings.published_cut;
+            let world_size = self.world_size;
+            let windows = build_windows(previous, &steps, &roles, world_size, published_cut);
+            self.closed.extend(windows);
+        }
+        self.previous = steps.into_iter().next_back().or(self.previous.take());
+    }
+}
+
+/// What must stay the same for steps to share a window: accumulation factor, stages, and
+/// the stages that hold collectives, as most ranks have them.
+fn signature(step: &JobStep) -> Option<u64> {
+    let mut votes: BTreeMap<u64, usize> = BTreeMap::new();
+    for rank in step.ranks.values() {
+        *votes.entry(rank_signature(rank)).or_default() += 1;
+    }
+    votes.into_iter().max_by_key(|(_, count)| *count).map(|(signature, _)| signature)
+}
+
+fn rank_signature(step: &RankStep) -> u64 {
+    let mut parts: BTreeSet<(StageId, bool)> = BTreeSet::new();
+    for segment in &step.segments {
+        parts.insert((segment.stage, matches!(segment.ending, Ending::Issue { .. })));
+    }
+    // FNV-1a: stable from run to run, unlike the standard hasher.
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    let mut mix = |value: u64| hash = (hash ^ value).wrapping_mul(0x0000_0100_0000_01b3);
+    mix(u64::from(step.micro_steps));
+    for (stage, issues) in parts {
+        mix(u64::from(stage.0) << 1 | u64::from(issues));
+    }
+    hash
+}

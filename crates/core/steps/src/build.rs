@@ -1,0 +1,372 @@
+//! From aligned steps to the matrix of a window.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use model::{
+    Block, Boundary, Closure, Cut, DeviceEvents, Ending, MarkKind, RankNs, RankStep, Segment,
+    StageId, Sync, Window,
+};
+
+use crate::align::JobStep;
+
+/// Share of steps in which a stage must hold a collective for the cut to rely on it.
+const REGULAR_SHARE: f64 = 0.8;
+
+/// One rank's part of a row: segments and their durations.
+struct RankRow<'steps> {
+    segments: Vec<&'steps Segment>,
+    durations_s: Vec<f64>,
+}
+
+/// What all ranks of a row must agree on.
+type Shape = Vec<(StageId, MarkKind, Ending)>;
+
+/// Builds one window for each group of comparable ranks.
+pub(crate) fn build_windows(
+    previous: Option<&JobStep>,
+    steps: &[JobStep],
+    roles: &BTreeMap<u32, Option<&str>>,
+    world_size: usize,
+    published_cut: bool,
+) -> Vec<Window> {
+    let unseen_ranks = world_size.saturating_sub(roles.len());
+    let mut groups: BTreeMap<Option<&str>, Vec<u32>> = BTreeMap::new();
+    for (rank, role) in roles {
+        groups.entry(*role).or_default().push(*rank);
+    }
+    let groups = groups.into_values();
+    let windows = groups.filter_map(|ranks| build(previous, steps, &ranks, published_cut));
+    windows.map(|window| Window { unseen_ranks, ..window }).collect()
+}
+
+fn build(
+    previous: Option<&JobStep>,
+    steps: &[JobStep],
+    expected: &[u32],
+    published_cut: bool,
+) -> Option<Window> {
+    let delivered =
+        |rank: u32| steps.iter().filter(|step| step.ranks.contains_key(&rank)).count();
+    let (ranks, missing_ranks): (Vec<u32>, Vec<u32>) =
+        expected.iter().partition(|rank| delivered(**rank) * 2 > steps.len());
+    let first_step = steps.first()?.step;
+    let cut = if published_cut { Cut::Data } else { choose_cut(steps, &ranks) };
+    let mut window = Window {
+        first_step: u64::from(first_step),
+        steps: steps.len() as u64,
+        ranks,
+        missing_ranks,
+        unseen_ranks: 0,
+        incomplete_steps: 0,
+        blocks: Vec::new(),
+        cut,
+        closure: Closure::default(),
+        device: device_events(steps, expected),
+        odd_accumulation_steps: odd_accumulation_steps(steps),
+        accumulation_collapsed: false,
+        roles: 1,
+        mismatched_steps: 0,
+        unsafe_prefetch: false,
+    };
+    let mut blocks = Blocks::default();
+    let mut role_votes = 0;
+    let mut shapes = BTreeSet::new();
+    for (index, step) in steps.iter().enumerate() {
+        let before = index.checked_sub(1).map_or(previous, |at| steps.get(at));
+        let rows: Option<Vec<RankRow<'_>>> =
+            window.ranks.iter().map(|rank| rank_row(before, step, *rank, cut)).collect();
+        let Some(rows) = rows.filter(|rows| !rows.is_empty()) else {
+            window.incomplete_steps += 1;
+            continue;
+        };
+        match agree(&rows) {
+            Agreement::Whole => blocks.add(u64::from(step.step), &rows),
+            Agreement::WithoutIssues => {
+                window.mismatched_steps += 1;
+                blocks.add(u64::from(step.step), &without_issues(rows));
+            }
+            Agreement::None => {
+                let here = rows.iter().map(|row| shape(&row.segments, Issues::Ignored));
+                let here: Vec<String> = here.map(|shape| format!("{shape:?}")).collect();
+                role_votes += 1;
+                shapes.extend(here);
+                blocks.add_by_stage(u64::from(step.step), &rows);
+            }
+        }
+    }
+    if role_votes * 2 > steps.len() {
+        window.roles = shapes.len().min(window.ranks.len());
+    }
+    // Steps at the very edge of what was recorded are not a hole in the telemetry.
+    if previous.is_none() && cut != Cut::Data {
+        window.incomplete_steps = window.incomplete_steps.saturating_sub(1);
+    }
+    if steps.last().is_some_and(|step| step.ranks.values().any(|rank| !rank.complete)) {
+        window.incomplete_steps = window.incomplete_steps.saturating_sub(1);
+    }
+    window.blocks = blocks.0;
+    let overlap_s = steps.iter().flat_map(|step| step.ranks.values()).map(|rank| rank.overlap_s);
+    window.closure = closure(&window, overlap_s.sum());
+    Some(window)
+}
+
+/// Finds where the ranks last meet in the cycle: after the last collective that most steps
+/// have, or at the end of backward if none is seen.
+fn choose_cut(steps: &[JobStep], ranks: &[u32]) -> Cut {
+    // Mark kinds that end a stretch with collectives, with their last place in the cycle.
+    let mut seen: BTreeMap<u8, (MarkKind, usize, usize, bool)> = BTreeMap::new();
+    let pieces = steps
+        .iter()
+        .filter_map(|step| ranks.first().and_then(|rank| step.ranks.get(rank)))
+        .filter(|piece| piece.complete);
+    for piece in pieces {
+        let mut issued = false;
+        let mut here: BTreeMap<u8, (MarkKind, usize, bool)> = BTreeMap::new();
+        for (at, segment) in piece.segments.iter().enumerate() {
+            match segment.ending {
+                Ending::Issue { op, .. } => issued |= !op.is_point_to_point(),
+                Ending::Mark(kind) => {
+                    if issued {
+                        let last = at + 1 == piece.segments.len();
+                        here.insert(kind as u8, (kind, at, last));
+                    }
+                    issued = false;
+                }
+            }
+        }
+        for (number, (kind, at, last)) in here {
+            let entry = seen.entry(number).or_insert((kind, 0, 0, false));
+            entry.1 += 1;
+            entry.2 = entry.2.max(at);
+            entry.3 |= last;
+        }
+    }
+    let needed = REGULAR_SHARE * steps.len() as f64;
+    let regular = seen.into_values().filter(|(_, count, ..)| *count as f64 >= needed);
+    match regular.max_by_key(|(_, _, place, _)| *place) {
+        Some((_, _, _, true)) => Cut::Data,
+        Some((kind, ..)) => Cut::After(kind),
+        None if ranks.len() > 1 => Cut::After(MarkKind::BackwardEnd),
+        None => Cut::Data,
+    }
+}
+
+/// The segments of one rank between two cuts, `None` if the rank did not deliver them.
+fn rank_row<'steps>(
+    before: Option<&'steps JobStep>,
+    step: &'steps JobStep,
+    rank: u32,
+    cut: Cut,
+) -> Option<RankRow<'steps>> {
+    let piece = step.ranks.get(&rank)?;
+    let Cut::After(kind) = cut else {
+        return piece.complete.then(|| row(piece.start, piece.segments.iter().collect()));
+    };
+    let before = before.filter(|before| before.step + 1 == step.step)?.ranks.get(&rank)?;
+    let cut_at = |piece: &RankStep| {
+        piece.segments.iter().rposition(|segment| segment.ending == Ending::Mark(kind))
+    };
+    let tail_from = cut_at(before).filter(|_| before.complete)? + 1;
+    let head_to = cut_at(piece)?;
+    let start = before.segments[tail_from - 1].end;
+    let segments =
+        before.segments[tail_from..].iter().chain(&piece.segments[..=head_to]).collect();
+    Some(row(start, segments))
+}
+
+fn row(start: RankNs, segments: Vec<&Segment>) -> RankRow<'_> {
+    let mut from = start;
+    let durations_s = segments
+        .iter()
+        .map(|segment| {
+            let seconds = segment.end.seconds_since(from);
+            from = segment.end;
+            seconds
+        })
+        .collect();
+    RankRow { segments, durations_s }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Issues {
+    Kept,
+    Ignored,
+}
+
+fn shape(segments: &[&Segment], issues: Issues) -> Shape {
+    let endings = segments.iter().filter_map(|segment| match segment.ending {
+        Ending::Issue { op, .. } if issues == Issues::Kept => {
+            Some((segment.stage, segment.after, Ending::Issue { op, group: 0 }))
+        }
+        Ending::Issue { .. } => None,
+        mark @ Ending::Mark(_) => Some((segment.stage, segment.after, mark)),
+    });
+    endings.collect()
+}
+
+enum Agreement {
+    Whole,
+    WithoutIssues,
+    None,
+}
+
+fn agree(rows: &[RankRow<'_>]) -> Agreement {
+    let same = |issues| {
+        let mut shapes = rows.iter().map(|row| shape(&row.segments, issues));
+        let first = shapes.next();
+        shapes.all(|shape| Some(&shape) == first.as_ref())
+    };
+    if same(Issues::Kept) {
+        Agreement::Whole
+    } else if same(Issues::Ignored) {
+        Agreement::WithoutIssues
+    } else {
+        Agreement::None
+    }
+}
+
+/// Joins the parts of a segment that collective issues split.
+fn without_issues(rows: Vec<RankRow<'_>>) -> Vec<RankRow<'_>> {
+    rows.into_iter().map(join_issues).collect()
+}
+
+fn join_issues(row: RankRow<'_>) -> RankRow<'_> {
+    let mut joined = RankRow { segments: Vec::new(), durations_s: Vec::new() };
+    let mut waiting_s = 0.0;
+    for (segment, seconds) in row.segments.into_iter().zip(row.durations_s) {
+        waiting_s += seconds;
+        if matches!(segment.ending, Ending::Mark(_)) {
+            joined.segments.push(segment);
+            joined.durations_s.push(std::mem::take(&mut waiting_s));
+        }
+    }
+    joined
+}
+
+/// Blocks of a window under construction.
+#[derive(Default)]
+struct Blocks(Vec<Block>);
+
+impl Blocks {
+    fn add(&mut self, step: u64, rows: &[RankRow<'_>]) {
+        let Some(first) = rows.first() else { return };
+        let boundaries: Vec<Boundary> = first.segments.iter().map(|s| boundary(s)).collect();
+        let groups: Vec<u32> = (0..boundaries.len())
+            .flat_map(|at| rows.iter().map(move |row| issue_group(row.segments[at])))
+            .collect();
+        let shared = groups.chunks(rows.len()).all(|row| row.iter().all(|g| *g == row[0]));
+        let values = (0..boundaries.len())
+            .flat_map(|at| rows.iter().map(move |row| row.durations_s[at]))
+            .collect();
+        self.push(step, boundaries, (!shared).then_some(groups), values, rows.len());
+    }
+
+    /// Adds a row of ranks that went through different segments: sums by stage, in the
+    /// order of the rank with the fewest segments.
+    fn add_by_stage(&mut self, step: u64, rows: &[RankRow<'_>]) {
+        let Some(plainest) = rows.iter().min_by_key(|row| row.segments.len()) else { return };
+        let mut order: Vec<&Segment> = Vec::new();
+        let all = rows.iter().flat_map(|row| &row.segments);
+        for segment in plainest.segments.iter().chain(all) {
+            if !order.iter().any(|known| known.stage == segment.stage) {
+                order.push(segment);
+            }
+        }
+        // Stages only some ranks have go first: what follows the cut is theirs alone.
+        let plain: BTreeSet<StageId> = plainest.segments.iter().map(|s| s.stage).collect();
+        order.sort_by_key(|segment| plain.contains(&segment.stage));
+        let boundaries =
+            order.iter().map(|s| Boundary { sync: Sync::None, ..boundary(s) }).collect();
+        let total = |row: &RankRow<'_>, stage| {
+            let cells = row.segments.iter().zip(&row.durations_s);
+            cells.filter(|(s, _)| s.stage == stage).map(|(_, seconds)| seconds).sum::<f64>()
+        };
+        let values = order
+            .iter()
+            .flat_map(|segment| rows.iter().map(move |row| total(row, segment.stage)))
+            .collect();
+        self.push(step, boundaries, None, values, rows.len());
+    }
+
+    fn push(
+        &mut self,
+        step: u64,
+        boundaries: Vec<Boundary>,
+        groups: Option<Vec<u32>>,
+        values: Vec<f64>,
+        ranks: usize,
+    ) {
+        let known = self.0.iter_mut().find(|block| {
+            *block.boundaries == *boundaries && block.groups.as_deref() == groups.as_deref()
+        });
+        if let Some(block) = known {
+            block.steps.push(step);
+            block.durations_s.extend(values);
+            return;
+        }
+        self.0.push(Block {
+            boundaries: Arc::from(boundaries),
+            groups: groups.map(Arc::from),
+            steps: vec![step],
+            durations_s: values,
+            ranks,
+        });
+    }
+}
+
+fn boundary(segment: &Segment) -> Boundary {
+    let (ending, sync) = match segment.ending {
+        Ending::Issue { op, .. } => (Ending::Issue { op, group: 0 }, Sync::Issue(op)),
+        mark @ Ending::Mark(_) => (mark, Sync::None),
+    };
+    Boundary { stage: segment.stage, after: segment.after, ending, sync }
+}
+
+fn issue_group(segment: &Segment) -> u32 {
+    match segment.ending {
+        Ending::Issue { group, .. } => group,
+        Ending::Mark(_) => 0,
+    }
+}
+
+fn closure(window: &Window, overlap_s: f64) -> Closure {
+    let (mut residual_s, mut wall_s) = (0.0, 0.0);
+    for block in &window.blocks {
+        for (_, row) in block.rows() {
+            let stages = row.chunks_exact(block.ranks).zip(block.boundaries.iter());
+            for (durations, boundary) in stages {
+                let seconds: f64 = durations.iter().sum();
+                wall_s += seconds;
+                residual_s += if boundary.stage == StageId::OTHER { seconds } else { 0.0 };
+            }
+        }
+    }
+    let share = |seconds: f64| if wall_s > 0.0 { seconds / wall_s } else { 0.0 };
+    Closure { residual_share: share(residual_s), overlap_share: share(overlap_s) }
+}
+
+fn device_events(steps: &[JobStep], ranks: &[u32]) -> DeviceEvents {
+    let mut events = DeviceEvents::default();
+    let pieces = steps.iter().flat_map(|step| step.ranks.iter());
+    for (_, piece) in pieces.filter(|(rank, _)| ranks.contains(rank)) {
+        for sample in piece.side.iter().filter(|s| s.channel == StageId::FORWARD_EVENT) {
+            events.enabled = true;
+            match sample.seconds {
+                Some(seconds) => events.ready_s.push(seconds),
+                None => events.lost += 1,
+            }
+        }
+    }
+    events
+}
+
+fn odd_accumulation_steps(steps: &[JobStep]) -> u64 {
+    let factors: Vec<u16> =
+        steps.iter().filter_map(|step| Some(step.ranks.values().next()?.micro_steps)).collect();
+    let mut counts: BTreeMap<u16, u64> = BTreeMap::new();
+    for factor in &factors {
+        *counts.entry(*factor).or_default() += 1;
+    }
+    factors.len() as u64 - counts.values().copied().max().unwrap_or(0)
+}

@@ -1,0 +1,119 @@
+use std::collections::BTreeMap;
+
+use frontier::{WindowFrontier, median};
+use model::{StageId, Window};
+
+/// Columns kept; when there are more, neighbours are joined.
+const MAX_COLUMNS: usize = 1024;
+/// Ranks whose lag is kept one by one.
+const MAX_RANKS: usize = 512;
+
+/// Exposed time and lag over the run, at a resolution that fits a picture.
+///
+/// # Invariants
+/// At most 1024 columns; together they hold every analysed step once.
+#[derive(Clone, Debug, Default)]
+pub struct Series {
+    columns: Vec<Column>,
+    /// Steps a column holds.
+    width: u64,
+    ranks: Vec<u32>,
+}
+
+/// Neighbouring steps of a [`Series`].
+#[derive(Clone, Debug, Default)]
+pub struct Column {
+    /// First step.
+    pub first_step: u64,
+    /// Number of steps.
+    pub steps: u64,
+    /// Exposed seconds of each stage.
+    pub advance_s: BTreeMap<StageId, f64>,
+    /// Seconds each rank of the series reached a stage's leading boundary after the median
+    /// rank, summed over the column's steps.
+    pub lag_s: BTreeMap<StageId, Vec<f64>>,
+}
+
+impl Series {
+    /// The columns, in step order.
+    pub fn columns(&self) -> &[Column] {
+        &self.columns
+    }
+
+    /// The ranks of the lags, ascending.
+    pub fn ranks(&self) -> &[u32] {
+        &self.ranks
+    }
+
+    /// Adds the steps of a window.
+    pub(crate) fn add(&mut self, window: &Window, found: &WindowFrontier) {
+        if self.ranks.is_empty() {
+            self.ranks = window.ranks.iter().take(MAX_RANKS).copied().collect();
+        }
+        let mut prefixes = vec![0.0; window.ranks.len()];
+        for account in &found.steps {
+            let mut column =
+                Column { first_step: account.step, steps: 1, ..Column::default() };
+            let block = &window.blocks[account.block];
+            prefixes.fill(0.0);
+            let rows = block.row(account.row).chunks_exact(block.ranks);
+            for (boundary, durations) in rows.enumerate() {
+                for (prefix, duration) in prefixes.iter_mut().zip(durations) {
+                    *prefix += duration;
+                }
+                let stage = block.boundaries[boundary].stage;
+                let leading = found
+                    .slot(stage)
+                    .and_then(|slot| account.stages[slot])
+                    .filter(|stage| stage.boundary == boundary);
+                if let Some(leading) = leading {
+                    column.advance_s.insert(stage, leading.advance_s);
+                    column.lag_s.insert(stage, self.lags(window, &prefixes));
+                }
+            }
+            self.push(column);
+        }
+    }
+
+    /// Lag of each rank of the series behind the median rank of the window.
+    fn lags(&self, window: &Window, prefixes: &[f64]) -> Vec<f64> {
+        let middle = median(&mut prefixes.to_vec()).unwrap_or(0.0);
+        let column = |rank: &u32| window.ranks.binary_search(rank).ok();
+        let lag = |rank| column(rank).map_or(0.0, |at| (prefixes[at] - middle).max(0.0));
+        self.ranks.iter().map(lag).collect()
+    }
+
+    fn push(&mut self, step: Column) {
+        self.width = self.width.max(1);
+        match self.columns.last_mut() {
+            Some(last) if last.steps < self.width => last.absorb(step),
+            _ => self.columns.push(step),
+        }
+        if self.columns.len() > MAX_COLUMNS {
+            self.width *= 2;
+            let mut joined: Vec<Column> = Vec::with_capacity(MAX_COLUMNS);
+            for column in std::mem::take(&mut self.columns) {
+                match joined.last_mut() {
+                    Some(last) if last.steps < self.width => last.absorb(column),
+                    _ => joined.push(column),
+                }
+            }
+            self.columns = joined;
+        }
+    }
+}
+
+impl Column {
+    fn absorb(&mut self, other: Self) {
+        self.steps += other.steps;
+        for (stage, seconds) in other.advance_s {
+            *self.advance_s.entry(stage).or_default() += seconds;
+        }
+        for (stage, lags) in other.lag_s {
+            let sums = self.lag_s.entry(stage).or_insert_with(|| vec![0.0; lags.len()]);
+            for (sum, lag) in sums.iter_mut().zip(lags) {
+                *sum += lag;
+            }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+use std::io;
+use std::path::PathBuf;
+
+/// A recording that cannot be read: which file, where in it, and what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FormatError {
+    /// The operating system refused the file, or its compression is damaged.
+    #[error("cannot read {}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file is none of the recordings laggard knows.
+    #[error("{} is not a recording laggard knows: {found}", path.display())]
+    Unknown {
+        /// The file.
+        path: PathBuf,
+        /// What stands at its beginning.
+        found: String,
+    },
+    /// The text is not the JSON it should be.
+    #[error("{}, line {line}, column {column}, at {place}: {reason}", path.display())]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// Column, from 1.
+        column: usize,
+        /// Path inside the document.
+        place: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The document is well-formed and makes no sense.
+    #[error("{}, at {place}: {reason}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// Path inside the document.
+        place: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The file is larger than what is read of any recording.
+    #[error("{} is larger than {limit_bytes} bytes unpacked", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The limit.
+        limit_bytes: u64,
+    },
+}
+
+impl FormatError {
+    /// What the operator can do about it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Io { .. } => "check the path, its permissions and that it was copied whole",
+            Self::Unknown { .. } => {
+                "laggard analyze reads stage matrices (JSON with \"schema\": \
+                 \"stage-matrix/1\") and mark events (a JSON list of [time_ns, kind] per \
+                 rank), plain or as .gz, .xz, .zst; docs/formats.md shows both"
+            }
+            Self::Json { .. } => "write the file anew: it is cut off or damaged at that place",
+            Self::Content { .. } => "correct the values at that place and run again",
+            Self::TooLarge { .. } => "cut the recording into parts and analyze one at a time",
+        }
+    }
+}

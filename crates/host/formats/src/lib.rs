@@ -1,0 +1,16 @@
+//! Recordings of jobs, ours and other tools', read into the same records.
+//!
+//! [`load`] opens a file, plain or compressed, finds out what it is and returns a
+//! [`Recording`]; [`Recording::replay`] runs it through the same analysis as a live job.
+
+mod error;
+mod events;
+mod matrix;
+mod open;
+mod recording;
+
+pub use error::FormatError;
+pub use events::MarkEvents;
+pub use matrix::StageMatrix;
+pub use open::Limits;
+pub use recording::{Recording, load, load_bytes};

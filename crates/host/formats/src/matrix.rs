@@ -1,0 +1,290 @@
+//! `stage-matrix/1`: durations of stages, step by step and rank by rank.
+
+use std::path::Path;
+
+use model::{CollectiveOp, Ending, MarkKind, RankNs, RankStep, Segment, StageId};
+use serde::{Deserialize, Serialize};
+use steps::Aligner;
+use verdict::{Job, RankFacts, Settings};
+
+use crate::FormatError;
+
+/// Cells a matrix may have: what fits comfortably in memory.
+const MAX_CELLS: usize = 1 << 31;
+
+/// A recorded stage matrix.
+///
+/// # Shape
+/// `matrix[step][rank][stage]`; a rank that delivered nothing in a step is `null`.
+/// # Units
+/// `unit`: `s`, `ms`, `us` or `ns`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StageMatrix {
+    schema: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    scenario: Option<String>,
+    stages: Vec<String>,
+    unit: String,
+    matrix: Vec<Vec<Option<Vec<f64>>>>,
+    /// `[step][rank]`: measured wall time of the step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    wall: Option<Vec<Vec<f64>>>,
+    /// `[step][rank][stage]`: time of the stage spent inside a blocking collective at its
+    /// end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    python_collective_time: Option<Vec<Vec<Vec<f64>>>>,
+    /// Gradient accumulation factor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    grad_accum: Option<u16>,
+    /// Stages of an expanded matrix, each named `stage@k`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    micro_stages: Option<Vec<String>>,
+    /// The expanded matrix, used instead of `matrix` where it is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    micro_matrix: Option<Vec<Vec<Option<Vec<f64>>>>>,
+    /// A role for each rank; ranks of different roles are not compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    roles: Option<Vec<String>>,
+}
+
+impl StageMatrix {
+    /// The only version there is.
+    pub const SCHEMA: &str = "stage-matrix/1";
+
+    /// A matrix in seconds.
+    pub fn new(stages: Vec<String>, matrix: Vec<Vec<Option<Vec<f64>>>>) -> Self {
+        Self {
+            schema: Self::SCHEMA.to_owned(),
+            scenario: None,
+            stages,
+            unit: "s".to_owned(),
+            matrix,
+            wall: None,
+            python_collective_time: None,
+            grad_accum: None,
+            micro_stages: None,
+            micro_matrix: None,
+            roles: None,
+        }
+    }
+
+    /// Refuses what the analysis must not see.
+    pub(crate) fn check(&self, path: &Path) -> Result<(), FormatError> {
+        let refuse = |place: String, reason: String| {
+            Err(FormatError::Content { path: path.to_owned(), place, reason })
+        };
+        if self.schema != Self::SCHEMA {
+            let reason = format!("expected {:?}, found {:?}", Self::SCHEMA, self.schema);
+            return refuse("schema".into(), reason);
+        }
+        if self.nanoseconds().is_none() {
+            let reason = format!("expected s, ms, us or ns, found {:?}", self.unit);
+            return refuse("unit".into(), reason);
+        }
+        let (name, stages, matrix) = self.chosen();
+        if stages.is_empty() || matrix.is_empty() {
+            return refuse(name.into(), "no step or no stage".into());
+        }
+        if self.micro_stages.is_some() != self.micro_matrix.is_some() {
+            let reason = "micro_stages and micro_matrix belong together".into();
+            return refuse("micro_stages".into(), reason);
+        }
+        let ranks = matrix[0].len();
+        if ranks == 0 || matrix.len().saturating_mul(ranks * stages.len()) > MAX_CELLS {
+            let reason = format!("{} steps of {ranks} ranks", matrix.len());
+            return refuse(name.into(), reason);
+        }
+        for (step, rows) in matrix.iter().enumerate() {
+            if rows.len() != ranks {
+                let reason = format!("{} ranks, the first step has {ranks}", rows.len());
+                return refuse(format!("{name}[{step}]"), reason);
+            }
+            for (rank, row) in rows.iter().enumerate() {
+                let Some(row) = row else { continue };
+                let place = || format!("{name}[{step}][{rank}]");
+                if row.len() != stages.len() {
+                    let reason = format!("{} values for {} stages", row.len(), stages.len());
+                    return refuse(place(), reason);
+                }
+                if let Some((stage, value)) = bad_duration(row) {
+                    let reason = format!("{value} is not a duration");
+                    return refuse(format!("{}[{stage}]", place()), reason);
+                }
+            }
+        }
+        self.check_companions(path, matrix.len(), ranks)
+    }
+
+    fn check_companions(
+        &self,
+        path: &Path,
+        steps: usize,
+        ranks: usize,
+    ) -> Result<(), FormatError> {
+        let refuse = |place: String, reason: String| {
+            Err(FormatError::Content { path: path.to_owned(), place, reason })
+        };
+        if let Some(wall) = &self.wall {
+            let fits = wall.len() == steps && wall.iter().all(|row| row.len() == ranks);
+            if !fits {
+                return refuse("wall".into(), "not as large as the matrix".into());
+            }
+            for (step, row) in wall.iter().enumerate() {
+                if let Some((rank, value)) = bad_duration(row) {
+                    let reason = format!("{value} is not a duration");
+                    return refuse(format!("wall[{step}][{rank}]"), reason);
+                }
+            }
+        }
+        if let Some(times) = &self.python_collective_time {
+            let fits = times.len() == steps
+                && times.iter().all(|ranks_of_step| {
+                    ranks_of_step.len() == ranks
+                        && ranks_of_step.iter().all(|row| {
+                            row.len() == self.stages.len() && bad_duration(row).is_none()
+                        })
+                });
+            if !fits {
+                let reason = "not durations, or not as large as the matrix".into();
+                return refuse("python_collective_time".into(), reason);
+            }
+        }
+        if self.roles.as_ref().is_some_and(|roles| roles.len() != ranks) {
+            return refuse("roles".into(), format!("expected one for each of {ranks} ranks"));
+        }
+        Ok(())
+    }
+
+    /// The expanded matrix if there is one, else the plain one.
+    fn chosen(&self) -> (&'static str, &[String], &[Vec<Option<Vec<f64>>>]) {
+        match (&self.micro_stages, &self.micro_matrix) {
+            (Some(stages), Some(matrix)) => ("micro_matrix", stages, matrix),
+            _ => ("matrix", &self.stages, &self.matrix),
+        }
+    }
+
+    fn nanoseconds(&self) -> Option<f64> {
+        let unit = match self.unit.as_str() {
+            "s" => 1e9,
+            "ms" => 1e6,
+            "us" => 1e3,
+            "ns" => 1.0,
+            _ => return None,
+        };
+        Some(unit)
+    }
+
+    pub(crate) fn replay(&self, id: &str, mut settings: Settings) -> Job {
+        // A matrix begins where its recorder wanted it to: nothing is warm-up.
+        settings.window.warmup_steps = 0;
+        let mut aligner = Aligner::new(settings.window.clone());
+        let mut job = Job::new(id, "stage-matrix", settings);
+        let (name, stages, matrix) = self.chosen();
+        let expanded = name == "micro_matrix";
+        let ids: Vec<StageId> = stages
+            .iter()
+            .map(|stage| job.names().intern(stage.split('@').next().unwrap_or(stage)))
+            .collect();
+        for rank in 0..matrix[0].len() {
+            let role = self.roles.as_ref().and_then(|roles| roles.get(rank)).cloned();
+            let rank = rank as u32;
+            job.expect(rank, RankFacts { host: None, role: role.clone() });
+            aligner.expect(rank, role);
+        }
+        let unit_ns = self.nanoseconds().unwrap_or(1e9);
+        let mut now = vec![0.0f64; matrix[0].len()];
+        for (step, rows) in matrix.iter().enumerate() {
+            for (rank, row) in rows.iter().enumerate() {
+                let Some(row) = row else { continue };
+                let waits = self.python_collective_time.as_ref().filter(|_| !expanded);
+                let waits = waits.map(|waits| waits[step].as_slice());
+                let wall = self.wall.as_ref().map(|wall| wall[step][rank]);
+                let ticks = Ticks { unit_ns, now: &mut now[rank] };
+                aligner.push(rank as u32, rank_step(step, &ids, row, rank, waits, wall, ticks));
+            }
+        }
+        aligner.finish();
+        let collapsed = self.grad_accum.is_some_and(|factor| factor > 1) && !expanded;
+        for mut window in aligner.take_windows() {
+            window.accumulation_collapsed = collapsed;
+            job.add_window(window);
+        }
+        job.finish();
+        job
+    }
+}
+
+/// A rank's clock while its steps are laid end to end.
+struct Ticks<'a> {
+    unit_ns: f64,
+    now: &'a mut f64,
+}
+
+impl Ticks<'_> {
+    fn instant(&self) -> RankNs {
+        RankNs((*self.now * self.unit_ns).round() as u64)
+    }
+
+    fn advance(&mut self, by: f64) -> RankNs {
+        *self.now += by;
+        self.instant()
+    }
+}
+
+fn rank_step(
+    step: usize,
+    stages: &[StageId],
+    row: &[f64],
+    rank: usize,
+    waits: Option<&[Vec<f64>]>,
+    wall: Option<f64>,
+    mut ticks: Ticks<'_>,
+) -> RankStep {
+    let start = ticks.instant();
+    let mut segments = Vec::with_capacity(row.len());
+    let mut after = MarkKind::StepBegin;
+    for (at, (stage, duration)) in stages.iter().zip(row).enumerate() {
+        let synchronises = waits.is_some_and(|waits| waits.iter().any(|w| w[at] > 0.0));
+        let wait = waits.map_or(0.0, |waits| waits[rank][at]).min(*duration);
+        if synchronises {
+            let ending = Ending::Issue { op: CollectiveOp::BARRIER, group: 0 };
+            let end = ticks.advance(duration - wait);
+            segments.push(Segment { stage: *stage, after, ending, end });
+        }
+        let end = ticks.advance(if synchronises { wait } else { *duration });
+        let kind = end_of(*stage);
+        segments.push(Segment { stage: *stage, after, ending: Ending::Mark(kind), end });
+        after = kind;
+    }
+    let named = stages.iter().zip(row).filter(|(stage, _)| **stage != StageId::OTHER);
+    let named: f64 = named.map(|(_, duration)| duration).sum();
+    let overlap = wall.map_or(0.0, |wall| (named - wall).max(0.0));
+    let backward = stages.iter().filter(|stage| **stage == StageId::BACKWARD).count();
+    RankStep {
+        step: step as u32,
+        start,
+        segments,
+        micro_steps: backward.min(usize::from(u16::MAX)) as u16,
+        read_ahead: 0,
+        side: Vec::new(),
+        overlap_s: overlap * ticks.unit_ns * 1e-9,
+        complete: true,
+    }
+}
+
+/// The mark that ends a stage.
+fn end_of(stage: StageId) -> MarkKind {
+    match stage {
+        StageId::DATA => MarkKind::DataEnd,
+        StageId::FORWARD => MarkKind::ForwardEnd,
+        StageId::BACKWARD => MarkKind::BackwardEnd,
+        StageId::OPTIMIZER => MarkKind::OptimizerEnd,
+        StageId::OTHER => MarkKind::StepEnd,
+        _ => MarkKind::StageEnd,
+    }
+}
+
+fn bad_duration(values: &[f64]) -> Option<(usize, f64)> {
+    let bad = |value: &f64| !value.is_finite() || *value < 0.0;
+    values.iter().copied().enumerate().find(|(_, value)| bad(value))
+}

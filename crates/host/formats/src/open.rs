@@ -1,0 +1,66 @@
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::path::Path;
+
+use crate::FormatError;
+
+/// How much of a recording is read at most.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes after unpacking.
+    pub unpacked_bytes: u64,
+}
+
+impl Default for Limits {
+    /// 16 GiB: more than any recording of stages, less than what fills a disk.
+    fn default() -> Self {
+        Self { unpacked_bytes: 16 << 30 }
+    }
+}
+
+/// A reader that fails, rather than ends, once it has handed out its limit.
+pub(crate) struct Limited<R> {
+    inner: R,
+    left: u64,
+}
+
+pub(crate) const OVER_LIMIT: &str = "recording is over the size limit";
+
+impl<R: Read> Read for Limited<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.left == 0 && !buffer.is_empty() {
+            return Err(io::Error::other(OVER_LIMIT));
+        }
+        let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
+        let read = self.inner.read(&mut buffer[..most])?;
+        self.left -= read as u64;
+        Ok(read)
+    }
+}
+
+/// Opens a file and unpacks it while it is read, whatever its name says.
+pub(crate) fn open(path: &Path, limits: Limits) -> Result<impl BufRead, FormatError> {
+    let io_error = |source| FormatError::Io { path: path.to_owned(), source };
+    let file = File::open(path).map_err(io_error)?;
+    unpack(BufReader::with_capacity(1 << 18, file), limits).map_err(io_error)
+}
+
+/// The same for bytes in memory.
+pub(crate) fn open_bytes(bytes: &[u8], limits: Limits) -> io::Result<impl BufRead> {
+    unpack(Cursor::new(bytes), limits)
+}
+
+fn unpack<'a>(mut packed: impl BufRead + 'a, limits: Limits) -> io::Result<impl BufRead + 'a> {
+    let start = packed.fill_buf()?;
+    let inner: Box<dyn Read + 'a> = if start.starts_with(&[0x1f, 0x8b]) {
+        Box::new(flate2::bufread::MultiGzDecoder::new(packed))
+    } else if start.starts_with(b"\xfd7zXZ\0") {
+        Box::new(liblzma::bufread::XzDecoder::new_multi_decoder(packed))
+    } else if start.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
+        Box::new(zstd::stream::read::Decoder::with_buffer(packed)?)
+    } else {
+        Box::new(packed)
+    };
+    let limited = Limited { inner, left: limits.unpacked_bytes };
+    Ok(BufReader::with_capacity(1 << 18, limited))
+}

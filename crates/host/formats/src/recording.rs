@@ -1,0 +1,134 @@
+use std::io::BufRead;
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use verdict::{Job, Settings};
+
+use crate::open::{OVER_LIMIT, open, open_bytes};
+use crate::{FormatError, Limits, MarkEvents, StageMatrix};
+
+/// One job, as recorded in one file.
+#[derive(Debug)]
+pub enum Recording {
+    /// Durations of stages, step by step.
+    Matrix(StageMatrix),
+    /// Marks of every rank.
+    Events(MarkEvents),
+}
+
+/// Reads a recording.
+///
+/// # Errors
+/// Every variant of [`FormatError`].
+pub fn load(path: &Path, limits: Limits) -> Result<Recording, FormatError> {
+    let reader = open(path, limits)?;
+    load_from(path, reader, limits)
+}
+
+/// Reads a recording from memory; `name` stands for the file in errors.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_bytes(
+    name: &str,
+    bytes: &[u8],
+    limits: Limits,
+) -> Result<Recording, FormatError> {
+    let path = PathBuf::from(name);
+    match open_bytes(bytes, limits) {
+        Ok(reader) => load_from(&path, reader, limits),
+        Err(source) => Err(FormatError::Io { path, source }),
+    }
+}
+
+fn load_from(
+    path: &Path,
+    mut reader: impl BufRead,
+    limits: Limits,
+) -> Result<Recording, FormatError> {
+    match first_visible(&mut reader).map_err(|source| io_error(path, source, limits))? {
+        Some(b'{') => {
+            let matrix: StageMatrix = parse(path, reader, limits)?;
+            matrix.check(path)?;
+            Ok(Recording::Matrix(matrix))
+        }
+        Some(b'[') => {
+            let ranks = parse(path, reader, limits)?;
+            Ok(Recording::Events(MarkEvents::new(path, ranks)?))
+        }
+        other => {
+            let found = other.map_or("it is empty".to_owned(), |byte| {
+                format!("it begins with {:?} (byte {byte})", char::from(byte))
+            });
+            Err(FormatError::Unknown { path: path.to_owned(), found })
+        }
+    }
+}
+
+/// The first byte that is not white space, left in the reader.
+fn first_visible(reader: &mut impl BufRead) -> std::io::Result<Option<u8>> {
+    loop {
+        let buffer = reader.fill_buf()?;
+        let Some(byte) = buffer.first().copied() else { return Ok(None) };
+        if !byte.is_ascii_whitespace() {
+            return Ok(Some(byte));
+        }
+        reader.consume(1);
+    }
+}
+
+fn parse<T: DeserializeOwned>(
+    path: &Path,
+    reader: impl BufRead,
+    limits: Limits,
+) -> Result<T, FormatError> {
+    let mut json = serde_json::Deserializer::from_reader(reader);
+    let parsed = serde_path_to_error::deserialize(&mut json);
+    let ended = |error: serde_json::Error| json_error(path, ".", error, limits);
+    match parsed {
+        Ok(value) => json.end().map(|()| value).map_err(ended),
+        Err(error) => {
+            let place = error.path().to_string();
+            Err(json_error(path, &place, error.into_inner(), limits))
+        }
+    }
+}
+
+fn json_error(
+    path: &Path,
+    place: &str,
+    error: serde_json::Error,
+    limits: Limits,
+) -> FormatError {
+    if error.is_io() {
+        return io_error(path, error.into(), limits);
+    }
+    let reason = error.to_string();
+    // serde_json repeats line and column at the end of its message.
+    let reason = reason.split(" at line ").next().unwrap_or_default().to_owned();
+    FormatError::Json {
+        path: path.to_owned(),
+        line: error.line(),
+        column: error.column(),
+        place: place.to_owned(),
+        reason,
+    }
+}
+
+fn io_error(path: &Path, source: std::io::Error, limits: Limits) -> FormatError {
+    if source.to_string() == OVER_LIMIT {
+        let limit_bytes = limits.unpacked_bytes;
+        return FormatError::TooLarge { path: path.to_owned(), limit_bytes };
+    }
+    FormatError::Io { path: path.to_owned(), source }
+}
+
+impl Recording {
+    /// Runs the recording through the analysis and returns the finished job.
+    pub fn replay(&self, id: &str, settings: Settings) -> Job {
+        match self {
+            Self::Matrix(matrix) => matrix.replay(id, settings),
+            Self::Events(events) => events.replay(id, settings),
+        }
+    }
+}

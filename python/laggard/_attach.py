@@ -1,0 +1,275 @@
+"""Hooks into PyTorch.
+
+Each hook is set on its own and one that fails leaves the others; what failed is said beside
+the verdict. What runs in a training step is in ``_native``; nothing here is on that path
+except the thin functions that call it.
+"""
+
+import atexit
+import functools
+import json
+import os
+import socket
+import sys
+import zlib
+
+import laggard_autoload
+
+from . import _native
+from ._native import mark
+
+# Numbers of MarkKind in crates/core/model.
+DATA_BEGIN, DATA_END, DATA_STOP = 1, 2, 3
+FORWARD_BEGIN, FORWARD_END = 4, 5
+BACKWARD_BEGIN, BACKWARD_END = 6, 7
+OPTIMIZER_BEGIN, OPTIMIZER_END = 8, 9
+
+# Identifies our hook on a process group among those of others.
+_HOOK_ID = 0x1A66A2D
+
+# What pipeline and expert groups are called by DeviceMesh and by Megatron-Core. Ranks that
+# differ in one of them do different work and are not compared.
+_ROLE_GROUPS = {
+    "mesh_pp": "pp",
+    "mesh_ep": "ep",
+    "PIPELINE_MODEL_PARALLEL_GROUP": "pp",
+    "EXPERT_MODEL_PARALLEL_GROUP": "ep",
+}
+
+_roles = {}
+_notes = []
+_given_up = False
+_forward_events = None
+
+
+def _directory():
+    return os.environ.get("LAGGARD_DIR") or None
+
+
+@functools.lru_cache(maxsize=1)
+def _job():
+    # Without the wrapper, the launcher that started all ranks of this host names the job.
+    return os.environ.get("LAGGARD_JOB") or f"job-{os.getppid()}"
+
+
+def _number(name, default):
+    try:
+        return int(os.environ[name])
+    except (KeyError, ValueError):
+        return default
+
+
+def become_rank(rank=None, world_size=None):
+    """Starts recording in this process, unless it is a helper of one that trains."""
+    global _given_up
+    if _given_up or _native.is_active():
+        return
+    try:
+        import torch
+
+        if torch.utils.data.get_worker_info() is not None:
+            return
+        if rank is None and torch.distributed.is_available():
+            if torch.distributed.is_initialized():
+                rank = torch.distributed.get_rank()
+                world_size = torch.distributed.get_world_size()
+        rank = _number("RANK", 0) if rank is None else rank
+        world_size = _number("WORLD_SIZE", 1) if world_size is None else world_size
+        _native.activate(
+            directory=_directory(),
+            job=_job(),
+            host=socket.gethostname(),
+            rank=rank,
+            local_rank=_number("LOCAL_RANK", rank),
+            world_size=world_size,
+            local_world_size=_number("LOCAL_WORLD_SIZE", 0),
+            attempt=_number("TORCHELASTIC_RESTART_COUNT", 0),
+            slots=_number("LAGGARD_RING_SLOTS", None),
+        )
+        for note in _notes:
+            _native.note(note)
+        if _roles:
+            _tell_role()
+        atexit.register(_at_exit, os.getpid(), rank)
+    except Exception as error:
+        _given_up = True
+        print(f"laggard: training goes on unrecorded: {error}", file=sys.stderr)
+
+
+def _at_exit(pid, rank):
+    if pid == os.getpid():
+        _native.close()
+
+
+def summary():
+    """The verdict over the last steps of the ranks on this host.
+
+    :returns: The document that ``laggard run --json`` prints, as a dictionary; docs/json.md
+        describes it.
+    """
+    return json.loads(_native.job_verdict(directory=_directory(), job=_job()))
+
+
+def _patch_data_loader(torch):
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+    original = _BaseDataLoaderIter.__next__
+
+    @functools.wraps(original)
+    def __next__(self):
+        mark(DATA_BEGIN)
+        try:
+            batch = original(self)
+        except StopIteration:
+            mark(DATA_STOP)
+            raise
+        mark(DATA_END)
+        if _forward_events is not None:
+            _forward_events.begin()
+        return batch
+
+    _BaseDataLoaderIter.__next__ = __next__
+
+
+class _EngineProxy:
+    """Stands before the autograd engine: every way into backward leads through it."""
+
+    __slots__ = ("_engine",)
+
+    def __init__(self, engine):
+        object.__setattr__(self, "_engine", engine)
+
+    def run_backward(self, *args, **kwargs):
+        if _forward_events is not None:
+            _forward_events.end()
+        mark(BACKWARD_BEGIN)
+        try:
+            return self._engine.run_backward(*args, **kwargs)
+        finally:
+            mark(BACKWARD_END)
+
+    def __getattr__(self, name):
+        return getattr(self._engine, name)
+
+
+def _patch_backward(torch):
+    from torch.autograd.variable import Variable
+
+    Variable._execution_engine = _EngineProxy(Variable._execution_engine)
+
+
+def _patch_optimizer(torch):
+    from torch.optim import optimizer
+
+    begin = _native.OptimizerHook(OPTIMIZER_BEGIN, become_rank)
+    optimizer.register_optimizer_step_pre_hook(begin)
+    optimizer.register_optimizer_step_post_hook(_native.OptimizerHook(OPTIMIZER_END))
+
+
+def _patch_grad_scaler(torch):
+    # A scaler that finds infinities skips the optimizer; the step is one all the same.
+    scaler = torch.amp.GradScaler
+    original = scaler.step
+
+    @functools.wraps(original)
+    def step(self, optimizer, *args, **kwargs):
+        mark(OPTIMIZER_BEGIN)
+        try:
+            return original(self, optimizer, *args, **kwargs)
+        finally:
+            mark(OPTIMIZER_END)
+
+    scaler.step = step
+
+
+def _patch_data_parallel(torch):
+    # The wrapper's own call, not a module hook: those cost every submodule a slow path.
+    wrapper = torch.nn.parallel.DistributedDataParallel
+    original = wrapper.__call__
+    is_compiling = torch.compiler.is_compiling
+
+    @functools.wraps(original)
+    def __call__(self, *args, **kwargs):
+        if is_compiling():
+            return original(self, *args, **kwargs)
+        mark(FORWARD_BEGIN)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            mark(FORWARD_END)
+
+    wrapper.__call__ = __call__
+
+
+def _patch_collectives(torch):
+    if not torch.distributed.is_available():
+        return
+    c10d = torch.distributed.distributed_c10d
+    original = c10d._new_process_group_helper
+
+    @functools.wraps(original)
+    def helper(*args, **kwargs):
+        made = original(*args, **kwargs)
+        try:
+            _on_group(c10d, made[0], *args, **kwargs)
+        except Exception as error:
+            _note(f"a process group is not watched: {error!r}")
+        return made
+
+    c10d._new_process_group_helper = helper
+    for group in list(c10d._world.pg_map):
+        ranks = sorted(c10d._world.pg_group_ranks.get(group, ()))
+        _watch(group, ranks)
+
+
+def _on_group(
+    c10d, group, group_size, group_rank, global_ranks_in_group, *args, group_desc=None, **kwargs
+):
+    if group is None or group == c10d.GroupMember.NON_GROUP_MEMBER:
+        return
+    ranks = list(global_ranks_in_group) or list(range(group_size))
+    if not global_ranks_in_group:
+        become_rank(group_rank, group_size)
+    _watch(group, ranks)
+    dimension = _ROLE_GROUPS.get(group_desc)
+    if dimension is not None:
+        _roles[dimension] = group_rank
+        _tell_role()
+
+
+def _watch(group, ranks):
+    if not hasattr(group, "register_pre_hook"):
+        _note("this PyTorch has no collective hooks (they came with 2.15)")
+        return
+    number = zlib.crc32(",".join(map(str, ranks)).encode())
+    group.register_pre_hook(_HOOK_ID, _native.CollectiveHook(number))
+
+
+def _tell_role():
+    role = ",".join(f"{name}={value}" for name, value in sorted(_roles.items()))
+    _native.set_role(role)
+
+
+def _note(text):
+    if text not in _notes:
+        _notes.append(text)
+        _native.note(text)
+
+
+def _attach():
+    torch = sys.modules["torch"]
+    for patch in (
+        _patch_data_loader,
+        _patch_backward,
+        _patch_optimizer,
+        _patch_grad_scaler,
+        _patch_data_parallel,
+        _patch_collectives,
+    ):
+        try:
+            patch(torch)
+        except Exception as error:
+            _note(f"{patch.__name__.strip('_')} failed: {error!r}")
+
+
+laggard_autoload.when_imported("torch", _attach)
