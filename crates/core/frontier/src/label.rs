@@ -111,9 +111,7 @@ fn label_leading_stage(
         }
     } else if gates.model_fit && cause_allowed && several_ranks {
         axes.labels.push(Label::SyncWaitDependent);
-        let median_makespan =
-            median(&mut found.steps.iter().map(|step| step.makespan_s).collect::<Vec<_>>());
-        let notable = gates.dominance_min * median_makespan.unwrap_or(0.0);
+        let notable = gates.dominance_min * found.median_step_s();
         if local.tie_set.len() == 1 && local.lag_increment_s >= notable {
             axes.labels.push(Label::LikelySyncWait);
         }
@@ -147,8 +145,7 @@ fn label_device(
         return;
     }
     let Some(device_s) = median(&mut window.device.ready_s.clone()) else { return };
-    let mut makespans: Vec<f64> = found.steps.iter().map(|step| step.makespan_s).collect();
-    let makespan_s = median(&mut makespans).unwrap_or(0.0);
+    let makespan_s = found.median_step_s();
     let host_s = median(&mut forward_times(window)).unwrap_or(0.0);
     let forward_share =
         found.slot(StageId::FORWARD).map_or(0.0, |forward| found.share[forward]);

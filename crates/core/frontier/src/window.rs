@@ -1,6 +1,6 @@
 use model::{Label, StageId, Window};
 
-use crate::{Axes, Baseline, Front, Gates, RowAccount, StageBaseline, account_row, label};
+use crate::{Axes, Baseline, Front, Gates, RowAccount, StageBaseline, account_row, label, median};
 
 /// A stage in one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -59,6 +59,12 @@ impl WindowFrontier {
     /// Mean exposed time of a step, in seconds.
     pub fn step_s(&self) -> f64 {
         self.exposed_s / self.steps.len().max(1) as f64
+    }
+
+    /// Median exposed time of a step, in seconds.
+    pub fn median_step_s(&self) -> f64 {
+        let mut makespans: Vec<f64> = self.steps.iter().map(|s| s.makespan_s).collect();
+        median(&mut makespans).unwrap_or(0.0)
     }
 
     /// Place of a stage in the vectors.

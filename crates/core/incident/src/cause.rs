@@ -23,14 +23,13 @@ impl Reference {
         if found.steps.len() < MIN_ROWS {
             return None;
         }
-        let mut makespans: Vec<f64> = found.steps.iter().map(|s| s.makespan_s).collect();
         let advances = found.stages.iter().enumerate().map(|(slot, stage)| {
             let steps = found.steps.iter();
             let mut advances: Vec<f64> =
                 steps.filter_map(|step| Some(step.stages[slot]?.advance_s)).collect();
             (*stage, median(&mut advances).unwrap_or(0.0))
         });
-        Some(Self { advance_s: advances.collect(), step_s: median(&mut makespans)? })
+        Some(Self { advance_s: advances.collect(), step_s: found.median_step_s() })
     }
 
     /// The better of two.
@@ -65,7 +64,7 @@ pub(crate) fn common_causes(
         let all_s: f64 = faults.iter().map(|fault| fault.cost_s).sum();
         causes.extend(degraded(found, all_s, reference, settings));
     }
-    if causes.is_empty() && faults.is_empty() {
+    if causes.is_empty() && !faults.iter().any(|fault| fault.notable) {
         causes.extend(unknown_rank(window, found, settings));
     }
     causes
@@ -81,7 +80,9 @@ fn degraded(
     let now = Reference::of(found)?;
     let steps = found.steps.len() as f64;
     let step_s = now.step_s - explained_s / steps;
-    if step_s < settings.degraded_ratio * reference.step_s {
+    let slower = step_s >= settings.degraded_ratio * reference.step_s
+        && step_s - reference.step_s >= settings.degraded_min_s;
+    if !slower {
         return None;
     }
     let growth = |stage: &StageId| {
@@ -91,7 +92,8 @@ fn degraded(
     let stage =
         found.stages.iter().copied().max_by(|a, b| growth(a).total_cmp(&growth(b)))?;
     let cost_s = (step_s - reference.step_s) * steps;
-    Some(common(FaultKind::Degraded, stage, cost_s, found))
+    // One slow window is weather: the tracker speaks of it when a second one follows.
+    Some(Fault { notable: false, ..common(FaultKind::Degraded, stage, cost_s, found) })
 }
 
 fn unknown_rank(
@@ -123,5 +125,6 @@ fn common(kind: FaultKind, stage: StageId, cost_s: f64, found: &WindowFrontier) 
         gain_alone_s: cost_s,
         hides: Vec::new(),
         hidden: false,
+        notable: true,
     }
 }

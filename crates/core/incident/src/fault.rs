@@ -76,6 +76,8 @@ pub struct Fault {
     pub hides: Vec<Hidden>,
     /// Whether it is hidden itself: it costs nothing until another one is mended.
     pub hidden: bool,
+    /// Whether this window alone is reason enough to speak of it.
+    pub notable: bool,
 }
 
 /// Lateness of some ranks in one stage, before it is weighed.
@@ -89,7 +91,7 @@ struct Candidate {
     late_s: f64,
 }
 
-/// Finds what ranks of a window did wrong, costliest first.
+/// Finds what ranks of a window did wrong, costliest first, notable or not.
 ///
 /// Own work is compared, never waits: victims of a late rank are not late themselves. The
 /// cost of a fault is what the step would save if the fault were mended and everybody
@@ -114,8 +116,10 @@ pub fn find_faults(
     candidates.sort_by(|a, b| b.late_s.total_cmp(&a.late_s));
     candidates.truncate(MAX_CANDIDATES);
     let weighed = weigh(window, found, &lateness, candidates);
-    let faults = join_stages(weighed);
-    keep_notable(faults, found, settings)
+    let mut faults = join_stages(weighed);
+    judge(&mut faults, found, settings);
+    faults.sort_by(|a, b| b.cost_s.total_cmp(&a.cost_s));
+    faults
 }
 
 /// Splits the lateness of one stage into groups of ranks that are late together.
@@ -304,6 +308,7 @@ fn describe(
         gain_alone_s: 0.0,
         hides: Vec::new(),
         hidden: false,
+        notable: false,
     }
 }
 
@@ -385,61 +390,68 @@ fn join_stages(faults: Vec<Fault>) -> Vec<Fault> {
     joined
 }
 
-/// Drops what is too small to bother anyone with.
-fn keep_notable(
-    faults: Vec<Fault>,
-    found: &WindowFrontier,
-    settings: &IncidentSettings,
-) -> Vec<Fault> {
+/// Decides which faults this window alone is reason enough to speak of.
+fn judge(faults: &mut [Fault], found: &WindowFrontier, settings: &IncidentSettings) {
     let last_step = found.steps.last().map_or(0, |account| account.step);
-    let mut makespans: Vec<f64> = found.steps.iter().map(|step| step.makespan_s).collect();
-    let step_s = frontier::median(&mut makespans).unwrap_or(0.0);
-    let notable = |fault: &Fault, weight_s: f64| {
-        let share = weight_s / found.exposed_s;
-        if fault.kind == FaultKind::Rotating {
+    let step_s = found.median_step_s();
+    let exposed_s = found.exposed_s;
+    let record = |fault: &Fault, weight_s: f64| {
+        let strikes = fault.strikes.len() as u64;
+        let pace = pace_of(&fault.strikes, last_step);
+        Record { kind: fault.kind, pace, strikes, weight_s, exposed_s, step_s }
+    };
+    for fault in faults.iter_mut() {
+        fault.notable = record(fault, fault.cost_s).is_notable(settings);
+    }
+    // A hidden fault is worth a word if the one that hides it is, and if it would be one in
+    // its own right.
+    let named: Vec<Hidden> =
+        faults.iter().filter(|f| f.notable).flat_map(|f| f.hides.clone()).collect();
+    for fault in faults.iter_mut().filter(|fault| fault.hidden) {
+        let is_named =
+            named.iter().any(|h| h.ranks == fault.ranks && h.stage == fault.stage);
+        let weight_s = fault.lateness_s * fault.strikes.len() as f64;
+        fault.notable |= is_named && record(fault, weight_s).is_notable(settings);
+    }
+    let notable: Vec<(Vec<u32>, StageId)> =
+        faults.iter().filter(|f| f.notable).map(|f| (f.ranks.clone(), f.stage)).collect();
+    for fault in faults.iter_mut() {
+        fault.hides.retain(|h| notable.iter().any(|(r, s)| *r == h.ranks && *s == h.stage));
+    }
+}
+
+/// What is known of a fault, over one window or many, when its weight is judged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Record {
+    pub(crate) kind: FaultKind,
+    pub(crate) pace: Pace,
+    /// Steps it struck.
+    pub(crate) strikes: u64,
+    /// Exposed seconds it cost, or would.
+    pub(crate) weight_s: f64,
+    /// Exposed seconds of the job over the same time.
+    pub(crate) exposed_s: f64,
+    /// A usual step of the job.
+    pub(crate) step_s: f64,
+}
+
+impl Record {
+    /// Whether it is worth a person's attention.
+    pub(crate) fn is_notable(&self, settings: &IncidentSettings) -> bool {
+        let share = self.weight_s / self.exposed_s;
+        if self.kind == FaultKind::Rotating {
             return share >= settings.rotating_share_min;
         }
-        let stall_s = settings.stall_min_s.max(settings.stall_min_steps * step_s);
-        let stalled = weight_s / fault.strikes.len().max(1) as f64 >= stall_s;
-        match pace_of(&fault.strikes, last_step) {
-            Pace::Steady => fault.strikes.len() >= 5 && share >= settings.steady_share_min,
+        let stall_s = settings.stall_min_s.max(settings.stall_min_steps * self.step_s);
+        let stalls = self.weight_s >= stall_s * self.strikes.max(1) as f64;
+        let enough = |least: u64| self.strikes >= least;
+        match self.pace {
+            Pace::Steady => enough(5) && share >= settings.steady_share_min,
             Pace::Every { .. } => share >= settings.steady_share_min,
-            Pace::Once { .. } => stalled,
+            Pace::Once { .. } => stalls,
             Pace::Sporadic | Pace::Rotating => {
-                stalled || (fault.strikes.len() >= 5 && share >= settings.sporadic_share_min)
+                stalls || (enough(5) && share >= settings.sporadic_share_min)
             }
         }
-    };
-    let exposed: Vec<bool> = faults.iter().map(|f| notable(f, f.cost_s)).collect();
-    let hidden_behind = |fault: &Fault| {
-        faults.iter().zip(&exposed).any(|(other, exposed)| {
-            let hides = |h: &Hidden| h.ranks == fault.ranks && h.stage == fault.stage;
-            *exposed && other.hides.iter().any(hides)
-        })
-    };
-    let keep: Vec<bool> = faults
-        .iter()
-        .zip(&exposed)
-        .map(|(fault, exposed)| {
-            let weight_s = fault.lateness_s * fault.strikes.len() as f64;
-            *exposed || (fault.hidden && hidden_behind(fault) && notable(fault, weight_s))
-        })
-        .collect();
-    let kept: Vec<(Vec<u32>, StageId)> = faults
-        .iter()
-        .zip(&keep)
-        .filter(|(_, keep)| **keep)
-        .map(|(fault, _)| (fault.ranks.clone(), fault.stage))
-        .collect();
-    let mut notable: Vec<Fault> = faults
-        .into_iter()
-        .zip(keep)
-        .filter(|(_, keep)| *keep)
-        .map(|(mut fault, _)| {
-            fault.hides.retain(|h| kept.iter().any(|(r, s)| *r == h.ranks && *s == h.stage));
-            fault
-        })
-        .collect();
-    notable.sort_by(|a, b| b.cost_s.total_cmp(&a.cost_s));
-    notable
+    }
 }

@@ -3,7 +3,7 @@ use model::Pace;
 /// Share of steps since the first strike from which a fault is steady.
 const STEADY_SHARE: f64 = 0.6;
 /// Strikes from which a fixed distance is believed.
-const PERIODIC_STRIKES: usize = 3;
+const PERIODIC_STRIKES: usize = 4;
 /// Share of the distances that must be equal.
 const PERIODIC_SHARE: f64 = 0.8;
 

@@ -24,6 +24,10 @@ pub struct IncidentSettings {
     pub input_share_min: f64,
     /// Median step over the best earlier window's at which the job is called degraded.
     pub degraded_ratio: f64,
+    /// Seconds the median step must have grown by as well.
+    pub degraded_min_s: f64,
+    /// Windows in a row that must be slow.
+    pub degraded_windows: u32,
     /// Share at which a stage that synchronises without known arrival times is mentioned.
     pub unknown_share_min: f64,
     /// Share of exposed time from which an incident is a warning.
@@ -45,6 +49,8 @@ impl Default for IncidentSettings {
             noise_factor: 5.0,
             input_share_min: 0.25,
             degraded_ratio: 1.3,
+            degraded_min_s: 2e-3,
+            degraded_windows: 2,
             unknown_share_min: 0.75,
             warning_share: 0.10,
             critical_share: 0.30,

@@ -8,12 +8,17 @@ use model::{
 
 use crate::cause::{Reference, common_causes};
 use crate::words::{self, Telling};
+use crate::fault::Record;
 use crate::{Fault, FaultKind, Hidden, IncidentSettings, find_faults, pace_of};
 
 /// Struck steps remembered of one incident: enough to tell its pace.
 const MAX_STRIKES: usize = 512;
-/// Incidents remembered of one job; the cheapest closed one makes room.
+/// Faults remembered of one job; the cheapest closed one makes room.
 const MAX_TRACKS: usize = 256;
+/// Windows without a trace after which a fault that was never worth a word is forgotten.
+const UNSPOKEN_WINDOWS: u32 = 10;
+/// Times its own distance after which a periodic fault counts as gone.
+const MISSED_STRIKES: u64 = 3;
 
 /// What the words of an incident need to know of the job.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +44,11 @@ pub struct Tracker {
 #[derive(Clone, Debug)]
 struct Track {
     id: u64,
+    /// Whether it is worth speaking of.
+    spoken: bool,
+    windows: u32,
+    /// As of the last window that showed it.
+    pace: Pace,
     fault: Fault,
     strikes: VecDeque<u64>,
     struck_steps: u64,
@@ -83,63 +93,98 @@ impl Tracker {
             });
         }
         self.last_step = self.last_step.max(found.steps.last().map_or(0, |last| last.step));
-        for track in self.tracks.iter_mut().filter(|track| self.settings.is_open(track)) {
+        let open: Vec<bool> = self.tracks.iter().map(|track| self.is_open(track)).collect();
+        for (track, _) in self.tracks.iter_mut().zip(open).filter(|(_, open)| *open) {
             track.quiet_s += found.exposed_s;
             track.quiet_windows += 1;
         }
-        let shown: Vec<usize> =
+        let shown: Vec<u64> =
             faults.into_iter().map(|fault| self.follow(fault, window, found)).collect();
         self.forget();
-        let tracks = shown.iter().filter_map(|id| {
-            let track = self.tracks.iter().find(|track| track.id == *id as u64)?;
-            Some(words::sentence(&self.telling(track, scene)))
-        });
-        tracks.collect()
+        let spoken = self.tracks.iter().filter(|t| t.spoken && shown.contains(&t.id));
+        let mut spoken: Vec<&Track> = spoken.collect();
+        spoken.sort_by(|a, b| b.cost_s.total_cmp(&a.cost_s).then(a.id.cmp(&b.id)));
+        spoken.iter().map(|track| words::sentence(&self.telling(track, scene))).collect()
     }
 
     /// The incidents so far, costliest first.
     pub fn incidents(&self, scene: Scene<'_>) -> Vec<Incident> {
-        let mut tracks: Vec<&Track> = self.tracks.iter().collect();
+        let mut tracks: Vec<&Track> = self.tracks.iter().filter(|t| t.spoken).collect();
         tracks.sort_by(|a, b| b.cost_s.total_cmp(&a.cost_s).then(a.id.cmp(&b.id)));
         tracks.into_iter().map(|track| self.incident(track, scene)).collect()
     }
 
     /// Adds a fault to the track it continues, or to a new one; returns the track's id.
-    fn follow(&mut self, fault: Fault, window: &Window, found: &WindowFrontier) -> usize {
+    fn follow(&mut self, fault: Fault, window: &Window, found: &WindowFrontier) -> u64 {
         let known = self
             .tracks
-            .iter_mut()
-            .find(|track| self.settings.is_open(track) && track.fault.continues(&fault));
-        let track = match known {
-            Some(track) => {
-                track.exposed_s += std::mem::take(&mut track.quiet_s);
-                track.quiet_windows = 0;
-                track
-            }
-            None => {
-                let first_step = fault.strikes.first().copied().unwrap_or(window.first_step);
-                let since = found.steps.iter().filter(|account| account.step >= first_step);
-                let exposed_s = since.map(|account| account.makespan_s).sum();
-                self.tracks.push(Track::new(self.next_id, &fault, first_step, exposed_s));
-                self.next_id += 1;
-                let last = self.tracks.len() - 1;
-                &mut self.tracks[last]
-            }
-        };
+            .iter()
+            .position(|track| self.is_open(track) && track.fault.continues(&fault));
+        let at = known.unwrap_or_else(|| {
+            let first_step = fault.strikes.first().copied().unwrap_or(window.first_step);
+            let since = found.steps.iter().filter(|account| account.step >= first_step);
+            let exposed_s = since.map(|account| account.makespan_s).sum();
+            self.tracks.push(Track::new(self.next_id, &fault, first_step, exposed_s));
+            self.next_id += 1;
+            self.tracks.len() - 1
+        });
+        let track = &mut self.tracks[at];
+        track.exposed_s += std::mem::take(&mut track.quiet_s);
+        track.quiet_windows = 0;
+        track.windows += 1;
+        let notable = fault.notable;
         track.add(fault);
         let slot = found.slot(track.fault.stage);
         track.labels.extend(&found.labels);
         track.share = slot.map_or(0.0, |slot| found.share[slot]);
         track.gain = slot.map_or(0.0, |slot| found.gain[slot]);
         track.lag_s = localise(window, found, track.fault.stage, &self.gates).lag_s;
-        track.id as usize
+        self.tracks[at].pace = self.pace(&self.tracks[at]);
+        let spoken = notable || self.has_become_notable(&self.tracks[at], found);
+        self.tracks[at].spoken |= spoken;
+        self.tracks[at].id
+    }
+
+    /// Whether several windows together are reason enough to speak of a fault.
+    fn has_become_notable(&self, track: &Track, found: &WindowFrontier) -> bool {
+        if track.fault.kind == FaultKind::Degraded {
+            return track.windows >= self.settings.degraded_windows;
+        }
+        let record = Record {
+            kind: track.fault.kind,
+            pace: track.pace,
+            strikes: track.struck_steps,
+            weight_s: track.cost_s,
+            exposed_s: track.exposed_s,
+            step_s: found.median_step_s(),
+        };
+        record.is_notable(&self.settings)
+    }
+
+    /// Whether the fault may still come back: it did a short while ago.
+    fn is_open(&self, track: &Track) -> bool {
+        if !track.spoken {
+            return track.quiet_windows < UNSPOKEN_WINDOWS;
+        }
+        let missed = self.last_step.saturating_sub(track.last_step);
+        let expected = match track.pace {
+            Pace::Every { steps } => missed < MISSED_STRIKES * steps,
+            _ => false,
+        };
+        expected || track.quiet_windows < self.settings.resolve_windows
     }
 
     fn forget(&mut self) {
+        let gone: Vec<u64> = self
+            .tracks
+            .iter()
+            .filter(|track| !track.spoken && !self.is_open(track))
+            .map(|track| track.id)
+            .collect();
+        self.tracks.retain(|track| !gone.contains(&track.id));
         while self.tracks.len() > MAX_TRACKS {
-            let closed = self.tracks.iter().enumerate().filter(|(_, track)| {
-                !self.settings.is_open(track)
-            });
+            let closed =
+                self.tracks.iter().enumerate().filter(|(_, track)| !self.is_open(track));
             let cheapest = closed.min_by(|a, b| a.1.cost_s.total_cmp(&b.1.cost_s));
             let at = cheapest.map_or(0, |(at, _)| at);
             self.tracks.remove(at);
@@ -150,10 +195,10 @@ impl Tracker {
         Telling {
             fault: &track.fault,
             names: scene.names,
-            pace: self.pace(track),
+            pace: track.pace,
             first_step: track.first_step,
             last_step: track.last_step,
-            open: self.settings.is_open(track),
+            open: self.is_open(track),
             lateness_s: track.late_sum_s / track.struck_steps.max(1) as f64,
             cost_s: track.cost_s,
             cost_share: track.cost_share(),
@@ -165,7 +210,7 @@ impl Tracker {
 
     fn pace(&self, track: &Track) -> Pace {
         let strikes: Vec<u64> = track.strikes.iter().copied().collect();
-        let until = if self.settings.is_open(track) { self.last_step } else { track.last_step };
+        let until = if track.quiet_windows == 0 { self.last_step } else { track.last_step };
         match track.fault.kind {
             FaultKind::Rotating => Pace::Rotating,
             FaultKind::LateRanks => pace_of(&strikes, until),
@@ -220,12 +265,6 @@ impl Tracker {
     }
 }
 
-impl IncidentSettings {
-    fn is_open(&self, track: &Track) -> bool {
-        track.quiet_windows < self.resolve_windows
-    }
-}
-
 impl Fault {
     /// Whether `later` is this fault, seen again.
     fn continues(&self, later: &Self) -> bool {
@@ -239,6 +278,9 @@ impl Track {
     fn new(id: u64, fault: &Fault, first_step: u64, exposed_s: f64) -> Self {
         Self {
             id,
+            spoken: false,
+            windows: 0,
+            pace: Pace::Sporadic,
             fault: fault.clone(),
             strikes: VecDeque::new(),
             struck_steps: 0,
@@ -311,7 +353,6 @@ impl Track {
             values: values.map(|(name, value)| (name.to_owned(), value)).into(),
         }
     }
-
 }
 
 /// Ids of stages in order, for sentences.

@@ -217,8 +217,10 @@ fn duration(seconds: f64) -> String {
         format!("{seconds:.2} s")
     } else if seconds >= 1e-3 {
         format!("{:.1} ms", seconds * 1e3)
-    } else {
+    } else if seconds >= 1e-6 {
         format!("{:.0} us", seconds * 1e6)
+    } else {
+        "nothing".to_owned()
     }
 }
 

@@ -10,6 +10,8 @@ use crate::build::build_windows;
 /// Steps with a new signature that must follow each other before a window closes on it:
 /// one evaluation or one logging collective is part of the loop, not a new loop.
 const CHANGE_STEPS: usize = 3;
+/// Times its usual number of steps after which a window closes however young it is.
+const STEPS_AT_MOST: usize = 20;
 /// Steps that may wait for a rank before they are settled without it.
 const MAX_PENDING_STEPS: usize = 4096;
 /// Steps, and seconds of the other ranks, after which a rank that was announced and never
@@ -24,9 +26,12 @@ pub struct WindowSettings {
     /// First steps that are left out: caches, allocators and communicators warm up. The
     /// paper leaves out 20; jobs of a laptop are short.
     pub warmup_steps: u32,
-    /// Steps after which a window closes.
-    pub max_steps: usize,
-    /// Seconds after which it closes, if it has at least `min_steps`.
+    /// Steps after which a window closes, if it is at least `min_s` old.
+    pub steps: usize,
+    /// Seconds a window lasts at least, so that fast steps are not judged by the hiccups of
+    /// a moment; twenty times `steps` close it in any case.
+    pub min_s: f64,
+    /// Seconds after which a window closes, if it has at least `min_steps`.
     pub max_s: f64,
     /// Fewest steps a window is closed on for its age, or analysed at all.
     pub min_steps: usize,
@@ -38,7 +43,8 @@ impl Default for WindowSettings {
     fn default() -> Self {
         Self {
             warmup_steps: 5,
-            max_steps: 50,
+            steps: 50,
+            min_s: 1.0,
             max_s: 30.0,
             min_steps: 5,
             published_cut: false,
@@ -235,16 +241,18 @@ impl Aligner {
 
     fn is_full(&self) -> bool {
         let steps = self.open.len();
+        if steps < self.settings.min_steps {
+            return false;
+        }
+        let starts = |step: &JobStep| step.ranks.values().map(|rank| rank.start).min();
+        let first = self.open.first().and_then(starts);
+        let last = self.open.last().and_then(starts);
+        let span_s = first.zip(last).map_or(0.0, |(first, last)| last.seconds_since(first));
         let whole_iterations = steps.is_multiple_of(self.learner.cycle().len().max(1));
-        let span_s = || {
-            let starts = |step: &JobStep| step.ranks.values().map(|rank| rank.start).min();
-            let first = self.open.first().and_then(starts);
-            let last = self.open.last().and_then(starts);
-            first.zip(last).map_or(0.0, |(first, last)| last.seconds_since(first))
-        };
-        (steps >= self.settings.max_steps && whole_iterations)
-            || steps >= 2 * self.settings.max_steps
-            || (steps >= self.settings.min_steps && span_s() >= self.settings.max_s)
+        let is_long = steps >= self.settings.steps && span_s >= self.settings.min_s;
+        (is_long && whole_iterations)
+            || steps >= STEPS_AT_MOST * self.settings.steps
+            || span_s >= self.settings.max_s
     }
 
     fn close(&mut self) {
