@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import sys
+import weakref
 import zlib
 
 import laggard_autoload
@@ -36,6 +37,7 @@ _ROLE_GROUPS = {
     "EXPERT_MODEL_PARALLEL_GROUP": "ep",
 }
 
+_watched = weakref.WeakSet()
 _roles = {}
 _notes = []
 _given_up = False
@@ -90,15 +92,23 @@ def become_rank(rank=None, world_size=None):
             _native.note(note)
         if _roles:
             _tell_role()
-        atexit.register(_at_exit, os.getpid(), rank)
     except Exception as error:
         _given_up = True
         print(f"laggard: training goes on unrecorded: {error}", file=sys.stderr)
 
 
-def _at_exit(pid, rank):
-    if pid == os.getpid():
-        _native.close()
+def _at_exit():
+    # PyTorch keeps process groups in a C++ registry that is torn down after the interpreter;
+    # a hook still set then crashes the process in its last moment.
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    groups = set(_watched)
+    groups.update(c10d._world.pg_map if c10d is not None else ())
+    for group in groups:
+        try:
+            group.unregister_pre_hook(_HOOK_ID)
+        except Exception:  # not ours, or a PyTorch without hooks
+            pass
+    _native.close()
 
 
 def summary():
@@ -241,6 +251,7 @@ def _watch(group, ranks):
     if not hasattr(group, "register_pre_hook"):
         _note("this PyTorch has no collective hooks (they came with 2.15)")
         return
+    _watched.add(group)
     number = zlib.crc32(",".join(map(str, ranks)).encode())
     group.register_pre_hook(_HOOK_ID, _native.CollectiveHook(number))
 
@@ -258,6 +269,7 @@ def _note(text):
 
 def _attach():
     torch = sys.modules["torch"]
+    atexit.register(_at_exit)
     for patch in (
         _patch_data_loader,
         _patch_backward,

@@ -181,6 +181,9 @@ def main():
     if args.save and rank == 0:
         weights = model.module.state_dict() if hasattr(model, "module") else model.state_dict()
         torch.save(weights, args.save)
+    # Some PyTorch versions abort at exit if ranks leave at different times.
+    del model, optimizer
+    dist.barrier()
     dist.destroy_process_group()
 
 

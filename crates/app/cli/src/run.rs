@@ -2,12 +2,13 @@ use std::env;
 use std::ffi::OsString;
 use std::io::stderr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use agent::Agent;
 use anyhow::Result;
+use formats::JournalWriter;
 use ring::{RingDirectory, clean_stale};
 use verdict::{Job, Settings};
 
@@ -36,6 +37,9 @@ pub(crate) struct RunArgs {
     /// Write a self-contained HTML report
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Record what was seen, for `laggard analyze`; .gz and .zst compress
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
     /// Print the verdict as one line of JSON at the end, on standard output
     #[arg(long)]
     json: bool,
@@ -54,7 +58,7 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
         say(&failed.text());
         return Ok(failed.exit_code());
     }
-    let watch = match Watch::start(settings) {
+    let watch = match Watch::start(settings, args.record.as_deref()) {
         Ok(watch) => {
             command.env("LAGGARD_ENABLE", "1");
             command.env("LAGGARD_DIR", &watch.root);
@@ -98,7 +102,7 @@ struct Watch {
 }
 
 impl Watch {
-    fn start(settings: Settings) -> Result<Self> {
+    fn start(settings: Settings, record: Option<&Path>) -> Result<Self> {
         let root = env::var_os("LAGGARD_DIR")
             .map_or_else(RingDirectory::default_root, PathBuf::from);
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -106,7 +110,13 @@ impl Watch {
         let directory = RingDirectory::create(&root, &id)?;
         // Somebody else's leftovers must not stop this job.
         drop(clean_stale(&root, STALE_AFTER));
-        let agent = Agent::new(directory.clone(), &id, settings);
+        let mut agent = Agent::new(directory.clone(), &id, settings);
+        if let Some(path) = record {
+            match JournalWriter::create(path, &id) {
+                Ok(journal) => agent.record(journal),
+                Err(error) => say(&format!("laggard: cannot record to {}: {error}", path.display())),
+            }
+        }
         Ok(Self { root, id, directory, agent })
     }
 

@@ -26,8 +26,9 @@ pub(crate) fn job_verdict(
             .map_err(|error| PyOSError::new_err(error.to_string()))?;
         let mut analysis = Job::new(&job, "summary", Settings::default());
         let mut reader = JobReader::new(directory);
-        reader.look(&mut analysis);
-        reader.drain(&mut analysis);
+        let mut take = |input| analysis.take(input);
+        reader.look(&mut take);
+        reader.drain(&mut take);
         analysis.finish();
         serde_json::to_string(&analysis.verdict())
             .map_err(|error| PyOSError::new_err(error.to_string()))

@@ -1,16 +1,18 @@
-//! All rings of one job, read into its analysis.
+//! All rings of one job, read as one stream of inputs.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use model::{MarkKind, StageId};
-use verdict::{Job, RankFacts};
+use model::Input;
 
 use crate::{Drained, NameKind, RingDirectory, RingError, RingReader, process_started};
 
 /// Marks taken of one ring before the next has its turn, so that no rank runs so far ahead
 /// that the others are given up.
 const TURN: usize = 2048;
+
+/// Ranks one host may have; more is a mistake in somebody's environment.
+const MAX_LOCALS: u32 = 4096;
 
 /// Reads every ring of a job, as they come and go.
 #[derive(Debug)]
@@ -38,7 +40,7 @@ pub struct RankState {
 #[derive(Debug)]
 struct Ring {
     reader: RingReader,
-    stages: Vec<StageId>,
+    names: usize,
     role: Option<String>,
     announced: bool,
     alive: bool,
@@ -56,15 +58,15 @@ impl JobReader {
     }
 
     /// Looks for new rings and for processes that ended.
-    pub fn look(&mut self, job: &mut Job) {
+    pub fn look(&mut self, take: &mut dyn FnMut(Input)) {
         for path in self.directory.rings().unwrap_or_default() {
             if self.rings.contains_key(&path) || self.refused.contains_key(&path) {
                 continue;
             }
             match RingReader::open(&path) {
-                Ok(reader) => self.add(path, reader, job),
+                Ok(reader) => self.add(path, reader, take),
                 Err(error) => {
-                    job.note(&format!("{error}; its rank is not seen"));
+                    take(Input::Note { text: format!("{error}; its rank is not seen") });
                     self.refused.insert(path, error);
                 }
             }
@@ -75,35 +77,36 @@ impl JobReader {
         }
     }
 
-    fn add(&mut self, path: PathBuf, reader: RingReader, job: &mut Job) {
+    fn add(&mut self, path: PathBuf, reader: RingReader, take: &mut dyn FnMut(Input)) {
         let attempt = reader.identity().attempt;
         if attempt > self.attempt {
             // An elastic restart: the ranks of the attempt before deliver nothing more.
             self.attempt = attempt;
-            self.drain(job);
+            self.drain(take);
             self.rings.clear();
-            job.restart();
+            take(Input::Restart);
         }
-        let (stages, role) = (Vec::new(), None);
-        self.rings
-            .insert(path, Ring { reader, stages, role, announced: false, alive: true });
+        self.rings.insert(
+            path,
+            Ring { reader, names: 0, role: None, announced: false, alive: true },
+        );
     }
 
-    /// Reads what is there into `job`.
-    pub fn drain(&mut self, job: &mut Job) {
+    /// Reads what is there.
+    pub fn drain(&mut self, take: &mut dyn FnMut(Input)) {
         loop {
             let mut taken = 0;
             for ring in self.rings.values_mut() {
-                taken += ring.take_turn(job);
+                taken += ring.take_turn(take);
             }
             if taken == 0 {
                 break;
             }
         }
         for ring in self.rings.values_mut().filter(|ring| !ring.alive && ring.announced) {
-            if ring.reader.is_drained() || ring.take_turn(job) == 0 {
+            if ring.reader.is_drained() || ring.take_turn(take) == 0 {
                 let step = ring.reader.step().unwrap_or(0);
-                job.leave(ring.reader.identity().rank, step);
+                take(Input::Left { rank: ring.reader.identity().rank, step });
                 ring.announced = false;
             }
         }
@@ -126,67 +129,58 @@ impl JobReader {
 }
 
 impl Ring {
-    fn take_turn(&mut self, job: &mut Job) -> usize {
+    fn take_turn(&mut self, take: &mut dyn FnMut(Input)) -> usize {
         // A process without an optimizer step is not a rank, whatever its environment says.
         if self.reader.step().is_none() {
             return 0;
         }
         let rank = self.reader.identity().rank;
-        self.learn_names(job);
+        // Before the marks that refer to them; a name given in between is rare and its marks
+        // are then charged to the residual.
+        self.learn_names(take);
         if !self.announced && self.alive {
             self.announced = true;
-            self.announce(job);
+            self.announce(take);
         }
-        let stages = &self.stages;
-        self.reader.drain(TURN, |drained| match drained {
-            Drained::Lost(records) => job.lose(rank, records),
-            Drained::Mark(mark) => match mark.kind {
-                MarkKind::StageBegin
-                | MarkKind::StageEnd
-                | MarkKind::SideSample
-                | MarkKind::SideLost => match stages.get(usize::from(mark.code)) {
-                    Some(stage) => job.mark(rank, &mark, *stage),
-                    // Named after the names were read, a moment ago: one step is left out.
-                    None => job.lose(rank, 0),
-                },
-                _ => job.mark(rank, &mark, StageId::OTHER),
-            },
+        self.reader.drain(TURN, |drained| {
+            take(match drained {
+                Drained::Lost(records) => Input::Lost { rank, records },
+                Drained::Mark(mark) => Input::Mark { rank, mark },
+            });
         })
     }
 
-    fn learn_names(&mut self, job: &mut Job) {
-        for (kind, text) in self.reader.names_from(self.stages.len()) {
-            // Codes count all entries, so those that are no stages hold a place too.
-            self.stages.push(match kind {
-                NameKind::Stage => job.names().intern(&text),
-                NameKind::Role | NameKind::Note => StageId::OTHER,
-            });
+    fn learn_names(&mut self, take: &mut dyn FnMut(Input)) {
+        let rank = self.reader.identity().rank;
+        for (kind, name) in self.reader.names_from(self.names) {
+            self.names += 1;
             match kind {
                 NameKind::Role => {
-                    self.role = Some(text).filter(|role| !role.is_empty());
+                    self.role = Some(name.clone()).filter(|role| !role.is_empty());
                     self.announced = false;
                 }
-                NameKind::Note => job.note(&text),
+                NameKind::Note => take(Input::Note { text: name.clone() }),
                 NameKind::Stage => {}
             }
+            // Codes count all entries, so those that are no stages hold a place too.
+            take(Input::Name { rank, name });
         }
     }
 
-    /// Announces this rank, and that its neighbours on this host are to be waited for.
-    fn announce(&self, job: &mut Job) {
+    /// Announces this rank, and which neighbours on this host are to be waited for.
+    fn announce(&self, take: &mut dyn FnMut(Input)) {
         let identity = self.reader.identity();
-        let host = Some(identity.host.clone());
-        job.expect(identity.rank, RankFacts { host, role: self.role.clone() });
-        job.expect_peers(self.peers(), self.role.as_deref(), identity.world_size);
-    }
-
-    fn peers(&self) -> std::ops::Range<u32> {
-        let identity = self.reader.identity();
-        let local = match identity.local_world_size {
+        let locals = match identity.local_world_size {
             0 => identity.world_size,
-            local => local,
+            locals => locals,
         };
-        let first = identity.rank.saturating_sub(identity.local_rank);
-        first..first.saturating_add(local.clamp(1, 4096))
+        take(Input::Rank {
+            rank: identity.rank,
+            host: identity.host.clone(),
+            role: self.role.clone(),
+            first_local: identity.rank.saturating_sub(identity.local_rank),
+            locals: locals.clamp(1, MAX_LOCALS),
+            world_size: identity.world_size,
+        });
     }
 }

@@ -6,7 +6,7 @@
 //! last seconds before a crash can be read.
 //!
 //! [`RingWriter`] is for the process, [`RingReader`] for everyone else, [`JobReader`] reads
-//! all rings of a job into a [`verdict::Job`]. docs/formats.md has the layout.
+//! all rings of a job as one stream of [`model::Input`]s. docs/formats.md has the layout.
 #![expect(unsafe_code, reason = "shared memory is mapped and read through atomics")]
 #![deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 

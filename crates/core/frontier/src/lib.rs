@@ -17,7 +17,7 @@ mod localise;
 mod peers;
 mod replay;
 mod select;
-// mod sketch;
+mod sketch;
 mod window;
 
 pub use accounting::{Front, RowAccount, account_row, advances};
@@ -28,5 +28,5 @@ pub use localise::{Localisation, localise};
 pub use peers::{PeerMethod, peer_scores};
 pub use replay::{Replay, assume_synchronisation, synchronising_stages};
 pub use select::median;
-// SK
+pub use sketch::{BoundarySketch, Histogram, Sketch, SketchError};
 pub use window::{StageStep, StepAccount, WindowFrontier, analyse, candidates, ranking};

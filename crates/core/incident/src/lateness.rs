@@ -5,9 +5,10 @@ use model::Window;
 
 use crate::IncidentSettings;
 
-/// Quantiles whose distance is the spread of a stage: faults only ever lengthen, so the
-/// lower part of a rank's times is clean even if three steps of four are slowed.
-const SPREAD_QUANTILES: (f64, f64) = (0.05, 0.25);
+/// Quantiles between which a rank's times are spread by noise alone. The smaller of the two
+/// distances counts: faults lengthen up to three steps of four, which leaves the lower one
+/// clean, and a few short steps, as at the end of an epoch, leave the upper one clean.
+const SPREAD_QUANTILES: [f64; 3] = [0.05, 0.25, 0.5];
 
 /// Own work and lateness of every rank in every step of a window.
 pub(crate) struct Lateness<'window> {
@@ -83,8 +84,8 @@ impl<'window> Lateness<'window> {
                 let mut times: Vec<f64> = times.collect();
                 times.sort_by(f64::total_cmp);
                 let at = |q: f64| times.get((q * times.len() as f64) as usize).copied();
-                let (low, high) = SPREAD_QUANTILES;
-                at(high).zip(at(low)).map_or(0.0, |(high, low)| high - low)
+                let [low, middle, high] = SPREAD_QUANTILES.map(|q| at(q).unwrap_or(0.0));
+                (middle - low).min(high - middle)
             })
             .collect();
         median(&mut spreads).unwrap_or(0.0)

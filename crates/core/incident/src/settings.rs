@@ -46,7 +46,7 @@ impl Default for IncidentSettings {
             rotating_share_min: 0.15,
             stall_min_s: 1.0,
             stall_min_steps: 3.0,
-            noise_factor: 5.0,
+            noise_factor: 7.0,
             input_share_min: 0.25,
             degraded_ratio: 1.3,
             degraded_min_s: 2e-3,

@@ -6,6 +6,7 @@
 //! crates.
 
 mod clock;
+mod input;
 mod mark;
 mod stage;
 mod step;
@@ -13,6 +14,7 @@ mod verdict;
 mod window;
 
 pub use clock::RankNs;
+pub use input::Input;
 pub use mark::{CollectiveOp, Mark, MarkKind, PAYLOAD_WORDS};
 pub use stage::{StageId, StageNames};
 pub use step::{Ending, RankStep, Segment, SideSample};

@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use frontier::{Baseline, WindowFrontier, analyse, assume_synchronisation};
 use incident::{Scene, Tracker};
 use model::{
-    Cut, JobSummary, Mark, MarkKind, SCHEMA, StageId, StageNames, StageSummary, Sync,
+    Cut, Input, JobSummary, Mark, MarkKind, SCHEMA, StageId, StageNames, StageSummary, Sync,
     Verdict, Window, WindowSummary, fold_ranks,
 };
 use steps::{Aligner, Segmenter};
@@ -12,15 +12,6 @@ use crate::{Series, Settings};
 
 /// Window summaries kept; the oldest make room.
 const MAX_WINDOWS: usize = 4096;
-
-/// What is known of a rank besides its marks.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RankFacts {
-    /// Its host.
-    pub host: Option<String>,
-    /// Coordinates that make ranks incomparable, such as the pipeline stage.
-    pub role: Option<String>,
-}
 
 /// One job, from marks to verdict.
 #[derive(Debug)]
@@ -31,7 +22,7 @@ pub struct Job {
     baseline: Baseline,
     names: StageNames,
     hosts: BTreeMap<u32, String>,
-    segmenters: BTreeMap<u32, Segmenter>,
+    ranks: BTreeMap<u32, RankInput>,
     aligner: Aligner,
     tracker: Tracker,
     totals: BTreeMap<StageId, StageTotal>,
@@ -46,6 +37,14 @@ pub struct Job {
     analysed_steps: u64,
     seen_ranks: BTreeSet<u32>,
     lost_records: u64,
+}
+
+/// What a rank's marks go through.
+#[derive(Debug, Default)]
+struct RankInput {
+    segmenter: Segmenter,
+    /// Stages behind the codes of the rank's name table.
+    stages: Vec<StageId>,
 }
 
 #[derive(Debug, Default)]
@@ -80,7 +79,7 @@ impl Job {
             baseline: settings.baseline(&mut names),
             names,
             hosts: BTreeMap::new(),
-            segmenters: BTreeMap::new(),
+            ranks: BTreeMap::new(),
             aligner: Aligner::new(settings.window.clone()),
             tracker: Tracker::new(settings.incident.clone(), settings.frontier.clone()),
             totals: BTreeMap::new(),
@@ -103,9 +102,14 @@ impl Job {
         &self.id
     }
 
-    /// Stage names of the job.
-    pub fn names(&mut self) -> &mut StageNames {
-        &mut self.names
+    /// Names of the job's stages.
+    pub fn names(&self) -> &StageNames {
+        &self.names
+    }
+
+    /// Gives a stage an id, for windows that are built elsewhere.
+    pub fn intern(&mut self, stage: &str) -> StageId {
+        self.names.intern(stage)
     }
 
     /// Exposed time and lag over the run.
@@ -113,43 +117,60 @@ impl Job {
         &self.series
     }
 
-    /// Announces a rank, or what became known of it.
-    pub fn expect(&mut self, rank: u32, facts: RankFacts) {
-        if let Some(host) = facts.host {
-            self.hosts.insert(rank, host);
-        }
-        self.aligner.expect(rank, facts.role);
-    }
-
-    /// Announces ranks that run beside one that was announced, and the size of the job.
-    ///
-    /// They are taken to have its role until they say otherwise.
-    pub fn expect_peers(
-        &mut self,
-        ranks: impl IntoIterator<Item = u32>,
-        role: Option<&str>,
-        world_size: u32,
-    ) {
-        for rank in ranks {
-            if !self.aligner.expects(rank) {
-                self.aligner.expect(rank, role.map(str::to_owned));
+    /// Takes the next thing there is to know about the job.
+    pub fn take(&mut self, input: Input) {
+        match input {
+            Input::Rank { rank, host, role, first_local, locals, world_size } => {
+                self.hosts.insert(rank, host);
+                // Ranks beside it are taken to have its role until they say otherwise.
+                for peer in first_local..first_local.saturating_add(locals) {
+                    if peer != rank && !self.aligner.expects(peer) {
+                        self.aligner.expect(peer, role.clone());
+                    }
+                }
+                self.aligner.expect(rank, role);
+                self.aligner.set_world_size(world_size);
+            }
+            Input::Name { rank, name } => {
+                let stage = self.names.intern(&name);
+                self.ranks.entry(rank).or_default().stages.push(stage);
+            }
+            Input::Note { text } => {
+                self.notes.insert(Note::Text(text), 1);
+            }
+            Input::Mark { rank, mark } => self.mark(rank, &mark),
+            Input::Lost { rank, records } => {
+                self.lost_records += records;
+                self.ranks.entry(rank).or_default().segmenter.lose();
+            }
+            Input::Left { rank, step } => {
+                self.finish_rank(rank);
+                self.aligner.leave(rank);
+                self.notes.insert(Note::RankLeft(rank, step), 1);
+                self.take_windows();
+            }
+            Input::Restart => {
+                self.finish();
+                self.earlier_steps += self.aligner.steps();
+                self.aligner = Aligner::new(self.settings.window.clone());
+                *self.notes.entry(Note::Restarted).or_default() += 1;
             }
         }
-        self.aligner.set_world_size(world_size);
     }
 
-    /// Says that all ranks start over: an elastic restart.
-    pub fn restart(&mut self) {
-        self.finish();
-        self.earlier_steps += self.aligner.steps();
-        self.aligner = Aligner::new(self.settings.window.clone());
-        *self.notes.entry(Note::Restarted).or_default() += 1;
-    }
-
-    /// Takes the next mark of a rank; `stage` is the job-wide id behind the mark's code.
-    pub fn mark(&mut self, rank: u32, mark: &Mark, stage: StageId) {
-        let segmenter = self.segmenters.entry(rank).or_default();
-        if let Some(step) = segmenter.push(mark, stage) {
+    fn mark(&mut self, rank: u32, mark: &Mark) {
+        let input = self.ranks.entry(rank).or_default();
+        let stage = match mark.kind {
+            MarkKind::StageBegin
+            | MarkKind::StageEnd
+            | MarkKind::SideSample
+            | MarkKind::SideLost => {
+                // A name that found no room in the rank's table.
+                input.stages.get(usize::from(mark.code)).copied().unwrap_or(StageId::OTHER)
+            }
+            _ => StageId::OTHER,
+        };
+        if let Some(step) = input.segmenter.push(mark, stage) {
             self.seen_ranks.insert(rank);
             self.aligner.push(rank, step);
             self.take_windows();
@@ -158,25 +179,10 @@ impl Job {
         }
     }
 
-    /// Says that records of a rank were lost before they could be read.
-    pub fn lose(&mut self, rank: u32, records: u64) {
-        self.lost_records += records;
-        self.segmenters.entry(rank).or_default().lose();
-    }
-
-    /// Says that a rank's process has ended; `step` is the last it was in.
-    pub fn leave(&mut self, rank: u32, step: u32) {
-        if let Some(step) = self.segmenters.remove(&rank).and_then(|mut s| s.finish()) {
+    fn finish_rank(&mut self, rank: u32) {
+        if let Some(step) = self.ranks.remove(&rank).and_then(|mut r| r.segmenter.finish()) {
             self.aligner.push(rank, step);
         }
-        self.aligner.leave(rank);
-        self.notes.insert(Note::RankLeft(rank, step), 1);
-        self.take_windows();
-    }
-
-    /// Adds something the verdict should say.
-    pub fn note(&mut self, text: &str) {
-        self.notes.insert(Note::Text(text.to_owned()), 1);
     }
 
     /// Takes a whole window, from a recording that has the matrix itself.
@@ -188,10 +194,9 @@ impl Job {
 
     /// Ends the job: what is still open is closed.
     pub fn finish(&mut self) {
-        for (rank, mut segmenter) in std::mem::take(&mut self.segmenters) {
-            if let Some(step) = segmenter.finish() {
-                self.aligner.push(rank, step);
-            }
+        let ranks: Vec<u32> = self.ranks.keys().copied().collect();
+        for rank in ranks {
+            self.finish_rank(rank);
         }
         self.aligner.finish();
         self.take_windows();

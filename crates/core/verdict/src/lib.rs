@@ -1,13 +1,13 @@
 //! One job from marks to verdict: the methods put together, without I/O or clock.
 //!
-//! A [`Job`] takes the marks of every rank, or whole windows where a recording has them,
-//! and answers with lines while the job runs and a [`model::Verdict`] at any time. The same
+//! A [`Job`] takes [`model::Input`]s, or whole windows where a recording has them, and
+//! answers with lines while the job runs and a [`model::Verdict`] at any time. The same
 //! input gives the same answer, byte for byte, whether it is read live or from a file.
 
 mod job;
 mod series;
 mod settings;
 
-pub use job::{Job, RankFacts};
+pub use job::Job;
 pub use series::{Column, Series};
 pub use settings::Settings;

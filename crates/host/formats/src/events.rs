@@ -2,16 +2,16 @@
 
 use std::path::Path;
 
-use model::{CollectiveOp, Mark, MarkKind, RankNs, StageId};
+use model::{CollectiveOp, Input, Mark, MarkKind, RankNs, StageId, StageNames};
 use steps::StepCounter;
-use verdict::{Job, RankFacts, Settings};
+use verdict::{Job, Settings};
 
 use crate::FormatError;
 
 /// Recorded marks of every rank.
 #[derive(Clone, Debug)]
 pub struct MarkEvents {
-    ranks: Vec<Vec<(Mark, StageId)>>,
+    ranks: Vec<Vec<Mark>>,
 }
 
 impl MarkEvents {
@@ -35,7 +35,7 @@ impl MarkEvents {
             let mut counter = StepCounter::default();
             let mut last = 0;
             for (at, (time_ns, kind)) in list.into_iter().enumerate() {
-                let Some((kind, code, stage)) = mark_of(&kind) else {
+                let Some((kind, code)) = mark_of(&kind) else {
                     return Err(refuse(at, format!("unknown kind {kind:?}")));
                 };
                 if time_ns < last {
@@ -45,8 +45,7 @@ impl MarkEvents {
                 last = time_ns;
                 let step = counter.count(kind);
                 let at = RankNs(time_ns);
-                let mark = Mark { at, step, kind, on_loop_thread: true, code, args: [0; 5] };
-                marks.push((mark, stage));
+                marks.push(Mark { at, step, kind, on_loop_thread: true, code, args: [0; 5] });
             }
             ranks.push(marks);
         }
@@ -59,15 +58,21 @@ impl MarkEvents {
 
     pub(crate) fn replay(&self, id: &str, settings: Settings) -> Job {
         let mut job = Job::new(id, "marks", settings);
-        for rank in 0..self.ranks.len() {
-            job.expect(rank as u32, RankFacts::default());
+        let world_size = self.ranks.len() as u32;
+        for rank in 0..world_size {
+            let (host, role) = ("recording".to_owned(), None);
+            let (first_local, locals) = (0, world_size);
+            job.take(Input::Rank { rank, host, role, first_local, locals, world_size });
+            // The only explicit stage these lists have is the callbacks'.
+            let name = StageNames::default().name(StageId::CALLBACKS).to_owned();
+            job.take(Input::Name { rank, name });
         }
         // By turns, so that no rank runs far ahead of the others.
         let longest = self.ranks.iter().map(Vec::len).max().unwrap_or(0);
         for at in 0..longest {
-            for (rank, marks) in self.ranks.iter().enumerate() {
-                if let Some((mark, stage)) = marks.get(at) {
-                    job.mark(rank as u32, mark, *stage);
+            for (rank, marks) in (0..).zip(&self.ranks) {
+                if let Some(mark) = marks.get(at) {
+                    job.take(Input::Mark { rank, mark: *mark });
                 }
             }
         }
@@ -76,24 +81,23 @@ impl MarkEvents {
     }
 }
 
-fn mark_of(kind: &str) -> Option<(MarkKind, u16, StageId)> {
+fn mark_of(kind: &str) -> Option<(MarkKind, u16)> {
     if let Some(op) = kind.strip_prefix("K:") {
-        let op = CollectiveOp::from_name(op);
-        return Some((MarkKind::CollectiveIssue, op.0, StageId::OTHER));
+        return Some((MarkKind::CollectiveIssue, CollectiveOp::from_name(op).0));
     }
-    let (mark, stage) = match kind {
-        "D0" => (MarkKind::DataBegin, StageId::DATA),
-        "D1" => (MarkKind::DataEnd, StageId::DATA),
-        "DX" => (MarkKind::DataStop, StageId::DATA),
-        "F0" => (MarkKind::ForwardBegin, StageId::FORWARD),
-        "F1" => (MarkKind::ForwardEnd, StageId::FORWARD),
-        "B0" => (MarkKind::BackwardBegin, StageId::BACKWARD),
-        "B1" => (MarkKind::BackwardEnd, StageId::BACKWARD),
-        "O0" => (MarkKind::OptimizerBegin, StageId::OPTIMIZER),
-        "O1" => (MarkKind::OptimizerEnd, StageId::OPTIMIZER),
-        "C0" => (MarkKind::StageBegin, StageId::CALLBACKS),
-        "C1" => (MarkKind::StageEnd, StageId::CALLBACKS),
+    let mark = match kind {
+        "D0" => MarkKind::DataBegin,
+        "D1" => MarkKind::DataEnd,
+        "DX" => MarkKind::DataStop,
+        "F0" => MarkKind::ForwardBegin,
+        "F1" => MarkKind::ForwardEnd,
+        "B0" => MarkKind::BackwardBegin,
+        "B1" => MarkKind::BackwardEnd,
+        "O0" => MarkKind::OptimizerBegin,
+        "O1" => MarkKind::OptimizerEnd,
+        "C0" => MarkKind::StageBegin,
+        "C1" => MarkKind::StageEnd,
         _ => return None,
     };
-    Some((mark, 0, stage))
+    Some((mark, 0))
 }

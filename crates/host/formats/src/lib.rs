@@ -5,12 +5,14 @@
 
 mod error;
 mod events;
+mod journal;
 mod matrix;
 mod open;
 mod recording;
 
 pub use error::FormatError;
 pub use events::MarkEvents;
+pub use journal::{Journal, JournalWriter};
 pub use matrix::StageMatrix;
 pub use open::Limits;
 pub use recording::{Recording, load, load_bytes};

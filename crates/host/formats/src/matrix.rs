@@ -5,7 +5,7 @@ use std::path::Path;
 use model::{CollectiveOp, Ending, MarkKind, RankNs, RankStep, Segment, StageId};
 use serde::{Deserialize, Serialize};
 use steps::Aligner;
-use verdict::{Job, RankFacts, Settings};
+use verdict::{Job, Settings};
 
 use crate::FormatError;
 
@@ -183,13 +183,11 @@ impl StageMatrix {
         let expanded = name == "micro_matrix";
         let ids: Vec<StageId> = stages
             .iter()
-            .map(|stage| job.names().intern(stage.split('@').next().unwrap_or(stage)))
+            .map(|stage| job.intern(stage.split('@').next().unwrap_or(stage)))
             .collect();
         for rank in 0..matrix[0].len() {
             let role = self.roles.as_ref().and_then(|roles| roles.get(rank)).cloned();
-            let rank = rank as u32;
-            job.expect(rank, RankFacts { host: None, role: role.clone() });
-            aligner.expect(rank, role);
+            aligner.expect(rank as u32, role);
         }
         let unit_ns = self.nanoseconds().unwrap_or(1e9);
         let mut now = vec![0.0f64; matrix[0].len()];

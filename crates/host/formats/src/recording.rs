@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use verdict::{Job, Settings};
 
 use crate::open::{OVER_LIMIT, open, open_bytes};
-use crate::{FormatError, Limits, MarkEvents, StageMatrix};
+use crate::{FormatError, Journal, Limits, MarkEvents, StageMatrix};
 
 /// One job, as recorded in one file.
 #[derive(Debug)]
@@ -14,6 +14,8 @@ pub enum Recording {
     Matrix(StageMatrix),
     /// Marks of every rank.
     Events(MarkEvents),
+    /// Everything a live job's analysis was told.
+    Journal(Journal),
 }
 
 /// Reads a recording.
@@ -47,6 +49,9 @@ fn load_from(
     limits: Limits,
 ) -> Result<Recording, FormatError> {
     match first_visible(&mut reader).map_err(|source| io_error(path, source, limits))? {
+        Some(b'{') if Journal::begins(reader.fill_buf().unwrap_or_default()) => {
+            Ok(Recording::Journal(Journal::read(path, reader)?))
+        }
         Some(b'{') => {
             let matrix: StageMatrix = parse(path, reader, limits)?;
             matrix.check(path)?;
@@ -129,6 +134,7 @@ impl Recording {
         match self {
             Self::Matrix(matrix) => matrix.replay(id, settings),
             Self::Events(events) => events.replay(id, settings),
+            Self::Journal(journal) => journal.replay(id, settings),
         }
     }
 }

@@ -1,0 +1,62 @@
+use serde::{Deserialize, Serialize};
+
+use crate::Mark;
+
+/// One thing a job's analysis is told. All of them, in order, are the job: the same inputs
+/// give the same verdict, live or from a recording.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "is")]
+pub enum Input {
+    /// A rank has come, or more is known of it.
+    Rank {
+        /// Global rank.
+        rank: u32,
+        /// Its host.
+        host: String,
+        /// Coordinates that make ranks incomparable, such as the pipeline stage.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        role: Option<String>,
+        /// First rank of its host.
+        first_local: u32,
+        /// Ranks of its host.
+        locals: u32,
+        /// Ranks of the job.
+        world_size: u32,
+    },
+    /// The next code of a rank's name table stands for this stage or side channel.
+    Name {
+        /// The rank.
+        rank: u32,
+        /// The name.
+        name: String,
+    },
+    /// Something that should stand beside the verdict.
+    Note {
+        /// In words.
+        text: String,
+    },
+    /// A rank did something.
+    #[serde(skip)]
+    Mark {
+        /// The rank.
+        rank: u32,
+        /// What, and when.
+        mark: Mark,
+    },
+    /// Records of a rank were lost before they could be read.
+    Lost {
+        /// The rank.
+        rank: u32,
+        /// How many.
+        records: u64,
+    },
+    /// A rank's process has ended.
+    Left {
+        /// The rank.
+        rank: u32,
+        /// The last step it was in.
+        step: u32,
+    },
+    /// All ranks start over.
+    Restart,
+}

@@ -1,0 +1,212 @@
+//! `laggard.marks/1`: everything a live job's analysis was told, one JSON value a line.
+//!
+//! The first line is a header. After it an object is an [`Input`] by its `is`, and a list
+//! is a mark: `[rank, at_ns, step, kind, on_loop_thread, code, args...]`, trailing zeros of
+//! `args` left out.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use flate2::write::GzEncoder;
+use model::{Input, Mark, MarkKind, RankNs};
+use serde::{Deserialize, Serialize};
+use verdict::{Job, Settings};
+
+use crate::FormatError;
+
+const SCHEMA: &str = "laggard.marks/1";
+/// Bytes of JSON, before compression, after which a recording is full.
+const FULL_AT_BYTES: u64 = 4 << 30;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Header {
+    schema: String,
+    job: String,
+}
+
+/// Writes a recording while the job runs.
+pub struct JournalWriter {
+    out: Out,
+    path: PathBuf,
+    written: u64,
+    line: Vec<u8>,
+}
+
+enum Out {
+    Plain(BufWriter<File>),
+    Gzip(GzEncoder<BufWriter<File>>),
+    Zstd(Box<zstd::stream::write::Encoder<'static, BufWriter<File>>>),
+}
+
+impl Out {
+    fn writer(&mut self) -> &mut dyn Write {
+        match self {
+            Self::Plain(out) => out,
+            Self::Gzip(out) => out,
+            Self::Zstd(out) => out,
+        }
+    }
+}
+
+impl std::fmt::Debug for JournalWriter {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("JournalWriter").field("path", &self.path).finish()
+    }
+}
+
+impl JournalWriter {
+    /// Begins a recording at `path`, compressed if its name ends in `.gz` or `.zst`.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn create(path: &Path, job: &str) -> io::Result<Self> {
+        let file = BufWriter::new(File::create(path)?);
+        let out = match path.extension().and_then(|extension| extension.to_str()) {
+            Some("gz") => Out::Gzip(GzEncoder::new(file, flate2::Compression::fast())),
+            Some("zst") => Out::Zstd(Box::new(zstd::stream::write::Encoder::new(file, 1)?)),
+            _ => Out::Plain(file),
+        };
+        let mut journal = Self { out, path: path.to_owned(), written: 0, line: Vec::new() };
+        journal.write_line(&Header { schema: SCHEMA.to_owned(), job: job.to_owned() })?;
+        Ok(journal)
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Adds an input.
+    ///
+    /// # Errors
+    /// What the operating system says; [`io::ErrorKind::FileTooLarge`] once the recording
+    /// is full. It can be read up to there.
+    pub fn write(&mut self, input: &Input) -> io::Result<()> {
+        match input {
+            Input::Mark { rank, mark } => {
+                let used = mark.args.iter().rposition(|arg| *arg != 0).map_or(0, |at| at + 1);
+                let kind = mark.kind as u8;
+                let facts = (rank, mark.at.0, mark.step, kind, u8::from(mark.on_loop_thread));
+                self.line.clear();
+                let (rank, at, step, kind, on_loop) = facts;
+                write!(self.line, "[{rank},{at},{step},{kind},{on_loop},{}", mark.code)?;
+                for arg in mark.args.iter().take(used) {
+                    write!(self.line, ",{arg}")?;
+                }
+                self.line.push(b']');
+                self.end_line()
+            }
+            other => self.write_line(other),
+        }
+    }
+
+    fn write_line(&mut self, value: &impl Serialize) -> io::Result<()> {
+        self.line.clear();
+        serde_json::to_writer(&mut self.line, value)?;
+        self.end_line()
+    }
+
+    fn end_line(&mut self) -> io::Result<()> {
+        self.line.push(b'\n');
+        self.written += self.line.len() as u64;
+        if self.written > FULL_AT_BYTES {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.out.writer().write_all(&self.line)
+    }
+
+    /// Ends the recording.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn finish(self) -> io::Result<()> {
+        match self.out {
+            Out::Plain(mut out) => out.flush(),
+            Out::Gzip(out) => out.finish()?.flush(),
+            Out::Zstd(out) => out.finish()?.flush(),
+        }
+    }
+}
+
+/// A recorded stream of inputs.
+#[derive(Clone, Debug)]
+pub struct Journal {
+    inputs: Vec<Input>,
+}
+
+impl Journal {
+    /// Whether the first bytes of a file are those of a journal.
+    pub(crate) fn begins(bytes: &[u8]) -> bool {
+        let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        serde_json::from_slice::<Header>(line).is_ok_and(|header| header.schema == SCHEMA)
+    }
+
+    /// Reads a journal.
+    ///
+    /// A recording that was cut off, as by a full disk or a kill, is read up to the cut.
+    pub(crate) fn read(path: &Path, reader: impl BufRead) -> Result<Self, FormatError> {
+        let mut inputs = Vec::new();
+        let mut lines = reader.split(b'\n').zip(1..).skip(1).peekable();
+        while let Some((line, number)) = lines.next() {
+            let line = match line {
+                Ok(line) => line,
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
+                Err(source) => return Err(FormatError::Io { path: path.to_owned(), source }),
+            };
+            match input_of(&line) {
+                Ok(input) => inputs.push(input),
+                Err(_) if lines.peek().is_none() => break,
+                Err(reason) => {
+                    let place = format!("line {number}");
+                    return Err(FormatError::Content { path: path.to_owned(), place, reason });
+                }
+            }
+        }
+        if inputs.is_empty() {
+            let (path, place) = (path.to_owned(), "line 2".to_owned());
+            return Err(FormatError::Content { path, place, reason: "no input".into() });
+        }
+        Ok(Self { inputs })
+    }
+
+    pub(crate) fn replay(&self, id: &str, settings: Settings) -> Job {
+        let mut job = Job::new(id, "marks", settings);
+        for input in &self.inputs {
+            job.take(input.clone());
+        }
+        job.finish();
+        job
+    }
+}
+
+fn input_of(line: &[u8]) -> Result<Input, String> {
+    if !line.starts_with(b"[") {
+        return serde_json::from_slice(line).map_err(|error| error.to_string());
+    }
+    let values: Vec<u64> = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+    let [rank, at, step, kind, on_loop, code, rest @ ..] = values.as_slice() else {
+        return Err(format!("a mark has at least 6 numbers, this one {}", values.len()));
+    };
+    let too_large = |_| "a number is too large for its place".to_owned();
+    let number = u8::try_from(*kind).ok();
+    let kind = number
+        .and_then(MarkKind::from_number)
+        .ok_or_else(|| format!("unknown kind of mark {kind}"))?;
+    let mut args = [0; 5];
+    if rest.len() > args.len() {
+        return Err(format!("a mark has at most 11 numbers, this one {}", values.len()));
+    }
+    for (arg, value) in args.iter_mut().zip(rest) {
+        *arg = *value;
+    }
+    let mark = Mark {
+        at: RankNs(*at),
+        step: u32::try_from(*step).map_err(too_large)?,
+        kind,
+        on_loop_thread: *on_loop != 0,
+        code: u16::try_from(*code).map_err(too_large)?,
+        args,
+    };
+    Ok(Input::Mark { rank: u32::try_from(*rank).map_err(too_large)?, mark })
+}

@@ -1,0 +1,57 @@
+"""What the job scripts share: slow samples and a small model. No word of laggard."""
+
+import os
+import time
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+STEPS = int(os.environ.get("STEPS", "60"))
+SLOW_RANK = int(os.environ.get("SLOW_RANK", "-1"))
+DELAY = float(os.environ.get("DELAY", "0.05"))
+BATCH = 2
+
+
+def delay_here():
+    """Sleeps on the slow rank."""
+    time.sleep(0.001 + (DELAY if int(os.environ.get("RANK", "0")) == SLOW_RANK else 0.0))
+
+
+class Samples(Dataset):
+    """Random samples; the first of each batch is slow to load on the slow rank."""
+
+    def __init__(self, batches=STEPS, batch=BATCH):
+        self.length, self.batch = batches * batch, batch
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        if index % self.batch == 0:
+            delay_here()
+        return torch.randn(16, generator=torch.Generator().manual_seed(index))
+
+
+class Pause(nn.Module):
+    """Takes its time, on the way forward and on the way back."""
+
+    def forward(self, x):
+        time.sleep(0.004)
+        if x.requires_grad:
+            x.register_hook(lambda grad: time.sleep(0.008))
+        return x
+
+
+def network():
+    """A small model whose step takes some 15 ms."""
+    return nn.Sequential(nn.Linear(16, 16), Pause(), nn.ReLU(), nn.Linear(16, 1))
+
+
+def end():
+    """Leaves the process group without the race some PyTorch versions lose."""
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
