@@ -1,0 +1,58 @@
+use model::{
+    Block, Boundary, Closure, Cut, DeviceEvents, Ending, MarkKind, StageId, Sync, Window,
+};
+
+/// The default schema.
+pub const STAGES: [StageId; 6] = [
+    StageId::DATA,
+    StageId::FORWARD,
+    StageId::BACKWARD,
+    StageId::CALLBACKS,
+    StageId::OPTIMIZER,
+    StageId::OTHER,
+];
+
+/// A whole, undisturbed window over `steps`.
+///
+/// # Shape
+/// `steps[step][rank][stage]` in seconds, stages as in `stages`.
+/// # Panics
+/// If there is no step, or rows differ in length.
+pub fn window_of(stages: &[StageId], steps: &[Vec<Vec<f64>>]) -> Window {
+    let ranks = steps[0].len();
+    let boundary = |stage: &StageId| Boundary {
+        stage: *stage,
+        after: MarkKind::StepBegin,
+        ending: Ending::Mark(MarkKind::StepEnd),
+        sync: Sync::None,
+    };
+    let mut durations_s = Vec::with_capacity(steps.len() * ranks * stages.len());
+    for step in steps {
+        for stage in 0..stages.len() {
+            durations_s.extend(step.iter().map(|rank| rank[stage]));
+        }
+    }
+    Window {
+        first_step: 0,
+        steps: steps.len() as u64,
+        ranks: (0..ranks as u32).collect(),
+        missing_ranks: Vec::new(),
+        unseen_ranks: 0,
+        incomplete_steps: 0,
+        blocks: vec![Block {
+            boundaries: stages.iter().map(boundary).collect(),
+            groups: None,
+            steps: (0..steps.len() as u64).collect(),
+            durations_s,
+            ranks,
+        }],
+        cut: Cut::Data,
+        closure: Closure::default(),
+        device: DeviceEvents::default(),
+        odd_accumulation_steps: 0,
+        accumulation_collapsed: false,
+        roles: 1,
+        mismatched_steps: 0,
+        unsafe_prefetch: false,
+    }
+}
