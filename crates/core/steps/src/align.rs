@@ -295,3 +295,205 @@ fn rank_signature(step: &RankStep) -> u64 {
     }
     hash
 }
+
+#[cfg(test)]
+mod tests {
+    use model::{Cut, MarkKind, Sync};
+
+    use super::*;
+    use crate::testkit::steps;
+
+    fn settings() -> WindowSettings {
+        let defaults = WindowSettings::default();
+        WindowSettings { warmup_steps: 0, steps: 10, min_s: 0.0, ..defaults }
+    }
+
+    /// Windows of ranks that each go through the loop given for them.
+    fn windows(ranks: &[String], settings: WindowSettings) -> Vec<Window> {
+        let mut aligner = Aligner::new(settings);
+        let ranks: Vec<Vec<RankStep>> = ranks.iter().map(|rank| steps(rank)).collect();
+        for rank in 0..ranks.len() {
+            aligner.expect(rank as u32, None);
+        }
+        for at in 0..ranks.iter().map(Vec::len).max().unwrap_or(0) {
+            for (rank, steps) in ranks.iter().enumerate() {
+                if let Some(step) = steps.get(at) {
+                    aligner.push(rank as u32, step.clone());
+                }
+            }
+        }
+        aligner.finish();
+        aligner.take_windows()
+    }
+
+    const PLAIN: &str = "D0 D1 B0 K B1 O0 O1 ";
+
+    fn spans(windows: &[Window]) -> Vec<(u64, u64)> {
+        windows.iter().map(|window| (window.first_step, window.steps)).collect()
+    }
+
+    #[test]
+    fn windows_hold_each_step_once_and_in_order() {
+        let ranks = [PLAIN.repeat(31), PLAIN.repeat(31)];
+        let windows = windows(&ranks, settings());
+        assert_eq!(spans(&windows), [(0, 10), (10, 10), (20, 10)]);
+        let rows: Vec<u64> =
+            windows.iter().flat_map(|w| w.blocks[0].steps.iter().copied()).collect();
+        // The first step's beginning was not seen: it lies before the first cut.
+        assert_eq!(rows, (1..30).collect::<Vec<_>>());
+        assert!(windows.iter().all(|window| window.incomplete_steps == 0));
+    }
+
+    #[test]
+    fn the_cut_follows_the_last_regular_collective() {
+        let cut = |step: &str| {
+            let ranks = [step.repeat(12), step.repeat(12)];
+            windows(&ranks, settings())[0].cut
+        };
+        assert_eq!(cut(PLAIN), Cut::After(MarkKind::BackwardEnd));
+        assert_eq!(cut("D0 D1 B0 K B1 O0 K O1 "), Cut::After(MarkKind::OptimizerEnd));
+        assert_eq!(cut("D0 D1 B0 K B1 O0 O1 K "), Cut::Data);
+        assert_eq!(cut("D0 D1 B0 K B1 K O0 O1 "), Cut::After(MarkKind::OptimizerBegin));
+        assert_eq!(cut("D0 D1 B0 B1 O0 O1 "), Cut::After(MarkKind::BackwardEnd));
+        let published = WindowSettings { published_cut: true, ..settings() };
+        let ranks = [PLAIN.repeat(12), PLAIN.repeat(12)];
+        assert_eq!(windows(&ranks, published)[0].cut, Cut::Data);
+    }
+
+    #[test]
+    fn a_single_rank_is_cut_as_published() {
+        assert_eq!(windows(&[PLAIN.repeat(12)], settings())[0].cut, Cut::After(MarkKind::BackwardEnd));
+        let lone = "D0 D1 B0 B1 O0 O1 ".repeat(12);
+        assert_eq!(windows(&[lone], settings())[0].cut, Cut::Data);
+    }
+
+    #[test]
+    fn a_delay_after_the_last_collective_belongs_to_the_next_step() {
+        let late = "D0 D1 B0 K B1 O0 O1 ".to_owned()
+            + &"D0+40 D1 B0 K B1 O0 O1 ".repeat(11);
+        let windows = windows(&[PLAIN.repeat(12), late], settings());
+        let block = &windows[0].blocks[0];
+        let stages: Vec<StageId> = block.boundaries.iter().map(|b| b.stage).collect();
+        assert_eq!(stages[0], StageId::CALLBACKS);
+        assert_eq!(stages.last(), Some(&StageId::BACKWARD));
+        let slow = block.boundaries.iter().position(|b| b.after == MarkKind::OptimizerEnd);
+        assert!((block.row(0)[slow.unwrap() * 2 + 1] - 0.040).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_lasting_change_of_accumulation_closes_the_window() {
+        let four = "D0 D1 B0 B1 D0 D1 B0 B1 D0 D1 B0 B1 D0 D1 B0 K B1 O0 O1 ";
+        let rank = PLAIN.repeat(7) + &four.repeat(8);
+        let windows = windows(&[rank.clone(), rank], settings());
+        assert_eq!(spans(&windows)[0], (0, 7));
+        assert_eq!(windows[1].first_step, 7);
+    }
+
+    #[test]
+    fn a_lasting_change_of_the_collectives_closes_the_window() {
+        let rank = PLAIN.repeat(7) + &"D0 D1 B0 K B1 O0 K O1 ".repeat(8);
+        let windows = windows(&[rank.clone(), rank], settings());
+        assert_eq!(spans(&windows)[0], (0, 7));
+        assert_eq!(windows[1].cut, Cut::After(MarkKind::OptimizerEnd));
+    }
+
+    #[test]
+    fn a_step_that_differs_once_stays_in_its_window() {
+        let logs = "D0 D1 B0 K B1 O0 O1 K ";
+        let rank = PLAIN.repeat(5) + logs + &PLAIN.repeat(5);
+        let windows = windows(&[rank.clone(), rank], settings());
+        assert_eq!(spans(&windows), [(0, 10)]);
+        assert_eq!(windows[0].rows(), 9);
+        assert_eq!(windows[0].blocks.len(), 2);
+    }
+
+    #[test]
+    fn a_rank_that_joins_or_changes_its_role_closes_the_window() {
+        let mut aligner = Aligner::new(settings());
+        let all = steps(&PLAIN.repeat(20));
+        aligner.expect(0, None);
+        aligner.expect(1, None);
+        for step in &all[..7] {
+            aligner.push(0, step.clone());
+            aligner.push(1, step.clone());
+        }
+        aligner.expect(1, Some("pp=1".into()));
+        for step in &all[7..] {
+            aligner.push(0, step.clone());
+            aligner.push(1, step.clone());
+        }
+        aligner.finish();
+        let windows = aligner.take_windows();
+        assert_eq!(spans(&windows)[..3], [(0, 7), (7, 10), (7, 10)]);
+        assert_eq!((&windows[1].ranks, &windows[2].ranks), (&vec![0], &vec![1]));
+    }
+
+    #[test]
+    fn a_rank_that_delivers_nothing_is_missing_and_not_guessed() {
+        let mut aligner = Aligner::new(settings());
+        (0..3).for_each(|rank| aligner.expect(rank, None));
+        for step in steps(&PLAIN.repeat(21)) {
+            aligner.push(0, step.clone());
+            aligner.push(1, step);
+        }
+        assert!(aligner.take_windows().is_empty(), "rank 2 may still come");
+        aligner.leave(2);
+        aligner.finish();
+        for window in aligner.take_windows() {
+            assert_eq!(window.ranks, [0, 1]);
+            assert_eq!(window.missing_ranks, [2]);
+        }
+    }
+
+    #[test]
+    fn a_rank_that_never_comes_is_given_up_after_a_while() {
+        let mut aligner = Aligner::new(settings());
+        (0..2).for_each(|rank| aligner.expect(rank, None));
+        for step in steps(&PLAIN.repeat(UNSEEN_STEPS + 20)) {
+            aligner.push(0, step);
+        }
+        assert!(!aligner.take_windows().is_empty());
+    }
+
+    #[test]
+    fn different_collectives_over_the_ranks_are_a_finding_and_no_boundary() {
+        let more = "D0 D1 B0 K K B1 O0 O1 ".repeat(12);
+        let windows = windows(&[PLAIN.repeat(12), more], settings());
+        assert_eq!(windows[0].mismatched_steps, 9);
+        let mut boundaries = windows[0].blocks.iter().flat_map(|b| b.boundaries.iter());
+        assert!(boundaries.all(|boundary| boundary.sync == Sync::None));
+    }
+
+    #[test]
+    fn ranks_that_do_different_things_need_roles() {
+        let other = "F0 F1 B0 K B1 O0 O1 ".repeat(12);
+        let windows = windows(&[PLAIN.repeat(12), other], settings());
+        assert_eq!(windows[0].roles, 2);
+    }
+
+    #[test]
+    fn communicators_of_some_ranks_are_kept_apart() {
+        let mut ranks: Vec<Vec<RankStep>> = (0..2).map(|_| steps(&PLAIN.repeat(12))).collect();
+        for segment in ranks[1].iter_mut().flat_map(|step| &mut step.segments) {
+            if let Ending::Issue { group, .. } = &mut segment.ending {
+                *group = 5;
+            }
+        }
+        let mut aligner = Aligner::new(settings());
+        (0..2).for_each(|rank| aligner.expect(rank, None));
+        for (rank, steps) in (0..).zip(ranks) {
+            steps.into_iter().for_each(|step| aligner.push(rank, step));
+        }
+        aligner.finish();
+        let windows = aligner.take_windows();
+        let groups = windows[0].blocks[0].groups.as_ref().unwrap();
+        assert!(groups.chunks(2).any(|pair| pair == [0, 5]));
+    }
+
+    #[test]
+    fn steps_that_take_long_close_windows_by_age() {
+        let slow = "D0 D1+9000 B0 K B1 O0 O1 ".repeat(12);
+        let windows = windows(&[slow.clone(), slow], settings());
+        assert_eq!(windows[0].steps, 5);
+    }
+}

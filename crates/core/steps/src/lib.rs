@@ -10,6 +10,8 @@ mod build;
 mod counter;
 mod learner;
 mod segment;
+#[cfg(test)]
+mod testkit;
 
 pub use align::{Aligner, WindowSettings};
 pub use counter::StepCounter;

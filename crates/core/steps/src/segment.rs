@@ -241,3 +241,177 @@ fn is_end(kind: MarkKind) -> bool {
             | MarkKind::StageEnd
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::testkit::{marks, steps};
+
+    /// Stage and milliseconds of each segment of a step.
+    fn parts(step: &RankStep) -> Vec<(u16, f64)> {
+        let mut from = step.start;
+        let part = |segment: &Segment| {
+            let ms = segment.end.seconds_since(from) * 1e3;
+            from = segment.end;
+            (segment.stage.0, (ms * 10.0).round() / 10.0)
+        };
+        step.segments.iter().map(part).collect()
+    }
+
+    const DATA: u16 = StageId::DATA.0;
+    const FWD: u16 = StageId::FORWARD.0;
+    const BWD: u16 = StageId::BACKWARD.0;
+    const CB: u16 = StageId::CALLBACKS.0;
+    const OPT: u16 = StageId::OPTIMIZER.0;
+    const OTHER: u16 = StageId::OTHER.0;
+    const GAP: u16 = StageId::DATA_GAP.0;
+
+    #[test]
+    fn a_plain_step_is_tiled_by_its_stages() {
+        let steps = steps("D0 D1+5 B0+7 B1+9 O0 O1+3 D0+2");
+        assert_eq!(
+            parts(&steps[0]),
+            [(DATA, 5.0), (FWD, 7.0), (BWD, 9.0), (CB, 1.0), (OPT, 3.0), (CB, 2.0)]
+        );
+        assert!(steps[0].complete);
+        assert_eq!(steps[0].micro_steps, 1);
+    }
+
+    #[test]
+    fn time_between_forward_and_backward_is_the_residual_where_the_end_is_known() {
+        let steps = steps("D0 D1 F0 F1+8 B0+50 B1 O0 O1 D0");
+        assert_eq!(parts(&steps[0])[2..4], [(FWD, 8.0), (OTHER, 50.0)]);
+    }
+
+    #[test]
+    fn a_collective_splits_the_stage_it_is_issued_in() {
+        let steps = steps("D0 D1 B0 K+6 K+2 B1+4 O0 O1 D0");
+        let backward = &parts(&steps[0])[2..5];
+        assert_eq!(backward, [(BWD, 6.0), (BWD, 2.0), (BWD, 4.0)]);
+        assert!(matches!(steps[0].segments[2].ending, Ending::Issue { .. }));
+    }
+
+    #[test]
+    fn accumulation_keeps_every_micro_step() {
+        let steps = steps("D0 D1+2 B0 B1 D0 D1+3 B0 B1 O0 O1 D0");
+        let data: Vec<_> = parts(&steps[0]).into_iter().filter(|(s, _)| *s == DATA).collect();
+        assert_eq!(data, [(DATA, 2.0), (DATA, 3.0)]);
+        assert_eq!(steps[0].micro_steps, 2);
+        assert_eq!(steps[0].read_ahead, 0);
+    }
+
+    #[test]
+    fn batches_read_before_they_are_needed_are_counted() {
+        assert_eq!(steps("D0 D1 D0 D1 B0 B1 O0 O1 D0")[0].read_ahead, 1);
+    }
+
+    #[test]
+    fn an_optimizer_that_runs_the_model_keeps_only_its_own_time() {
+        let steps = steps("D0 D1 O0+1 F0+2 F1+8 B0+1 B1+16 O1+4 D0");
+        assert_eq!(
+            parts(&steps[0])[1..],
+            [(CB, 1.0), (OPT, 2.0), (FWD, 8.0), (OTHER, 1.0), (BWD, 16.0), (OPT, 4.0), (CB, 1.0)]
+        );
+    }
+
+    #[test]
+    fn an_optimizer_inside_backward_keeps_its_own_time() {
+        let steps = steps("D0 D1 B0 O0+5 O1+2 O0+5 O1+2 B1+1 D0");
+        assert_eq!(
+            parts(&steps[0])[2..7],
+            [(BWD, 5.0), (OPT, 2.0), (BWD, 5.0), (OPT, 2.0), (BWD, 1.0)]
+        );
+    }
+
+    #[test]
+    fn a_loop_without_loader_has_a_gap_instead() {
+        let steps = steps("F0 F1 B0 B1 O0 O1 F0+50 F1 B0 B1 O0 O1 F0");
+        assert_eq!(parts(&steps[0]).last(), Some(&(GAP, 50.0)));
+    }
+
+    #[test]
+    fn explicit_stages_with_built_in_names_are_what_the_hooks_record() {
+        let hooks = steps("D0 D1+5 F0 F1+8 B0 B1+16 O0 O1+3 D0");
+        let named = steps("E0:0 E1:0+5 E0:1 E1:1+8 E0:2 E1:2+16 E0:4 E1:4+3 E0:0");
+        let totals = |step: &RankStep, stage| {
+            parts(step).iter().filter(|(s, _)| *s == stage).map(|(_, ms)| ms).sum::<f64>()
+        };
+        for stage in [DATA, BWD, OPT] {
+            assert_eq!(totals(&named[0], stage), totals(&hooks[0], stage));
+        }
+        // Hooks also charge the way from the batch to the model.
+        assert_eq!(totals(&named[0], FWD) + 1.0, totals(&hooks[0], FWD));
+    }
+
+    #[test]
+    fn inside_an_explicit_step_what_no_stage_covers_is_the_residual() {
+        let steps = steps("S0 E0:9 E1:9+5 E0:10+7 E1:10+2 S1+3 S0+4 S1");
+        assert_eq!(
+            parts(&steps[0]),
+            [(OTHER, 1.0), (9, 5.0), (OTHER, 7.0), (10, 2.0), (OTHER, 3.0), (CB, 4.0)]
+        );
+    }
+
+    #[test]
+    fn a_named_stage_leaves_its_surroundings_as_they_are() {
+        let steps = steps("D0 D1 E0:9+2 E1:9+5 B0+3 B1 O0 O1 D0");
+        assert_eq!(parts(&steps[0])[1..4], [(FWD, 2.0), (9, 5.0), (FWD, 3.0)]);
+    }
+
+    #[test]
+    fn a_loss_discards_the_step_it_fell_into_and_no_other() {
+        let mut segmenter = Segmenter::default();
+        let mut steps = Vec::new();
+        let all = marks("D0 D1 B0 B1 O0 O1 D0 D1 B0 B1 O0 O1 D0 D1 B0 B1 O0 O1 D0");
+        for (at, (mark, stage)) in all.iter().enumerate() {
+            if at == 8 {
+                segmenter.lose();
+            }
+            steps.extend(segmenter.push(mark, *stage).map(|step| step.step));
+        }
+        assert_eq!(steps, [0, 2]);
+    }
+
+    #[test]
+    fn marks_of_other_threads_are_not_about_the_loop() {
+        let mut segmenter = Segmenter::default();
+        let mut steps = Vec::new();
+        for (mut mark, stage) in marks("D0 D1 B0 K B1 D0 D1 K O0 O1 D0") {
+            // A prefetching thread's batch, and a collective outside backward.
+            mark.on_loop_thread = !matches!(mark.at.0 / 1_000_000, 4 | 6..=8);
+            steps.extend(segmenter.push(&mark, stage));
+        }
+        let issues = steps[0].segments.iter();
+        let issues = issues.filter(|s| matches!(s.ending, Ending::Issue { .. })).count();
+        assert_eq!(issues, 1);
+        assert_eq!(steps[0].read_ahead, 0);
+    }
+
+    proptest! {
+        /// Whatever the loop does, its time is charged once and whole.
+        #[test]
+        fn segments_tile_the_time_of_the_rank(
+            words in prop::collection::vec(
+                prop::sample::select(vec![
+                    "D0", "D1", "DX", "F0", "F1", "B0", "B1", "O0", "O1", "K", "E0:9", "E1:9",
+                ]),
+                1..200,
+            ),
+        ) {
+            let steps = steps(&words.join(" "));
+            for pair in steps.windows(2) {
+                if pair[0].complete && pair[0].step + 1 == pair[1].step {
+                    let end = pair[0].segments.last().map(|segment| segment.end);
+                    prop_assert_eq!(end, Some(pair[1].start));
+                }
+            }
+            for step in &steps {
+                let ends: Vec<_> = step.segments.iter().map(|segment| segment.end).collect();
+                prop_assert!(ends.is_sorted());
+                prop_assert!(ends.first().is_none_or(|first| *first >= step.start));
+            }
+        }
+    }
+}

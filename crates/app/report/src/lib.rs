@@ -1,0 +1,26 @@
+//! A verdict as one self-contained HTML page: no server, no network, works from `file://`.
+//!
+//! [`html`] is all there is. Everything a reader must not miss (incidents, tables, labels,
+//! notes) is plain HTML; the script only draws the pictures. The page carries the whole
+//! verdict document and the series behind the pictures as JSON, so a program can read it
+//! too. What belongs on the page is decided here, where time went is decided elsewhere.
+//!
+//! # Safety of the page
+//! Stage names and job ids come from user code. They reach the page only through the
+//! escapes of this crate, the script treats them as text, and the page's content security
+//! policy admits nothing but this crate's own script and style, by their hashes.
+
+mod digest;
+mod escape;
+mod incident;
+mod labels;
+mod page;
+mod palette;
+mod picture;
+mod tables;
+mod words;
+
+pub use page::html;
+
+#[cfg(test)]
+mod sample;

@@ -1,0 +1,280 @@
+//! What the script draws: exposed time and lag over the run, small enough for a page.
+
+use model::{Incident, StageId, StageNames, StageSummary};
+use serde::Serialize;
+use verdict::{Column, Series};
+
+use crate::palette::Paint;
+
+/// Cells of one stage's heat map: 512 ranks at the width of a narrow screen, or 256 ranks
+/// at all the columns a series has. Two bytes each on the page.
+const MAX_CELLS: usize = 1 << 18;
+/// Lags below are drawn as none: far below what a clock or a scheduler is good for.
+const LAG_FLOOR_S: f64 = 1e-6;
+/// From the floor to 10,000 s.
+const LAG_DECADES: f64 = 10.0;
+/// Codes above zero: what two digits of [`DIGITS`] can tell apart.
+const LAG_CODES: f64 = 4095.0;
+/// Digits of a lag's code, the lowest first.
+const DIGITS: &[u8; 64] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_";
+
+/// The series of the page.
+///
+/// # Shape
+/// All lists of columns are equally long and in the order the steps were run; `stages` is
+/// in the order of the verdict's stages.
+#[derive(Debug, Serialize)]
+pub(crate) struct Picture {
+    /// First and last step of a column and the analysed steps in it.
+    first_step: Vec<u64>,
+    last_step: Vec<u64>,
+    steps: Vec<u64>,
+    stages: Vec<StagePicture>,
+    /// Ranks of the lags.
+    ranks: Vec<u32>,
+    lag_code: LagCode,
+    /// In the order of the verdict's incidents.
+    incidents: Vec<Option<Span>>,
+}
+
+#[derive(Debug, Serialize)]
+struct StagePicture {
+    /// The class with its colour.
+    paint: &'static str,
+    /// Exposed time of the mean step, column by column.
+    step_advance_us: Vec<u64>,
+    /// Mean lag, rank by rank and column by column, two digits each; none if nobody is ever
+    /// late.
+    lag: Option<String>,
+}
+
+/// How a lag of the mean step is read: code 0 is none, code `n` is
+/// `floor_s * 10^((n - 1) * decades / (codes - 1))`.
+#[derive(Debug, Serialize)]
+struct LagCode {
+    digits: &'static str,
+    floor_s: f64,
+    decades: f64,
+    codes: f64,
+}
+
+/// Columns an incident covers, both ends included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Span {
+    first_column: usize,
+    last_column: usize,
+}
+
+/// Neighbouring columns of the series, drawn as one.
+struct Joined<'a> {
+    columns: &'a [Column],
+    steps: u64,
+}
+
+impl Joined<'_> {
+    fn first_step(&self) -> u64 {
+        self.columns.first().map_or(0, |column| column.first_step)
+    }
+
+    fn last_step(&self) -> u64 {
+        let last = self.columns.last();
+        last.map_or(0, |column| column.first_step + column.steps.saturating_sub(1))
+    }
+
+    /// A sum over the columns, for the mean step.
+    fn mean_s(&self, seconds: impl Fn(&Column) -> Option<f64>) -> f64 {
+        let sum: f64 = self.columns.iter().filter_map(seconds).sum();
+        sum / self.steps.max(1) as f64
+    }
+}
+
+impl Picture {
+    pub(crate) fn new(
+        stages: &[StageSummary],
+        paints: &[Paint],
+        incidents: &[Incident],
+        series: &Series,
+        names: &StageNames,
+    ) -> Self {
+        let cells = series.columns().len() * series.ranks().len();
+        let width = cells.div_ceil(MAX_CELLS).max(1);
+        let columns: Vec<Joined<'_>> = series
+            .columns()
+            .chunks(width)
+            .map(|columns| Joined { columns, steps: columns.iter().map(|c| c.steps).sum() })
+            .collect();
+        let first_step: Vec<u64> = columns.iter().map(Joined::first_step).collect();
+        let last_step: Vec<u64> = columns.iter().map(Joined::last_step).collect();
+        let stages = stages.iter().zip(paints).map(|(stage, paint)| {
+            let id = stage_id(series, names, &stage.name);
+            StagePicture {
+                paint: paint.class(),
+                step_advance_us: columns.iter().map(|c| advance_us(c, id)).collect(),
+                lag: id.and_then(|id| lag(&columns, series.ranks().len(), id)),
+            }
+        });
+        let spans = incidents.iter().map(|incident| {
+            span(&first_step, &last_step, incident.first_step, incident.last_step)
+        });
+        Self {
+            stages: stages.collect(),
+            incidents: spans.collect(),
+            steps: columns.iter().map(|column| column.steps).collect(),
+            ranks: series.ranks().to_vec(),
+            lag_code: LagCode {
+                digits: str::from_utf8(DIGITS).unwrap_or_default(),
+                floor_s: LAG_FLOOR_S,
+                decades: LAG_DECADES,
+                codes: LAG_CODES,
+            },
+            first_step,
+            last_step,
+        }
+    }
+
+    /// Whether there is nothing to draw.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// Ranks of the heat map.
+    pub(crate) fn ranks(&self) -> &[u32] {
+        &self.ranks
+    }
+
+    /// When an incident strikes, as parts of the analysed steps: (begin, end).
+    pub(crate) fn part_of_run(&self, incident: usize) -> Option<(f64, f64)> {
+        let span = self.incidents.get(incident).copied().flatten()?;
+        let until = |column: usize| self.steps[..column].iter().sum::<u64>() as f64;
+        let all = until(self.steps.len()).max(1.0);
+        Some((until(span.first_column) / all, until(span.last_column + 1) / all))
+    }
+}
+
+fn stage_id(series: &Series, names: &StageNames, name: &str) -> Option<StageId> {
+    let mut ids = series.columns().iter().flat_map(|column| column.advance_s.keys());
+    ids.find(|id| names.name(**id) == name).copied()
+}
+
+fn advance_us(column: &Joined<'_>, stage: Option<StageId>) -> u64 {
+    let Some(stage) = stage else { return 0 };
+    whole(column.mean_s(|column| column.advance_s.get(&stage).copied()) * 1e6)
+}
+
+fn lag(columns: &[Joined<'_>], ranks: usize, stage: StageId) -> Option<String> {
+    let mut digits = Vec::with_capacity(2 * columns.len() * ranks);
+    for rank in 0..ranks {
+        for column in columns {
+            let of_rank = |column: &Column| column.lag_s.get(&stage)?.get(rank).copied();
+            let code = lag_code(column.mean_s(of_rank));
+            digits.extend([DIGITS[code % 64], DIGITS[code / 64 % 64]]);
+        }
+    }
+    let late = digits.iter().any(|digit| *digit != DIGITS[0]);
+    late.then(|| String::from_utf8(digits).ok()).flatten()
+}
+
+fn lag_code(lag_s: f64) -> usize {
+    if lag_s < LAG_FLOOR_S {
+        return 0;
+    }
+    let step = (lag_s / LAG_FLOOR_S).log10() * (LAG_CODES - 1.0) / LAG_DECADES;
+    whole((1.0 + step).min(LAG_CODES)) as usize
+}
+
+/// The nearest whole number; what is none becomes zero.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the cast saturates, and what is below zero is meant to become zero"
+)]
+fn whole(value: f64) -> u64 {
+    value.round() as u64
+}
+
+/// Columns between two steps. Steps are counted anew after a restart: what happens in the
+/// last attempt that has the first step is meant.
+fn span(first_step: &[u64], last_step: &[u64], from: u64, to: u64) -> Option<Span> {
+    let mut end = first_step.len();
+    while end > 0 {
+        let restart = (1..end).rev().find(|at| first_step[*at] < first_step[at - 1]);
+        let start = restart.unwrap_or(0);
+        let first = (start..end).find(|column| last_step[*column] >= from);
+        let last = (start..end).rev().find(|column| first_step[*column] <= to);
+        if let Some((first_column, last_column)) = first.zip(last)
+            && first_column <= last_column
+        {
+            return Some(Span { first_column, last_column });
+        }
+        end = start;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+
+    fn decode(code: &LagCode, pair: &[u8]) -> f64 {
+        let digit = |byte: u8| code.digits.bytes().position(|d| d == byte).unwrap();
+        let number = digit(pair[0]) + 64 * digit(pair[1]);
+        if number == 0 {
+            return 0.0;
+        }
+        let decade = (number - 1) as f64 * code.decades / (code.codes - 1.0);
+        code.floor_s * 10f64.powf(decade)
+    }
+
+    #[test]
+    fn lag_and_exposed_time_read_back_as_they_were() {
+        let job = sample::late_in_data(4, 60);
+        let (verdict, series) = (job.verdict(), job.series());
+        let paints = crate::palette::paints(&verdict.stages, job.names());
+        let incidents = &verdict.incidents;
+        let picture =
+            Picture::new(&verdict.stages, &paints, incidents, series, job.names());
+        assert_eq!(picture.steps, vec![1; series.columns().len()]);
+        for (at, column) in series.columns().iter().enumerate() {
+            let stage = &picture.stages[0];
+            let advance_us = stage.step_advance_us[at] as f64;
+            assert!((advance_us - column.advance_s[&StageId::DATA] * 1e6).abs() <= 0.5);
+            for (rank, lag_s) in column.lag_s[&StageId::DATA].iter().enumerate() {
+                let place = 2 * (rank * picture.steps.len() + at);
+                let digits = &stage.lag.as_ref().unwrap().as_bytes()[place..place + 2];
+                let read = decode(&picture.lag_code, digits);
+                assert!((read - lag_s).abs() <= 0.004 * lag_s + LAG_FLOOR_S, "{read} {lag_s}");
+            }
+        }
+    }
+
+    #[test]
+    fn lags_beyond_the_scale_stop_at_its_ends() {
+        assert_eq!(lag_code(0.0), 0);
+        assert_eq!(lag_code(f64::NAN), 0);
+        assert_eq!(lag_code(LAG_FLOOR_S), 1);
+        assert_eq!(lag_code(1e4), 4095);
+        assert_eq!(lag_code(1e9), 4095);
+    }
+
+    #[test]
+    fn an_incident_covers_the_columns_of_its_steps() {
+        let (first, last) = ([10, 20, 30], [19, 29, 35]);
+        let covered = |from, to| {
+            span(&first, &last, from, to).map(|span| (span.first_column, span.last_column))
+        };
+        assert_eq!(covered(10, 35), Some((0, 2)));
+        assert_eq!(covered(25, 29), Some((1, 1)));
+        assert_eq!(covered(36, 40), None);
+    }
+
+    #[test]
+    fn after_a_restart_the_last_attempt_is_meant() {
+        let (first, last) = ([0, 10, 20, 0, 10], [9, 19, 29, 9, 19]);
+        let covered = |from, to| {
+            span(&first, &last, from, to).map(|span| (span.first_column, span.last_column))
+        };
+        assert_eq!(covered(5, 12), Some((3, 4)));
+        assert_eq!(covered(25, 29), Some((2, 2)));
+    }
+}

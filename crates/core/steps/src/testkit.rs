@@ -1,0 +1,50 @@
+//! Marks from a line of text, for tests.
+
+use model::{CollectiveOp, Mark, MarkKind, RankNs, RankStep, StageId};
+
+use crate::{Segmenter, StepCounter};
+
+/// Marks `1 ms` apart; `kind+n` comes `n` ms after the one before. Kinds as in recordings:
+/// `D0 D1 DX F0 F1 B0 B1 O0 O1 S0 S1 K`, `E0:id E1:id` for explicit stages.
+pub(crate) fn marks(text: &str) -> Vec<(Mark, StageId)> {
+    let mut counter = StepCounter::default();
+    let mut now = 0;
+    let mark = |word: &str| {
+        let (word, after_ms) = word.split_once('+').unwrap_or((word, "1"));
+        now += after_ms.parse::<u64>().unwrap() * 1_000_000;
+        let (word, id) = word.split_once(':').unwrap_or((word, "0"));
+        let kind = match word {
+            "D0" => MarkKind::DataBegin,
+            "D1" => MarkKind::DataEnd,
+            "DX" => MarkKind::DataStop,
+            "F0" => MarkKind::ForwardBegin,
+            "F1" => MarkKind::ForwardEnd,
+            "B0" => MarkKind::BackwardBegin,
+            "B1" => MarkKind::BackwardEnd,
+            "O0" => MarkKind::OptimizerBegin,
+            "O1" => MarkKind::OptimizerEnd,
+            "S0" => MarkKind::StepBegin,
+            "S1" => MarkKind::StepEnd,
+            "E0" => MarkKind::StageBegin,
+            "E1" => MarkKind::StageEnd,
+            "K" => MarkKind::CollectiveIssue,
+            other => panic!("unknown word {other}"),
+        };
+        let code = if kind == MarkKind::CollectiveIssue { CollectiveOp::from_name("ALLREDUCE").0 } else { 0 };
+        let step = counter.count(kind);
+        let mark = Mark { at: RankNs(now), step, kind, on_loop_thread: true, code, args: [0; 5] };
+        (mark, StageId(id.parse().unwrap()))
+    };
+    text.split_whitespace().map(mark).collect()
+}
+
+/// The steps those marks make.
+pub(crate) fn steps(text: &str) -> Vec<RankStep> {
+    let mut segmenter = Segmenter::default();
+    let mut steps: Vec<RankStep> = marks(text)
+        .iter()
+        .filter_map(|(mark, stage)| segmenter.push(mark, *stage))
+        .collect();
+    steps.extend(segmenter.finish());
+    steps
+}
