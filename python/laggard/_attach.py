@@ -16,7 +16,7 @@ import zlib
 
 import laggard_autoload
 
-from . import _native
+from . import _events, _native
 from ._native import mark
 
 # Numbers of MarkKind in crates/core/model.
@@ -40,6 +40,8 @@ _ROLE_GROUPS = {
 _watched = weakref.WeakSet()
 _roles = {}
 _notes = []
+_after_activation = []
+_server = None
 _given_up = False
 _forward_events = None
 
@@ -92,6 +94,8 @@ def become_rank(rank=None, world_size=None):
             _native.note(note)
         if _roles:
             _tell_role()
+        for call in _after_activation:
+            call()
     except Exception as error:
         _given_up = True
         print(f"laggard: training goes on unrecorded: {error}", file=sys.stderr)
@@ -108,6 +112,8 @@ def _at_exit():
             group.unregister_pre_hook(_HOOK_ID)
         except Exception:  # not ours, or a PyTorch without hooks
             pass
+    if _server is not None:
+        _server.shutdown()
     _native.close()
 
 
@@ -118,6 +124,28 @@ def summary():
         describes it.
     """
     return json.loads(_native.job_verdict(directory=_directory(), job=_job()))
+
+
+def _events_call(call):
+    """Runs a call of the device channel; a fault switches the channel off."""
+    global _forward_events
+    try:
+        call()
+    except Exception as error:
+        _forward_events = None
+        _note(f"no device times of the forward pass: {error!r}")
+
+
+def _patch_device(torch):
+    global _forward_events
+    if not torch.backends.cuda.is_built():
+        return
+
+    def settle(in_use):
+        global _forward_events
+        _forward_events = _events.ForwardEvents(torch.cuda, _native) if in_use else None
+
+    _forward_events = _events.AwaitDevice(torch.cuda, settle)
 
 
 def _patch_data_loader(torch):
@@ -135,7 +163,7 @@ def _patch_data_loader(torch):
             raise
         mark(DATA_END)
         if _forward_events is not None:
-            _forward_events.begin()
+            _events_call(_forward_events.begin)
         return batch
 
     _BaseDataLoaderIter.__next__ = __next__
@@ -151,7 +179,7 @@ class _EngineProxy:
 
     def run_backward(self, *args, **kwargs):
         if _forward_events is not None:
-            _forward_events.end()
+            _events_call(_forward_events.end)
         mark(BACKWARD_BEGIN)
         try:
             return self._engine.run_backward(*args, **kwargs)
@@ -214,6 +242,12 @@ def _patch_data_parallel(torch):
 def _patch_collectives(torch):
     if not torch.distributed.is_available():
         return
+    if not _has_hooks(torch):
+        _after_activation.append(_serve_flight_recorder)
+        _note(
+            "this PyTorch has no collective hooks (they came with 2.15): when collectives were "
+            "issued is read from its Flight Recorder, every few seconds"
+        )
     c10d = torch.distributed.distributed_c10d
     original = c10d._new_process_group_helper
 
@@ -228,8 +262,8 @@ def _patch_collectives(torch):
 
     c10d._new_process_group_helper = helper
     for group in list(c10d._world.pg_map):
-        ranks = sorted(c10d._world.pg_group_ranks.get(group, ()))
-        _watch(group, ranks)
+        if not _after_activation:
+            _watch(group, sorted(c10d._world.pg_group_ranks.get(group, ())))
 
 
 def _on_group(
@@ -240,16 +274,35 @@ def _on_group(
     ranks = list(global_ranks_in_group) or list(range(group_size))
     if not global_ranks_in_group:
         become_rank(group_rank, group_size)
-    _watch(group, ranks)
+    if not _after_activation:
+        _watch(group, ranks)
     dimension = _ROLE_GROUPS.get(group_desc)
     if dimension is not None:
         _roles[dimension] = group_rank
         _tell_role()
 
 
+def _has_hooks(torch):
+    # LAGGARD_HOOKS=0 takes the way of older versions, to try it.
+    has = hasattr(torch.distributed.ProcessGroup, "register_pre_hook")
+    return has and os.environ.get("LAGGARD_HOOKS") != "0"
+
+
+def _serve_flight_recorder():
+    """Lets the agent read when collectives were issued, without a thread of ours.
+
+    The server is PyTorch's own and needs no interpreter lock to answer.
+    """
+    global _server
+    from torch._C import _distributed_c10d
+
+    ring = _native.ring_path()
+    if ring is not None and _server is None:
+        _server = _distributed_c10d._WorkerServer(f"{ring}.sock")
+
+
 def _watch(group, ranks):
     if not hasattr(group, "register_pre_hook"):
-        _note("this PyTorch has no collective hooks (they came with 2.15)")
         return
     _watched.add(group)
     number = zlib.crc32(",".join(map(str, ranks)).encode())
@@ -277,6 +330,7 @@ def _attach():
         _patch_grad_scaler,
         _patch_data_parallel,
         _patch_collectives,
+        _patch_device,
     ):
         try:
             patch(torch)

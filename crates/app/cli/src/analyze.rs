@@ -9,6 +9,7 @@ use model::{Severity, Verdict};
 
 use crate::output::{print, say};
 use crate::render::{Colour, verdict_text};
+use crate::run::write_report;
 use crate::settings::SettingsArgs;
 
 /// Analyze recordings
@@ -20,6 +21,7 @@ use crate::settings::SettingsArgs;
 Examples:
   laggard analyze recording.json.gz
   laggard analyze --json recordings/ | jq '.verdicts[].incidents[0].text'
+  laggard analyze --report verdict.html recording.json.gz
   laggard analyze --fail-on warning recording.json && echo fine")]
 pub(crate) struct AnalyzeArgs {
     /// Files and folders
@@ -28,6 +30,9 @@ pub(crate) struct AnalyzeArgs {
     /// Print one JSON document instead of text
     #[arg(long)]
     json: bool,
+    /// Write a self-contained HTML report of a single recording
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// Exit with 1 if an incident is at least this severe
     #[arg(long, value_name = "SEVERITY")]
     fail_on: Option<FailOn>,
@@ -55,13 +60,16 @@ impl From<FailOn> for Severity {
 pub(crate) fn analyze(args: AnalyzeArgs) -> Result<ExitCode> {
     let settings = args.settings.load()?;
     let mut verdicts = Vec::new();
+    let mut last = None;
     for path in &args.paths {
         let (files, in_folder) = files_at(path)?;
         for file in files {
             match load(&file, Limits::default()) {
                 Ok(recording) => {
                     let id = file.display().to_string();
-                    verdicts.push(recording.replay(&id, settings.clone()).verdict());
+                    let job = recording.replay(&id, settings.clone());
+                    verdicts.push(job.verdict());
+                    last = args.report.is_some().then_some(job);
                 }
                 Err(error @ FormatError::Unknown { .. }) if in_folder => {
                     say(&format!("laggard: skipped: {error}"));
@@ -74,6 +82,12 @@ pub(crate) fn analyze(args: AnalyzeArgs) -> Result<ExitCode> {
         bail!("no recording found in {}", args.paths[0].display());
     }
     print(&render(&verdicts, args.json)?).context("failed to print the verdict")?;
+    if let (Some(path), Some(job)) = (&args.report, &last) {
+        if verdicts.len() > 1 {
+            bail!("--report takes a single recording, found {}", verdicts.len());
+        }
+        write_report(path, job)?;
+    }
     let worst = verdicts.iter().flat_map(|v| &v.incidents).map(|incident| incident.severity);
     let fails = args.fail_on.is_some_and(|level| worst.max() >= Some(level.into()));
     Ok(ExitCode::from(u8::from(fails)))

@@ -1,13 +1,14 @@
 use std::env;
 use std::ffi::OsString;
-use std::io::stderr;
+use std::fs;
+use std::io::{Write, stderr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use agent::Agent;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use formats::JournalWriter;
 use ring::{RingDirectory, clean_stale};
 use verdict::{Job, Settings};
@@ -173,4 +174,34 @@ fn tell(args: &RunArgs, job: &Job) {
             Err(error) => say(&format!("laggard: cannot write the verdict: {error}")),
         }
     }
+    if let Some(path) = &args.report {
+        match guarded(|| write_report(path, job)) {
+            Some(Ok(())) => say(&format!("laggard: report written to {}", path.display())),
+            Some(Err(error)) => say(&format!("laggard: {error:#}")),
+            None => {}
+        }
+    }
+}
+
+/// Writes the report of a job: whole, or not at all.
+pub(crate) fn write_report(path: &Path, job: &Job) -> Result<()> {
+    let page = report::html(&job.verdict(), job.series(), job.names());
+    let place = || format!("failed to write the report to {}", path.display());
+    // Pipes and devices are written to, never replaced.
+    if fs::metadata(path).is_ok_and(|file| !file.is_file()) {
+        return fs::write(path, page).with_context(place);
+    }
+    // Behind a link stands the file that is meant.
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let mut name = OsString::from(".");
+    name.push(target.file_name().with_context(place)?);
+    name.push(format!(".{}.tmp", std::process::id()));
+    let partial = target.with_file_name(name);
+    let written = fs::File::create_new(&partial)
+        .and_then(|mut file| file.write_all(page.as_bytes()))
+        .and_then(|()| fs::rename(&partial, &target));
+    if written.is_err() {
+        drop(fs::remove_file(&partial));
+    }
+    written.with_context(place)
 }

@@ -25,8 +25,14 @@ const ROUND: [u32; 64] = [
 
 /// First 32 bits of the fractional parts of the square roots of the first 8 primes.
 const START: [u32; 8] = [
-    0x6a09_e667, 0xbb67_ae85, 0x3c6e_f372, 0xa54f_f53a, 0x510e_527f, 0x9b05_688c,
-    0x1f83_d9ab, 0x5be0_cd19,
+    0x6a09_e667,
+    0xbb67_ae85,
+    0x3c6e_f372,
+    0xa54f_f53a,
+    0x510e_527f,
+    0x9b05_688c,
+    0x1f83_d9ab,
+    0x5be0_cd19,
 ];
 
 /// # Source
@@ -62,20 +68,22 @@ fn compress(state: &mut [u32; 8], block: &[u8]) {
             .wrapping_add(schedule[at - 7])
             .wrapping_add(small1);
     }
+    // The standard's a to h.
     let mut turn = *state;
     for (constant, word) in ROUND.iter().zip(schedule) {
-        let [a, b, c, d, e, f, g, h] = turn;
-        let big1 = e.rotate_right(6) ^ e.rotate_right(11) ^ e.rotate_right(25);
-        let choice = e & f ^ !e & g;
-        let first = h
+        let (top, low) = (turn[0], turn[4]);
+        let big1 = low.rotate_right(6) ^ low.rotate_right(11) ^ low.rotate_right(25);
+        let choice = low & turn[5] ^ !low & turn[6];
+        let first = turn[7]
             .wrapping_add(big1)
             .wrapping_add(choice)
             .wrapping_add(*constant)
             .wrapping_add(word);
-        let big0 = a.rotate_right(2) ^ a.rotate_right(13) ^ a.rotate_right(22);
-        let majority = a & b ^ a & c ^ b & c;
-        let second = big0.wrapping_add(majority);
-        turn = [first.wrapping_add(second), a, b, c, d.wrapping_add(first), e, f, g];
+        let big0 = top.rotate_right(2) ^ top.rotate_right(13) ^ top.rotate_right(22);
+        let majority = top & turn[1] ^ top & turn[2] ^ turn[1] & turn[2];
+        turn.rotate_right(1);
+        turn[0] = first.wrapping_add(big0).wrapping_add(majority);
+        turn[4] = turn[4].wrapping_add(first);
     }
     for (word, add) in state.iter_mut().zip(turn) {
         *word = word.wrapping_add(add);
@@ -103,7 +111,7 @@ mod tests {
     use super::*;
 
     fn hex(text: &str) -> String {
-        sha256(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+        sha256(text.as_bytes()).map(|byte| format!("{byte:02x}")).concat()
     }
 
     #[test]

@@ -27,7 +27,9 @@ impl Write for Escaping<'_, '_> {
             '"' => self.0.write_str("&quot;"),
             '\'' => self.0.write_str("&#39;"),
             '\t' | '\n' => self.0.write_char(' '),
-            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => self.0.write_char('\u{fffd}'),
+            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+                self.0.write_char('\u{fffd}')
+            }
             letter if letter.is_control() => self.0.write_char('\u{fffd}'),
             letter => self.0.write_char(letter),
         })
@@ -52,9 +54,11 @@ pub(crate) fn json(value: &impl Serialize) -> String {
     let mut safe = String::with_capacity(json.len());
     for letter in json.chars() {
         match letter {
-            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
-                safe += &format!("\\u{:04x}", u32::from(letter));
-            }
+            '<' => safe += "\\u003c",
+            '>' => safe += "\\u003e",
+            '&' => safe += "\\u0026",
+            '\u{2028}' => safe += "\\u2028",
+            '\u{2029}' => safe += "\\u2029",
             letter => safe.push(letter),
         }
     }

@@ -51,7 +51,8 @@ pub(crate) fn paints(stages: &[StageSummary], names: &StageNames) -> Vec<Paint> 
         .into_iter()
         .map(Paint::Own)
         .filter(|paint| !taken.contains(&Some(*paint)));
-    let mut bare: Vec<usize> = (0..stages.len()).filter(|at| paints[*at].is_none()).collect();
+    let mut bare: Vec<usize> =
+        (0..stages.len()).filter(|at| paints[*at].is_none()).collect();
     bare.sort_by(|a, b| stages[*b].advance_s.total_cmp(&stages[*a].advance_s));
     for at in bare {
         paints[at] = Some(free.next().unwrap_or(Paint::Shared));

@@ -16,7 +16,8 @@ const LAG_DECADES: f64 = 10.0;
 /// Codes above zero: what two digits of [`DIGITS`] can tell apart.
 const LAG_CODES: f64 = 4095.0;
 /// Digits of a lag's code, the lowest first.
-const DIGITS: &[u8; 64] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_";
+const DIGITS: &[u8; 64] =
+    b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_";
 
 /// The series of the page.
 ///
@@ -101,7 +102,10 @@ impl Picture {
         let columns: Vec<Joined<'_>> = series
             .columns()
             .chunks(width)
-            .map(|columns| Joined { columns, steps: columns.iter().map(|c| c.steps).sum() })
+            .map(|columns| Joined {
+                columns,
+                steps: columns.iter().map(|c| c.steps).sum(),
+            })
             .collect();
         let first_step: Vec<u64> = columns.iter().map(Joined::first_step).collect();
         let last_step: Vec<u64> = columns.iter().map(Joined::last_step).collect();
@@ -179,7 +183,7 @@ fn lag_code(lag_s: f64) -> usize {
         return 0;
     }
     let step = (lag_s / LAG_FLOOR_S).log10() * (LAG_CODES - 1.0) / LAG_DECADES;
-    whole((1.0 + step).min(LAG_CODES)) as usize
+    usize::try_from(whole((1.0 + step).clamp(0.0, LAG_CODES))).unwrap_or(0)
 }
 
 /// The nearest whole number; what is none becomes zero.
@@ -243,7 +247,10 @@ mod tests {
                 let place = 2 * (rank * picture.steps.len() + at);
                 let digits = &stage.lag.as_ref().unwrap().as_bytes()[place..place + 2];
                 let read = decode(&picture.lag_code, digits);
-                assert!((read - lag_s).abs() <= 0.004 * lag_s + LAG_FLOOR_S, "{read} {lag_s}");
+                assert!(
+                    (read - lag_s).abs() <= 0.004 * lag_s + LAG_FLOOR_S,
+                    "{read} {lag_s}"
+                );
             }
         }
     }
@@ -261,7 +268,8 @@ mod tests {
     fn an_incident_covers_the_columns_of_its_steps() {
         let (first, last) = ([10, 20, 30], [19, 29, 35]);
         let covered = |from, to| {
-            span(&first, &last, from, to).map(|span| (span.first_column, span.last_column))
+            span(&first, &last, from, to)
+                .map(|span| (span.first_column, span.last_column))
         };
         assert_eq!(covered(10, 35), Some((0, 2)));
         assert_eq!(covered(25, 29), Some((1, 1)));
@@ -272,7 +280,8 @@ mod tests {
     fn after_a_restart_the_last_attempt_is_meant() {
         let (first, last) = ([0, 10, 20, 0, 10], [9, 19, 29, 9, 19]);
         let covered = |from, to| {
-            span(&first, &last, from, to).map(|span| (span.first_column, span.last_column))
+            span(&first, &last, from, to)
+                .map(|span| (span.first_column, span.last_column))
         };
         assert_eq!(covered(5, 12), Some((3, 4)));
         assert_eq!(covered(25, 29), Some((2, 2)));

@@ -17,7 +17,8 @@ fn replay(id: &str, stages: &[&str], ranks: u32, steps: u32, late_s: f64) -> Job
         "unit": "s",
         "matrix": (0..steps).map(of_step).collect::<Vec<_>>(),
     });
-    let recording = load_bytes("sample", recording.to_string().as_bytes(), Limits::default());
+    let recording =
+        load_bytes("sample", recording.to_string().as_bytes(), Limits::default());
     recording.unwrap().replay(id, Settings::default())
 }
 

@@ -93,10 +93,7 @@ mod tests {
     #[test]
     fn durations_read_at_a_glance() {
         let seconds = [412.7, 7.238, 0.1206, 45e-6, 0.0];
-        assert_eq!(
-            seconds.map(duration),
-            ["413 s", "7.24 s", "120.6 ms", "45 µs", "0"]
-        );
+        assert_eq!(seconds.map(duration), ["413 s", "7.24 s", "120.6 ms", "45 µs", "0"]);
     }
 
     #[test]

@@ -13,12 +13,12 @@ pub(crate) const MAGIC: [u8; 8] = *b"LAGGARD\0";
 #[cfg(not(loom))]
 pub(crate) const LAYOUT: u32 = 1;
 #[cfg(not(loom))]
-pub(crate) const NAME_BYTES: usize = 120;
+pub(crate) const NAME_BYTES: usize = 248;
 #[cfg(not(loom))]
 pub(crate) const MAX_NAMES: usize = 128;
 /// Where the slots begin: header and names fit before it.
 #[cfg(not(loom))]
-pub(crate) const SLOTS_AT: usize = 20_480;
+pub(crate) const SLOTS_AT: usize = 36_864;
 
 /// Who writes a ring.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -35,6 +35,8 @@ pub struct RankState {
     pub step: Option<u32>,
     /// Whether its process still runs.
     pub alive: bool,
+    /// Its ring.
+    pub ring: PathBuf,
 }
 
 #[derive(Debug)]
@@ -119,6 +121,7 @@ impl JobReader {
             pid: ring.reader.identity().pid,
             step: ring.reader.step(),
             alive: ring.alive,
+            ring: ring.reader.path().to_owned(),
         })
     }
 

@@ -87,12 +87,12 @@ fn a_lapped_or_late_reader_counts_what_it_lost() {
 fn names_that_find_no_room_are_refused_and_long_ones_cut_at_a_character() {
     let (_root, directory) = directory();
     let writer = RingWriter::create(&directory, &identity(0), 64).unwrap();
-    let long = "ü".repeat(100);
+    let long = "ü".repeat(200);
     assert_eq!(writer.name(NameKind::Role, &long), Some(0));
     let accepted = (0..200).filter(|n| writer.name(NameKind::Stage, &n.to_string()).is_some());
     assert_eq!(accepted.count(), 127);
     let reader = RingReader::open(writer.path()).unwrap();
-    assert_eq!(reader.names_from(0)[0], (NameKind::Role, "ü".repeat(60)));
+    assert_eq!(reader.names_from(0)[0], (NameKind::Role, "ü".repeat(124)));
 }
 
 #[test]

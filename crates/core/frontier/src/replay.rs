@@ -179,14 +179,22 @@ pub fn synchronising_stages(window: &Window) -> Vec<StageId> {
     notable.map(|(stage, _)| stage).collect()
 }
 
-/// Marks the synchronisations of a window in which no collective was recorded: before the
-/// stages of [`synchronising_stages`], before the backward pass if there are none.
+/// Marks where ranks synchronise in the blocks of a window that have no recorded collective.
+///
+/// They do in the stages that hold collectives in other blocks; if there are none, in the
+/// [`synchronising_stages`], or in the backward pass if ranks never get apart.
 pub fn assume_synchronisation(window: &mut Window) {
-    let mut stages = synchronising_stages(window);
+    let is_recorded = |block: &Block| block.boundaries.iter().any(|b| b.sync != Sync::None);
+    let recorded = window.blocks.iter().flat_map(|block| block.boundaries.iter());
+    let recorded = recorded.filter(|boundary| boundary.sync != Sync::None);
+    let mut stages: Vec<StageId> = recorded.map(|boundary| boundary.stage).collect();
+    if stages.is_empty() {
+        stages = synchronising_stages(window);
+    }
     if stages.is_empty() {
         stages.push(StageId::BACKWARD);
     }
-    for block in &mut window.blocks {
+    for block in window.blocks.iter_mut().filter(|block| !is_recorded(block)) {
         let mut boundaries = block.boundaries.to_vec();
         for at in 1..boundaries.len() {
             if stages.contains(&boundaries[at].stage) {

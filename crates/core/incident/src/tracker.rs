@@ -98,6 +98,15 @@ impl Tracker {
             track.quiet_s += found.exposed_s;
             track.quiet_windows += 1;
         }
+        // Where a rank was named before, its stage is not asked about again.
+        faults.retain(|fault| {
+            fault.kind != FaultKind::UnknownRank
+                || !self.tracks.iter().any(|track| {
+                    track.spoken
+                        && track.fault.kind == FaultKind::LateRanks
+                        && track.fault.stage == fault.stage
+                })
+        });
         let shown: Vec<u64> =
             faults.into_iter().map(|fault| self.follow(fault, window, found)).collect();
         self.forget();

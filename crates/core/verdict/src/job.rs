@@ -224,10 +224,12 @@ impl Job {
     }
 
     fn analyse(&mut self, mut window: Window) {
-        let issues = window.blocks.iter().flat_map(|block| block.boundaries.iter());
-        if window.ranks.len() > 1 && !issues.into_iter().any(|b| b.sync != Sync::None) {
+        if window.ranks.len() > 1 {
+            let mut boundaries = window.blocks.iter().flat_map(|b| b.boundaries.iter());
+            if boundaries.all(|boundary| boundary.sync == Sync::None) {
+                *self.notes.entry(Note::ArrivalsUnknown).or_default() += 1;
+            }
             assume_synchronisation(&mut window);
-            *self.notes.entry(Note::ArrivalsUnknown).or_default() += 1;
         }
         let found = analyse(&window, &self.settings.frontier, &self.baseline);
         self.cut = Some(window.cut);
@@ -345,6 +347,7 @@ impl Job {
                 Note::RankLeft(rank, step) => format!(
                     "rank {rank} ended in step {step}; the others went on to step {last_step}"
                 ),
+                Note::ArrivalsUnknown if count * 2 < self.windows.len() as u64 => continue,
                 Note::MissingRank(rank) => {
                     format!("rank {rank} delivered nothing in {count} steps")
                 }

@@ -5,6 +5,8 @@ use model::Input;
 use ring::{JobReader, RankState, RingDirectory};
 use verdict::{Job, Settings};
 
+use crate::flight::FlightFeed;
+
 /// How often new rings and dead processes are looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
@@ -14,6 +16,7 @@ pub struct Agent {
     reader: JobReader,
     job: Job,
     journal: Option<JournalWriter>,
+    flight: FlightFeed,
     looked: Option<Instant>,
 }
 
@@ -21,7 +24,8 @@ impl Agent {
     /// An agent for the job whose rings stand in `directory`.
     pub fn new(directory: RingDirectory, id: &str, settings: Settings) -> Self {
         let job = Job::new(id, "run", settings);
-        Self { reader: JobReader::new(directory), job, journal: None, looked: None }
+        let (reader, flight) = (JobReader::new(directory), FlightFeed::default());
+        Self { reader, job, journal: None, flight, looked: None }
     }
 
     /// Records what the analysis is told.
@@ -34,21 +38,23 @@ impl Agent {
         if self.looked.is_none_or(|looked| now.duration_since(looked) >= LOOK_EVERY) {
             self.looked = Some(now);
             self.read(JobReader::look);
+            for rank in self.reader.ranks().filter(|rank| rank.step.is_some()) {
+                self.flight.look_at(rank.rank, &rank.ring);
+            }
         }
         self.read(JobReader::drain);
+        self.read_flight(FlightFeed::poll);
         self.job.take_lines()
     }
 
     fn read(&mut self, how: impl FnOnce(&mut JobReader, &mut dyn FnMut(Input))) {
-        let Self { reader, job, journal, .. } = self;
-        how(reader, &mut |input| {
-            if let Some(Err(error)) = journal.as_mut().map(|journal| journal.write(&input)) {
-                // A full disk ends the recording, not the watching.
-                *journal = None;
-                job.take(Input::Note { text: format!("the recording ends early: {error}") });
-            }
-            job.take(input);
-        });
+        let Self { reader, job, journal, flight, .. } = self;
+        how(reader, &mut |input| flight.pass(input, &mut |input| keep(journal, job, input)));
+    }
+
+    fn read_flight(&mut self, how: impl FnOnce(&mut FlightFeed, &mut dyn FnMut(Input))) {
+        let Self { job, journal, flight, .. } = self;
+        how(flight, &mut |input| keep(journal, job, input));
     }
 
     /// Each process that has a ring.
@@ -60,6 +66,7 @@ impl Agent {
     pub fn finish(mut self) -> Job {
         self.read(JobReader::look);
         self.read(JobReader::drain);
+        self.read_flight(FlightFeed::release_all);
         let faults = self.reader.faults();
         if faults > 0 {
             let text = format!("the probes counted {faults} faults of their own");
@@ -71,4 +78,13 @@ impl Agent {
         self.job.finish();
         self.job
     }
+}
+
+/// Records an input and takes it. A full disk ends the recording, not the watching.
+fn keep(journal: &mut Option<JournalWriter>, job: &mut Job, input: Input) {
+    if let Some(Err(error)) = journal.as_mut().map(|journal| journal.write(&input)) {
+        *journal = None;
+        job.take(Input::Note { text: format!("the recording ends early: {error}") });
+    }
+    job.take(input);
 }

@@ -1,8 +1,9 @@
 //! Watches the rings of one host.
 //!
-//! An [`Agent`] is polled by whoever hosts it; it starts no thread and never blocks. Its
-//! absence, or its death, costs the job nothing but records.
+//! An [`Agent`] is polled by whoever hosts it and never blocks. Its absence, or its death,
+//! costs the job nothing but records.
 
 mod agent;
+mod flight;
 
 pub use agent::Agent;

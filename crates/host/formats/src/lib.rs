@@ -5,6 +5,7 @@
 
 mod error;
 mod events;
+mod flight_recorder;
 mod journal;
 mod matrix;
 mod open;
@@ -12,6 +13,7 @@ mod recording;
 
 pub use error::FormatError;
 pub use events::MarkEvents;
+pub use flight_recorder::{RecordedCollective, recorded_collectives};
 pub use journal::{Journal, JournalWriter};
 pub use matrix::StageMatrix;
 pub use open::Limits;

@@ -1,0 +1,295 @@
+//! The page put together.
+
+use model::{Severity, StageNames, Verdict};
+use verdict::Series;
+
+use crate::digest::csp_source;
+use crate::escape::{Text, json};
+use crate::incident::card;
+use crate::palette::{Paint, paints};
+use crate::picture::Picture;
+use crate::{labels, tables, words};
+
+const SHELL: &str = include_str!("page.html");
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+
+/// Renders a verdict as one self-contained HTML page.
+///
+/// The page loads nothing from anywhere and reads without its script; only the pictures
+/// need it. `series` and `names` are those of the job the verdict is about.
+///
+/// # Properties
+/// Nothing in the verdict, whatever its stages and job are called, becomes markup or code.
+/// The same arguments give the same page, byte for byte.
+pub fn html(verdict: &Verdict, series: &Series, names: &StageNames) -> String {
+    let paints = paints(&verdict.stages, names);
+    let picture =
+        Picture::new(&verdict.stages, &paints, &verdict.incidents, series, names);
+    fill(SHELL, |place| match place {
+        "policy" => policy(),
+        "style" => STYLE.to_owned(),
+        "script" => SCRIPT.to_owned(),
+        "job" => Text(&verdict.job.id).to_string(),
+        "state" => state(verdict).0.to_owned(),
+        "headline" => state(verdict).1,
+        "facts" => facts(verdict),
+        "incidents" => incidents(verdict, &picture, names),
+        "notes" => notes(verdict),
+        "pictures" => pictures(verdict, &picture, &paints),
+        "tables" => evidence_tables(verdict, &paints, names),
+        "schema" => Text(&verdict.schema).to_string(),
+        "verdict" => json(verdict),
+        "series" => json(&picture),
+        // A place nobody fills; a test keeps the shell free of them.
+        _ => String::new(),
+    })
+}
+
+/// Puts content into the `{{places}}` of a template. Content is not searched for places.
+fn fill(template: &str, content: impl Fn(&str) -> String) -> String {
+    let mut page = String::new();
+    let mut rest = template;
+    while let Some((before, (place, after))) = rest
+        .split_once("{{")
+        .and_then(|(before, after)| Some((before, after.split_once("}}")?)))
+    {
+        page += before;
+        page += &content(place);
+        rest = after;
+    }
+    page + rest
+}
+
+fn policy() -> String {
+    format!(
+        "default-src 'none'; style-src {}; script-src {}; base-uri 'none'; form-action 'none'",
+        csp_source(STYLE),
+        csp_source(SCRIPT)
+    )
+}
+
+/// The state of the job: a class for its colour, and a sentence.
+fn state(verdict: &Verdict) -> (&'static str, String) {
+    let incidents = &verdict.incidents;
+    let Some(worst) = incidents.iter().map(|incident| incident.severity).max() else {
+        return if verdict.job.analysed_steps == 0 {
+            ("unknown", "No verdict: too little was seen".to_owned())
+        } else {
+            ("healthy", "Healthy: no rank and no stage stands out".to_owned())
+        };
+    };
+    let open = incidents.iter().filter(|incident| incident.open).count();
+    let number = words::count(incidents.len() as u64, "incident");
+    let holds = match (worst, incidents.len()) {
+        (Severity::Info, 1) => " is worth knowing of",
+        (Severity::Info, _) => " are worth knowing of",
+        (_, 1) => " holds the job back",
+        (_, _) => " hold the job back",
+    };
+    let text = match open {
+        0 => format!("{number}, over by the end"),
+        all if all == incidents.len() => format!("{number}{holds}"),
+        some => format!("{number}, {some} still open"),
+    };
+    (words::severity(worst), text)
+}
+
+fn facts(verdict: &Verdict) -> String {
+    let job = &verdict.job;
+    let fact = |name: &str, value: &str, more: &str| {
+        let more = if more.is_empty() {
+            String::new()
+        } else {
+            format!(" <small>{more}</small>")
+        };
+        format!("<div><dt>{name}</dt><dd>{}{more}</dd></div>", Text(value))
+    };
+    let analysed = format!("{} analysed", job.analysed_steps);
+    let mut text = fact("Ranks", &job.ranks.to_string(), "");
+    text += &fact("Steps", &job.steps.to_string(), &analysed);
+    text += &fact("Exposed time", &words::duration(job.exposed_s), "");
+    if job.analysed_steps > 0 {
+        let mean_s = job.exposed_s / job.analysed_steps as f64;
+        text += &fact("Mean step", &words::duration(mean_s), "");
+    }
+    text += &fact("Steps cut at", &job.cut, "");
+    text += &fact("Source", &job.source, "");
+    if job.lost_records > 0 {
+        text += &fact("Records lost", &job.lost_records.to_string(), "");
+    }
+    text
+}
+
+fn incidents(verdict: &Verdict, picture: &Picture, names: &StageNames) -> String {
+    let cards = verdict
+        .incidents
+        .iter()
+        .enumerate()
+        .map(|(at, incident)| card(incident, at + 1, picture.part_of_run(at), names));
+    cards.collect()
+}
+
+fn notes(verdict: &Verdict) -> String {
+    if verdict.notes.is_empty() {
+        return String::new();
+    }
+    let item = |note: &String| format!("<li>{}</li>", Text(note));
+    let items: String = verdict.notes.iter().map(item).collect();
+    format!(
+        r#"<aside class="notes"><h2>What could not be seen</h2><ul>{items}</ul></aside>"#
+    )
+}
+
+/// Places the script draws into.
+fn pictures(verdict: &Verdict, picture: &Picture, paints: &[Paint]) -> String {
+    if picture.is_empty() {
+        return String::new();
+    }
+    let legend = tables::legend(verdict, paints);
+    let time = format!(
+        r#"<section class="panel" id="time">
+<header><h2>Exposed time of a step</h2><p class="modes" hidden><label><input type="radio" name="mode" value="seconds" checked><span>seconds</span></label><label><input type="radio" name="mode" value="share"><span>share</span></label></p></header>
+<p class="caption">The height is how long the job took for a step; each colour is the part charged to a stage.</p>
+<div class="plot" tabindex="0" role="img" aria-label="Exposed time of a step by stage, over the run"></div>
+<ul class="legend">{legend}</ul>
+</section>
+"#
+    );
+    if picture.ranks().len() < 2 {
+        return time;
+    }
+    let beyond = if verdict.job.ranks > picture.ranks().len() {
+        format!(
+            " Of {} ranks, the first {} are drawn.",
+            verdict.job.ranks,
+            picture.ranks().len()
+        )
+    } else {
+        String::new()
+    };
+    time + &format!(
+        r#"<section class="panel" id="lag">
+<header><h2>Who is late, and when</h2><p class="choice" hidden><label>at the end of <select></select></label></p></header>
+<p class="caption">How much later than the median rank each rank reaches the end of the stage; lateness it brings along from earlier stages of the step counts.{beyond}</p>
+<div class="plot" tabindex="0" role="img" aria-label="Lag of each rank over the run"></div>
+<p class="scale" hidden><span></span><canvas height="1" width="256"></canvas><span></span></p>
+</section>
+"#
+    )
+}
+
+fn evidence_tables(verdict: &Verdict, paints: &[Paint], names: &StageNames) -> String {
+    if verdict.stages.is_empty() {
+        return String::new();
+    }
+    let stages = tables::stage_rows(verdict, paints, names);
+    let (summary, windows) = tables::windows(verdict, paints);
+    let meanings = labels::explained(verdict);
+    format!(
+        r#"<section class="panel" id="stages"><header><h2>Stages</h2></header>
+<div class="scroll"><table><thead><tr><th>stage</th><th class="n">exposed</th><th class="n">share</th><th></th><th class="n">gain</th><th>last to arrive</th></tr></thead><tbody>{stages}</tbody></table></div>
+<p class="caption">Exposed: time of the job charged to the stage. Gain: the share of exposed time that would vanish with the stage at its baseline and every wait left in place. Last to arrive: ranks that reached the end of the stage last in most steps.</p></section>
+<section class="panel" id="windows"><details open><summary><h2>Windows</h2> <small>{summary}</small></summary>
+<div class="scroll tall"><table><thead><tr><th>steps</th><th class="n">mean step</th><th>shares</th><th>candidates</th><th>labels</th><th>weakened because</th></tr></thead><tbody>{windows}</tbody></table></div></details></section>
+<section class="panel" id="labels"><header><h2>What the labels mean</h2></header><dl class="meanings">{meanings}</dl></section>
+"#
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+
+    fn page(job: &verdict::Job) -> String {
+        html(&job.verdict(), job.series(), job.names())
+    }
+
+    fn block<'a>(page: &'a str, id: &str) -> &'a str {
+        let begin = format!(r#"<script type="application/json" id="{id}">"#);
+        let (_, rest) = page.split_once(&begin).unwrap();
+        rest.split_once("</script>").unwrap().0
+    }
+
+    #[test]
+    fn an_incident_can_be_read_without_the_script() {
+        let job = sample::late_in_data(4, 120);
+        let page = page(&job);
+        let verdict = job.verdict();
+        let headline = verdict.incidents[0].text.split("; ").next().unwrap();
+        let visible = page.split("<script").next().unwrap();
+        assert!(visible.contains(headline), "{visible}");
+        assert!(visible.contains("1 incident holds the job back"));
+    }
+
+    #[test]
+    fn a_healthy_job_is_told_so_in_one_line_and_has_no_card() {
+        let page = page(&sample::healthy());
+        assert!(page.contains("Healthy: no rank and no stage stands out"));
+        assert!(!page.contains("<article"));
+    }
+
+    #[test]
+    fn a_job_of_which_nothing_was_seen_still_has_a_page() {
+        let job = verdict::Job::new("empty", "run", verdict::Settings::default());
+        let page = page(&job);
+        assert!(page.contains("No verdict: too little was seen"));
+        assert!(!page.contains(r#"class="plot""#));
+    }
+
+    #[test]
+    fn the_verdict_reads_back_from_the_page() {
+        let job = sample::late_in_data(4, 120);
+        let read: Verdict = serde_json::from_str(block(&page(&job), "verdict")).unwrap();
+        assert_eq!(read, job.verdict());
+    }
+
+    #[test]
+    fn names_from_user_code_stay_names() {
+        let name = r#"</script><script>alert(1)</script><img src=x onerror=alert(1)> {{script}} "'`"#;
+        let job = sample::hostile(name);
+        let page = page(&job);
+        assert_eq!(
+            page.matches("<script").count(),
+            3,
+            "the page's own and two data blocks"
+        );
+        assert!(!page.contains("<img"));
+        assert_eq!(page.matches(SCRIPT).count(), 1);
+        let read: Verdict = serde_json::from_str(block(&page, "verdict")).unwrap();
+        assert_eq!(read.job.id, name);
+        assert_eq!(read.stages.iter().filter(|stage| stage.name == name).count(), 1);
+    }
+
+    #[test]
+    fn every_place_of_the_shell_is_filled() {
+        let places =
+            SHELL.split("{{").skip(1).map(|rest| rest.split_once("}}").unwrap().0);
+        let job = sample::late_in_data(4, 120);
+        let page = page(&job);
+        for place in places {
+            assert!(!page.contains(&format!("{{{{{place}}}}}")), "{place}");
+        }
+        assert!(page.contains(&csp_source(SCRIPT)));
+    }
+
+    #[test]
+    fn the_page_asks_for_nothing_from_elsewhere() {
+        for asset in [SHELL, STYLE, SCRIPT] {
+            let without_names = asset.replace("http://www.w3.org/2000/svg", "");
+            assert!(
+                !without_names.contains("//"),
+                "an address or a comment that looks like one"
+            );
+            assert!(
+                !without_names.contains("@import") && !without_names.contains("url(")
+            );
+        }
+    }
+
+    #[test]
+    fn the_shell_is_light() {
+        assert!(SHELL.len() + STYLE.len() + SCRIPT.len() < 40_000);
+    }
+}

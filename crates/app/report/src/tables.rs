@@ -1,0 +1,243 @@
+//! Stages and windows as tables.
+
+use model::{Label, StageNames, Verdict, WindowSummary, fold_ranks};
+
+use crate::escape::Text;
+use crate::incident::plain_name;
+use crate::labels;
+use crate::palette::Paint;
+use crate::words;
+
+/// Rows of the table of windows; a page should open at once.
+const MAX_ROWS: usize = 1000;
+
+/// Rows of the stage table, in schema order.
+pub(crate) fn stage_rows(
+    verdict: &Verdict,
+    paints: &[Paint],
+    names: &StageNames,
+) -> String {
+    let rows = verdict.stages.iter().zip(paints).map(|(stage, paint)| {
+        let plain = plain_name(&stage.name, names);
+        let plain = plain.map_or(String::new(), |plain| format!(" <small>{plain}</small>"));
+        let last = words::ranks(&stage.lead_ranks);
+        let last = last.unwrap_or("<span class=\"quiet\">in turns</span>".to_owned());
+        format!(
+            r#"<tr><th scope="row">{}<code>{}</code>{plain}</th><td class="n">{}</td><td class="n">{}</td><td class="wide">{}</td><td class="n">{}</td><td>{last}</td></tr>"#,
+            swatch(*paint),
+            Text(&stage.name),
+            words::duration(stage.advance_s),
+            words::percent(stage.share),
+            bar(&[(*paint, stage.share)]),
+            words::percent(stage.gain),
+        )
+    });
+    rows.collect()
+}
+
+/// Entries of the picture's legend: every stage with its total.
+pub(crate) fn legend(verdict: &Verdict, paints: &[Paint]) -> String {
+    let entry = |paint: Paint, name: &str, seconds: f64, share: f64| {
+        format!(
+            r#"<li data-paint="{}">{}<span>{name}</span> <b>{}</b> <i>{}</i></li>"#,
+            paint.class(),
+            swatch(paint),
+            words::duration(seconds),
+            words::percent(share)
+        )
+    };
+    let stages = verdict.stages.iter().zip(paints);
+    let own = stages.clone().filter(|(_, paint)| **paint != Paint::Shared);
+    let mut entries: String = own
+        .map(|(stage, paint)| {
+            entry(*paint, &Text(&stage.name).to_string(), stage.advance_s, stage.share)
+        })
+        .collect();
+    let shared: Vec<_> = stages.filter(|(_, paint)| **paint == Paint::Shared).collect();
+    if !shared.is_empty() {
+        let seconds = shared.iter().map(|(stage, _)| stage.advance_s).sum();
+        let share = shared.iter().map(|(stage, _)| stage.share).sum();
+        let name = words::count(shared.len() as u64, "further stage");
+        entries += &entry(Paint::Shared, &name, seconds, share);
+    }
+    entries
+}
+
+fn swatch(paint: Paint) -> String {
+    format!(
+        r#"<svg class="swatch" viewBox="0 0 1 1" aria-hidden="true"><rect class="{}" width="1" height="1"/></svg>"#,
+        paint.class()
+    )
+}
+
+/// Shares side by side.
+fn bar(shares: &[(Paint, f64)]) -> String {
+    let mut begin = 0.0;
+    let mut parts = Vec::new();
+    for (paint, share) in shares {
+        let width = (share * 100.0).clamp(0.0, 100.0);
+        if width >= 0.05 {
+            let class = paint.class();
+            parts.push(format!(
+                r#"<rect class="{class}" x="{begin:.1}" width="{width:.1}" height="6"/>"#
+            ));
+        }
+        begin += width;
+    }
+    format!(
+        r#"<svg class="meter" viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true"><rect class="track" width="100" height="6"/>{}</svg>"#,
+        parts.concat()
+    )
+}
+
+/// Neighbouring windows of which the same is to be said.
+struct Alike<'a>(Vec<&'a WindowSummary>);
+
+impl Alike<'_> {
+    fn holds(&self, window: &WindowSummary) -> bool {
+        self.0.last().is_some_and(|last| {
+            window.first_step >= last.first_step
+                && window.labels == last.labels
+                && window.candidates == last.candidates
+                && window.co_critical_stages == last.co_critical_stages
+                && window.downgrades == last.downgrades
+                && window.missing_ranks == last.missing_ranks
+        })
+    }
+
+    /// A mean over the windows by their steps.
+    fn mean(&self, value: impl Fn(&WindowSummary) -> f64) -> f64 {
+        let steps: u64 = self.0.iter().map(|window| window.steps).sum();
+        let sum: f64 =
+            self.0.iter().map(|window| value(window) * window.steps as f64).sum();
+        sum / steps.max(1) as f64
+    }
+
+    fn row(&self, paints: &[Paint]) -> String {
+        let [first, ..] = self.0.as_slice() else { return String::new() };
+        let last = self.0.last().unwrap_or(first);
+        let steps = words::steps(
+            first.first_step,
+            last.first_step + last.steps.saturating_sub(1),
+        );
+        let windows = match self.0.len() {
+            1 => String::new(),
+            several => format!(" <small>{several} windows</small>"),
+        };
+        let shares: Vec<(Paint, f64)> = paints
+            .iter()
+            .enumerate()
+            .map(|(at, paint)| {
+                (*paint, self.mean(|w| w.shares.get(at).copied().unwrap_or(0.0)))
+            })
+            .collect();
+        let chips: String = first.labels.iter().map(|label| chip(*label)).collect();
+        format!(
+            r#"<tr><th scope="row">{steps}{windows}</th><td class="n">{}</td><td class="wide">{}</td><td>{}</td><td>{chips}</td><td>{}</td></tr>"#,
+            words::duration(self.mean(|window| window.step_s)),
+            bar(&shares),
+            stages(first),
+            weakened(first),
+        )
+    }
+}
+
+fn chip(label: Label) -> String {
+    let class = match label {
+        label if label.is_strong() => "chip strong",
+        Label::TelemetryLimited
+        | Label::RoleAwareNeeded
+        | Label::GradientAccumulationAmbiguous
+        | Label::CoCritical => "chip weak",
+        _ => "chip",
+    };
+    format!(r##"<a class="{class}" href="#{}">{label}</a>"##, labels::anchor(label))
+}
+
+fn stages(window: &WindowSummary) -> String {
+    let codes = |names: &[String]| {
+        let codes = names.iter().map(|name| format!("<code>{}</code>", Text(name)));
+        codes.collect::<Vec<_>>().join(", ")
+    };
+    let candidates = codes(&window.candidates);
+    let tied = &window.co_critical_stages;
+    if tied.is_empty() || *tied == window.candidates {
+        return candidates;
+    }
+    format!("{candidates} <small>not told apart: {}</small>", codes(tied))
+}
+
+fn weakened(window: &WindowSummary) -> String {
+    let mut reasons: Vec<String> =
+        window.downgrades.iter().map(|reason| Text(reason).to_string()).collect();
+    if !window.missing_ranks.is_empty() {
+        reasons.push(format!("missing: rank {}", fold_ranks(&window.missing_ranks)));
+    }
+    if reasons.is_empty() { "-".to_owned() } else { reasons.join("; ") }
+}
+
+/// The windows, neighbours of which the same is to be said in one row: (summary, rows).
+pub(crate) fn windows(verdict: &Verdict, paints: &[Paint]) -> (String, String) {
+    let mut groups: Vec<Alike<'_>> = Vec::new();
+    for window in &verdict.windows {
+        match groups.last_mut() {
+            Some(group) if group.holds(window) => group.0.push(window),
+            _ => groups.push(Alike(vec![window])),
+        }
+    }
+    let all = words::count(verdict.windows.len() as u64, "window");
+    let joined = if groups.len() < verdict.windows.len() {
+        format!(", neighbours alike in one row: {}", groups.len())
+    } else {
+        String::new()
+    };
+    let left_out = groups.len().saturating_sub(MAX_ROWS);
+    let cut = if left_out > 0 {
+        format!(", the last {MAX_ROWS} rows shown")
+    } else {
+        String::new()
+    };
+    let rows = groups[left_out..].iter().map(|group| group.row(paints)).collect();
+    (format!("{all}{joined}{cut}"), rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::palette::paints;
+    use crate::sample;
+
+    #[test]
+    fn the_stage_table_says_where_the_time_went() {
+        let job = sample::late_in_data(4, 120);
+        let verdict = job.verdict();
+        let rows =
+            stage_rows(&verdict, &paints(&verdict.stages, job.names()), job.names());
+        assert_eq!(rows.matches("<tr>").count(), verdict.stages.len());
+        assert!(rows.contains(&words::duration(verdict.stages[0].advance_s)), "{rows}");
+    }
+
+    #[test]
+    fn windows_that_say_the_same_share_a_row() {
+        let mut verdict = sample::healthy().verdict();
+        let window = verdict.windows[0].clone();
+        let other = WindowSummary { missing_ranks: vec![2], ..window.clone() };
+        verdict.windows = vec![
+            window.clone(),
+            WindowSummary { first_step: window.first_step + window.steps, ..window },
+            other,
+        ];
+        let (summary, rows) = windows(&verdict, &[Paint::Residual]);
+        assert_eq!(summary, "3 windows, neighbours alike in one row: 2");
+        assert_eq!(rows.matches("<tr>").count(), 2);
+        assert!(rows.contains("missing: rank 2"), "{rows}");
+    }
+
+    #[test]
+    fn stages_without_a_colour_of_their_own_share_a_line_of_the_legend() {
+        let job = sample::healthy();
+        let text = legend(&job.verdict(), &[Paint::Own(0), Paint::Shared, Paint::Shared]);
+        assert_eq!(text.matches("<li").count(), 2);
+        assert!(text.contains("2 further stages"), "{text}");
+    }
+}
