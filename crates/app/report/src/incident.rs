@@ -92,12 +92,13 @@ fn facts(
     let who = words::ranks(&subject.ranks).unwrap_or("no rank in particular".to_owned());
     let mut facts = fact("Who", &format!("{}{hosts}", Text(who)));
     facts += &fact("Where", &place(incident, names));
-    let lasting = match (incident.open, incident.first_step == incident.last_step) {
-        (true, _) => format!("since step {}, still going on", incident.first_step),
-        (false, _) => words::steps(incident.first_step, incident.last_step),
+    let pace = words::pace(incident.pace);
+    let (when, pace) = if incident.open {
+        (format!("since step {}", incident.first_step), format!("still going on, {pace}"))
+    } else {
+        (words::steps(incident.first_step, incident.last_step), pace)
     };
-    let pace = small(&words::pace(incident.pace));
-    facts += &fact("When", &format!("{lasting}{pace}{}", strip(part_of_run)));
+    facts += &fact("When", &format!("{when}{}{}", small(&pace), strip(part_of_run)));
     let cost = if incident.cost_s > 0.0 {
         format!(
             "{} of exposed time{}",

@@ -5,6 +5,8 @@ use model::{Block, Boundary, StageId, Sync, Window};
 /// Time, in seconds, by which a rank may seem to leave a synchronisation before its last
 /// rank arrived: the steps of different ranks do not start at exactly the same instant.
 const START_SKEW_S: f64 = 2e-3;
+/// The same as a share of the wait: the longer the wait, the surer it is one.
+const START_SKEW_SHARE: f64 = 0.1;
 
 /// One step taken apart into own work and waits, so that it can be run again with some of
 /// the work changed.
@@ -64,7 +66,8 @@ impl<'block> Replay<'block> {
                 let start = if boundary == 0 { 0.0 } else { prefixes[cell - ranks] };
                 if let Some(met) = pending {
                     let arrival = arrivals[met][&replay.group(met, rank)];
-                    if end >= arrival - START_SKEW_S {
+                    let skew_s = START_SKEW_S.max(START_SKEW_SHARE * (arrival - start));
+                    if end >= arrival - skew_s {
                         let early_s = (arrival - end).max(0.0);
                         let wait = (arrival - early_s - start).max(0.0);
                         replay.own_s[cell] = (row[cell] - wait).max(0.0);

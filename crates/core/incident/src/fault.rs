@@ -16,6 +16,9 @@ const CANDIDATE_SHARE: f64 = 0.02;
 const SAME_STEPS_SHARE: f64 = 0.5;
 /// Lateness, relative to the worst rank's, from which ranks share a fault.
 const SAME_LATENESS_SHARE: f64 = 0.3;
+/// How much larger the next strike must be, when they are sorted by size, for it to belong to
+/// another fault.
+pub(crate) const OTHER_SIZE_RATIO: f64 = 2.5;
 /// Share of a stage's lateness that must lie outside the worst ranks, and share of steps
 /// struck, from which the fault is said to rotate.
 const ROTATING_OUTSIDE_SHARE: f64 = 0.4;
@@ -167,13 +170,43 @@ fn stage_candidates(lateness: &Lateness<'_>, slot: usize, ranks: usize) -> Vec<C
             }];
         }
         left = left.difference(&columns).copied().collect();
-        let rows = columns.iter().flat_map(|rank| rows_of[*rank].iter().copied()).collect();
-        found.push(Candidate { slot, columns, rotating: false, rows, late_s: group_s });
-        if found.len() == MAX_FAULTS_PER_STAGE {
+        let rows: BTreeSet<usize> =
+            columns.iter().flat_map(|rank| rows_of[*rank].iter().copied()).collect();
+        found.extend(by_size(lateness, slot, &columns, rows));
+        if found.len() >= MAX_FAULTS_PER_STAGE {
             break;
         }
     }
     found
+}
+
+/// Tells a few large strikes from many small ones: a stall of seconds on a rank that is also
+/// a little slow in every step is another fault with another pace.
+fn by_size(
+    lateness: &Lateness<'_>,
+    slot: usize,
+    columns: &BTreeSet<usize>,
+    rows: BTreeSet<usize>,
+) -> Vec<Candidate> {
+    let late_s = |row: usize| {
+        columns.iter().map(|rank| lateness.late_s(row, slot, *rank)).fold(0.0, f64::max)
+    };
+    let mut sorted: Vec<usize> = rows.into_iter().collect();
+    sorted.sort_by(|a, b| late_s(*b).total_cmp(&late_s(*a)));
+    let mut groups = Vec::new();
+    while !sorted.is_empty() {
+        let gap = sorted
+            .windows(2)
+            .position(|pair| late_s(pair[0]) > OTHER_SIZE_RATIO * late_s(pair[1]));
+        let smaller = sorted.split_off(gap.map_or(sorted.len(), |at| at + 1));
+        let rows: BTreeSet<usize> = std::mem::replace(&mut sorted, smaller).into_iter().collect();
+        let late_s = rows
+            .iter()
+            .flat_map(|row| columns.iter().map(|rank| lateness.late_s(*row, slot, *rank)))
+            .sum();
+        groups.push(Candidate { slot, columns: columns.clone(), rotating: false, rows, late_s });
+    }
+    groups
 }
 
 /// Weighs the candidates against each other: what each costs, alone and behind the others.

@@ -8,7 +8,7 @@ use model::{
 
 use crate::cause::{Reference, common_causes};
 use crate::words::{self, Telling};
-use crate::fault::Record;
+use crate::fault::{OTHER_SIZE_RATIO, Record};
 use crate::{Fault, FaultKind, Hidden, IncidentSettings, find_faults, pace_of};
 
 /// Struck steps remembered of one incident: enough to tell its pace.
@@ -19,6 +19,10 @@ const MAX_TRACKS: usize = 256;
 const UNSPOKEN_WINDOWS: u32 = 10;
 /// Times its own distance after which a periodic fault counts as gone.
 const MISSED_STRIKES: u64 = 3;
+/// Steps without a strike after which a fault counts as over that struck in most steps, or
+/// now and then.
+const STEADY_PATIENCE: u64 = 10;
+const SPORADIC_PATIENCE: u64 = 50;
 
 /// What the words of an incident need to know of the job.
 #[derive(Clone, Copy, Debug)]
@@ -170,6 +174,18 @@ impl Tracker {
         record.is_notable(&self.settings)
     }
 
+    /// Whether the fault goes on at the end of what was seen.
+    fn goes_on(&self, track: &Track) -> bool {
+        let missed = self.last_step.saturating_sub(track.last_step);
+        let patience = match track.pace {
+            Pace::Every { steps } => MISSED_STRIKES * steps,
+            Pace::Sporadic => SPORADIC_PATIENCE,
+            Pace::Once { .. } => 0,
+            Pace::Steady | Pace::Rotating => STEADY_PATIENCE,
+        };
+        missed < patience
+    }
+
     /// Whether the fault may still come back: it did a short while ago.
     fn is_open(&self, track: &Track) -> bool {
         if !track.spoken {
@@ -207,7 +223,7 @@ impl Tracker {
             pace: track.pace,
             first_step: track.first_step,
             last_step: track.last_step,
-            open: self.is_open(track),
+            open: self.goes_on(track),
             lateness_s: track.late_sum_s / track.struck_steps.max(1) as f64,
             cost_s: track.cost_s,
             cost_share: track.cost_share(),
@@ -279,7 +295,10 @@ impl Fault {
     fn continues(&self, later: &Self) -> bool {
         let same_stage =
             self.stage == later.stage || self.other_stages.contains(&later.stage);
-        self.kind == later.kind && self.ranks == later.ranks && same_stage
+        let ratio = later.lateness_s / self.lateness_s;
+        let same_size = (1.0 / OTHER_SIZE_RATIO..=OTHER_SIZE_RATIO).contains(&ratio);
+        let same_size = same_size || self.kind != FaultKind::LateRanks;
+        self.kind == later.kind && self.ranks == later.ranks && same_stage && same_size
     }
 }
 
