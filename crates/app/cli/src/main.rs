@@ -6,7 +6,10 @@
 
 mod analyze;
 mod child;
+mod demo;
+mod doctor;
 mod output;
+mod package;
 mod render;
 mod run;
 mod settings;
@@ -33,13 +36,17 @@ Examples:
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::RunArgs),
+    Demo(demo::DemoArgs),
     Analyze(analyze::AnalyzeArgs),
+    Doctor(doctor::DoctorArgs),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(args) => run::run(args),
+        Command::Demo(args) => demo::demo(args),
         Command::Analyze(args) => analyze::analyze(args),
+        Command::Doctor(args) => doctor::doctor(args),
     };
     result.unwrap_or_else(|error| {
         output::say(&format!("laggard: {error:#}"));

@@ -15,6 +15,7 @@ use verdict::{Job, Settings};
 
 use crate::child::{self, Wrapped};
 use crate::output::{print, say};
+use crate::package;
 use crate::render::{Colour, verdict_text};
 use crate::settings::SettingsArgs;
 
@@ -46,14 +47,32 @@ pub(crate) struct RunArgs {
     json: bool,
     #[command(flatten)]
     settings: SettingsArgs,
+    /// Environment of the command, on top of ours
+    #[arg(skip)]
+    environment: Vec<(&'static str, &'static str)>,
     /// The command and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
+impl RunArgs {
+    /// What the demo would have typed.
+    pub(crate) fn of_demo(
+        command: Vec<OsString>,
+        report: PathBuf,
+        json: bool,
+        settings: SettingsArgs,
+    ) -> Self {
+        // torchrun would say at length that it sets this itself.
+        let environment = vec![("OMP_NUM_THREADS", "1")];
+        Self { report: Some(report), record: None, json, settings, environment, command }
+    }
+}
+
 pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
     let settings = args.settings.load()?;
     let mut command = child::command(&args.command);
+    command.envs(args.environment.iter().copied());
     if env::var_os("LAGGARD_ENABLE").is_some_and(|value| value == "0") {
         let failed = child::replace(command);
         say(&failed.text());
@@ -64,6 +83,15 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
             command.env("LAGGARD_ENABLE", "1");
             command.env("LAGGARD_DIR", &watch.root);
             command.env("LAGGARD_JOB", &watch.id);
+            if !package::attaches_itself(&args.command[0]) {
+                match package::lend(watch.directory.path()) {
+                    Ok(path) => drop(command.env("PYTHONPATH", path)),
+                    Err(error) => say(&format!(
+                        "laggard: {} has no package laggard, and none to lend: {error}",
+                        args.command[0].display()
+                    )),
+                }
+            }
             Some(watch)
         }
         Err(error) => {

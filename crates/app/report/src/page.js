@@ -20,6 +20,10 @@ const tagged = (tag, text, name) => {
   if (text !== undefined) element.textContent = text;
   return element;
 };
+/* Paper has a width of its own. */
+const PAPER = CSS.supports('zoom', '0.8') ? 820 : 660;
+let printing = false;
+const widthOf = host => printing ? PAPER : host.clientWidth;
 const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
 
 const duration = s => s >= 100 ? s.toFixed(0) + ' s' : s >= 1 ? s.toFixed(2) + ' s'
@@ -122,7 +126,7 @@ const listen = plot => {
     const from = plot.at || { column: move[0] < 0 ? columns : -1, row: 0 };
     const at = {
       column: clamp(from.column + move[0] * (event.shiftKey ? 10 : 1), 0, columns - 1),
-      row: clamp(from.row + move[1], 0, series.ranks.length - 1),
+      row: clamp(from.row + move[1], 0, plot.rows() - 1),
     };
     const box = host.getBoundingClientRect(), [x, y] = plot.centre(at);
     show(plot, at, box.left + x, box.top + y);
@@ -156,7 +160,7 @@ const timePlot = (() => {
   let root, cursor, area, share = false;
   const draw = () => {
     const lanes = incidents.slice(0, 6);
-    const width = Math.max(120, host.clientWidth - 72), height = host.clientWidth < 500 ? 200 : 250;
+    const width = Math.max(120, widthOf(host) - 72), height = widthOf(host) < 500 ? 200 : 250;
     area = { left: 64, top: lanes.length * 11 + 8, width, height };
     root = svg('svg', { height: area.top + height + 24 });
     const right = area.left + width, bottom = area.top + height;
@@ -221,6 +225,7 @@ const timePlot = (() => {
       if (x < area.left - 8 || x > area.left + area.width + 8) return null;
       return { column: columnAt((x - area.left) / area.width), row: 0 };
     },
+    rows: () => 1,
     centre: at => [middle(at), area.top + 20],
     point(at) {
       this.at = at;
@@ -252,7 +257,6 @@ const RAMPS = {
   dark: ['#26262c', '#54224f', '#9c2f54', '#dc5b38', '#f6a83f', '#fdf2b8'],
 };
 const scheme = matchMedia('(prefers-color-scheme: dark)');
-let printing = false;
 const palette = () => {
   const stops = RAMPS[scheme.matches && !printing ? 'dark' : 'light']
     .map(colour => [1, 3, 5].map(at => parseInt(colour.slice(at, at + 2), 16)));
@@ -263,11 +267,13 @@ const palette = () => {
   });
 };
 
+/* Ranks that are still easy to tell apart. */
+const LATEST = 24;
 const lagPlot = (() => {
   const panel = document.getElementById('lag');
   if (!panel) return null;
   const host = panel.querySelector('.plot'), ranks = series.ranks, rows = ranks.length;
-  const select = panel.querySelector('select');
+  const select = panel.querySelector('[name=stage]'), view = panel.querySelector('[name=order]');
   const first = verdict.incidents.find(incident => incident.subject.stage);
   let largest = 0;
   verdict.stages.forEach((stage, at) => {
@@ -276,6 +282,8 @@ const lagPlot = (() => {
   });
   const named = verdict.stages.findIndex(stage => first && stage.name === first.subject.stage);
   select.value = named < 0 ? largest : named;
+  view.append(new Option('all ranks', 'all'), new Option(LATEST + ' latest ranks', 'latest'));
+  view.parentElement.hidden = rows < 2 * LATEST;
   for (const part of ['.choice', '.scale']) panel.querySelector(part).hidden = false;
 
   const { digits, floor_s, decades, codes } = series.lag_code;
@@ -302,8 +310,22 @@ const lagPlot = (() => {
     }).sort();
     return Math.max(worst[Math.floor((columns - 1) * 0.95)], 0.2 * verdict.job.exposed_s / Math.max(1, verdict.job.analysed_steps), 1e-6);
   };
-  const rowEdge = (row, height) => Math.round(row / rows * height);
-  let root, cursor, outline, area, cells;
+  const rowEdge = (row, height) => Math.round(row / order.length * height);
+  const blamed = () => {
+    const name = verdict.stages[select.value].name, found = [];
+    for (const incident of verdict.incidents) if (incident.subject.stage === name) {
+      for (const rank of incident.subject.ranks) found.push([rank, incident.severity]);
+    }
+    return found;
+  };
+  /* Rows of the series in the order they are drawn in. */
+  const orderOf = cells => {
+    const all = ranks.map((_, row) => row);
+    if (view.value === 'all') return all;
+    const late = all.map(row => series.steps.reduce((sum, steps, column) => sum + steps * cells[row * columns + column], 0));
+    return all.sort((a, b) => late[b] - late[a]).slice(0, LATEST);
+  };
+  let root, cursor, outline, area, cells, order;
 
   const paint = (canvas, top) => {
     const ratio = Math.min(3, devicePixelRatio || 1), colours = palette();
@@ -311,20 +333,32 @@ const lagPlot = (() => {
     canvas.height = Math.round(area.height * ratio);
     for (const side of ['left', 'top', 'width', 'height']) canvas.style[side] = area[side] + 'px';
     const picture = new ImageData(canvas.width, canvas.height), pixels = new Uint32Array(picture.data.buffer);
-    const across = bins(canvas.width), gap = area.height / rows >= 10 ? Math.round(ratio) : 0;
+    const across = bins(canvas.width), rows = order.length, gap = area.height / rows >= 10 ? Math.round(ratio) : 0;
+    const band = (row, end, y0, y1) => {
+      for (const [from, to, x0, x1] of across) {
+        let most = 0;
+        for (let at = row; at < end; at++) for (let column = from; column < to; column++) most = Math.max(most, cells[order[at] * columns + column]);
+        const colour = colours[Math.round(clamp(most / top, 0, 1) * 255)];
+        for (let y = y0; y < y1; y++) pixels.fill(colour, y * canvas.width + x0, y * canvas.width + x1);
+      }
+    };
     for (let row = 0; row < rows;) {
       /* Ranks that share a pixel: the latest is drawn. */
       let end = row + 1;
       const y0 = rowEdge(row, canvas.height);
       while (end < rows && rowEdge(end, canvas.height) <= y0) end++;
-      const y1 = Math.max(y0 + 1, rowEdge(end, canvas.height) - gap);
-      for (const [from, to, x0, x1] of across) {
-        let most = 0;
-        for (let at = row; at < end; at++) for (let column = from; column < to; column++) most = Math.max(most, cells[at * columns + column]);
-        const colour = colours[Math.round(clamp(most / top, 0, 1) * 255)];
-        for (let y = y0; y < y1; y++) pixels.fill(colour, y * canvas.width + x0, y * canvas.width + x1);
-      }
+      band(row, end, y0, Math.max(y0 + 1, rowEdge(end, canvas.height) - gap));
       row = end;
+    }
+    /* Few ranks of an incident among very many would be hairlines. */
+    const thick = Math.round(4 * ratio), named = blamed();
+    if (canvas.height / rows < thick && named.length * 2 * thick < canvas.height) {
+      for (const [rank] of named) {
+        const row = order.indexOf(ranks.indexOf(rank));
+        if (row < 0) continue;
+        const y0 = clamp(rowEdge(row + 0.5, canvas.height) - thick / 2, 0, canvas.height - thick);
+        band(row, row + 1, Math.floor(y0), Math.floor(y0) + thick);
+      }
     }
     canvas.getContext('2d').putImageData(picture, 0, 0);
     const scale = panel.querySelector('.scale canvas'), line = new ImageData(256, 1);
@@ -335,28 +369,27 @@ const lagPlot = (() => {
     ends[1].textContent = duration(top) + ' late or more';
   };
   const rankAxis = () => {
-    const name = verdict.stages[select.value].name, size = area.height / rows, taken = [];
+    const rows = order.length, size = area.height / rows, taken = [];
     const write = (row, text, kind) => {
       const y = area.top + (row + 0.5) * size;
       if (taken.some(other => Math.abs(other - y) < 13)) return;
       taken.push(y);
       svg('text', { class: kind, x: area.left - 8, y: y + 4, 'text-anchor': 'end' }, root, text);
     };
-    for (const incident of verdict.incidents.filter(incident => incident.subject.stage === name)) {
-      for (const rank of incident.subject.ranks) {
-        const row = ranks.indexOf(rank);
-        if (row >= 0) write(row, 'rank ' + rank, 'named mark ' + incident.severity);
-      }
+    for (const [rank, severity] of blamed()) {
+      const row = order.indexOf(ranks.indexOf(rank));
+      if (row >= 0) write(row, 'rank ' + rank, 'named mark ' + severity);
     }
-    const step = Math.max(1, nice(rows, area.height / 18));
-    for (let row = 0; row < rows; row += step) write(row, (row || taken.length ? '' : 'rank ') + ranks[row], '');
+    const step = Math.max(1, nice(rows, area.height / (view.value === 'all' ? 18 : 13)));
+    for (let row = 0; row < rows; row += step) write(row, (row || taken.length ? '' : 'rank ') + ranks[order[row]], '');
   };
   const draw = () => {
-    const height = clamp(rows * (rows <= 16 ? 30 : 12), 70, 540);
-    area = { left: 64, top: 2, width: Math.max(110, host.clientWidth - 72), height: Math.max(height, Math.min(rows, 600)) };
+    cells = lag(+select.value);
+    order = orderOf(cells);
+    const shown = order.length, height = clamp(shown * (shown <= LATEST ? 30 - Math.max(0, shown - 8) : 12), 70, 540);
+    area = { left: 64, top: 2, width: Math.max(120, widthOf(host) - 72), height: Math.max(height, Math.min(shown, 600)) };
     root = svg('svg', { height: area.top + area.height + 24 });
     const canvas = tagged('canvas');
-    cells = lag(+select.value);
     paint(canvas, topOf(cells));
     rankAxis();
     timeAxis(root, area.left, area.top, area.width, area.height);
@@ -364,15 +397,16 @@ const lagPlot = (() => {
     cursor = svg('line', { class: 'cursor', y1: area.top, y2: area.top + area.height, visibility: 'hidden' }, root);
     host.replaceChildren(canvas, root);
   };
-  select.addEventListener('change', draw);
+  for (const choice of [select, view]) choice.addEventListener('change', draw);
   const middle = at => area.left + (until[at.column] + series.steps[at.column] / 2) / total * area.width;
   return {
     host, draw,
     locate(x, y) {
       if (x < area.left - 4 || x > area.left + area.width + 8) return null;
-      const row = clamp(Math.floor((y - area.top) / area.height * rows), 0, rows - 1);
+      const row = clamp(Math.floor((y - area.top) / area.height * order.length), 0, order.length - 1);
       return { column: columnAt((x - area.left) / area.width), row };
     },
+    rows: () => order.length,
     centre: at => [middle(at), area.top + rowEdge(at.row, area.height)],
     point(at, own) {
       this.at = own ? at : null;
@@ -387,10 +421,10 @@ const lagPlot = (() => {
       for (const name in size) outline.setAttribute(name, size[name]);
     },
     tell(at) {
-      const late = cells[at.row * columns + at.column];
+      const late = cells[order[at.row] * columns + at.column];
       const mean = series.steps[at.column] > 1 ? 'mean lag ' : 'lag ';
       return [
-        tagged('h4', 'rank ' + ranks[at.row] + ', ' + stepsText(at.column)),
+        tagged('h4', 'rank ' + ranks[order[at.row]] + ', ' + stepsText(at.column)),
         tagged('p', late ? mean + duration(late) : 'not behind the median rank'),
       ];
     },

@@ -150,7 +150,7 @@ fn pictures(verdict: &Verdict, picture: &Picture, paints: &[Paint]) -> String {
     let time = format!(
         r#"<section class="panel" id="time">
 <header><h2>Exposed time of a step</h2><p class="modes" hidden><label><input type="radio" name="mode" value="seconds" checked><span>seconds</span></label><label><input type="radio" name="mode" value="share"><span>share</span></label></p></header>
-<p class="caption">The height is how long the job took for a step; each colour is the part charged to a stage.</p>
+<p class="caption">What a step cost the job; each colour is the part charged to a stage.</p>
 <div class="plot" tabindex="0" role="img" aria-label="Exposed time of a step by stage, over the run"></div>
 <ul class="legend">{legend}</ul>
 </section>
@@ -170,7 +170,7 @@ fn pictures(verdict: &Verdict, picture: &Picture, paints: &[Paint]) -> String {
     };
     time + &format!(
         r#"<section class="panel" id="lag">
-<header><h2>Who is late, and when</h2><p class="choice" hidden><label>at the end of <select></select></label></p></header>
+<header><h2>Who is late, and when</h2><p class="choice" hidden><label>at the end of <select name="stage"></select></label> <label hidden>show <select name="order"></select></label></p></header>
 <p class="caption">How much later than the median rank each rank reaches the end of the stage; lateness it brings along from earlier stages of the step counts.{beyond}</p>
 <div class="plot" tabindex="0" role="img" aria-label="Lag of each rank over the run"></div>
 <p class="scale" hidden><span></span><canvas height="1" width="256"></canvas><span></span></p>

@@ -95,6 +95,7 @@ fn window(steps: usize, ranks: usize) -> Window {
             steps: (0..steps as u64).collect(),
             durations_s: durations(steps, ranks),
             ranks,
+            carried: 0,
         }],
         cut: Cut::Data,
         closure: Closure::default(),

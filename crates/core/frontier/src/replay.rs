@@ -233,6 +233,7 @@ mod tests {
             steps: vec![0],
             durations_s: row.to_vec(),
             ranks,
+            carried: 0,
         }
     }
 

@@ -320,7 +320,16 @@ fn describe(
     lateness: &Lateness<'_>,
     candidate: &Candidate,
 ) -> Fault {
-    let strikes: Vec<u64> = candidate.rows.iter().map(|row| found.steps[*row].step).collect();
+    let stage = found.stages[candidate.slot];
+    // Accounting charges what follows the last synchronisation to the step that pays for it;
+    // a person looks for it in the step it happened in.
+    let happened = |row: &usize| {
+        let account = &found.steps[*row];
+        let block = &window.blocks[account.block];
+        let place = block.boundaries.iter().position(|boundary| boundary.stage == stage);
+        account.step - u64::from(place.is_some_and(|place| place < block.carried))
+    };
+    let strikes: Vec<u64> = candidate.rows.iter().map(happened).collect();
     // A step is as late as its latest rank: several late ranks do not add up.
     let worst_s = |row: &usize| {
         let late = candidate.columns.iter().map(|c| lateness.late_s(*row, candidate.slot, *c));
@@ -332,7 +341,7 @@ fn describe(
     Fault {
         kind: if candidate.rotating { FaultKind::Rotating } else { FaultKind::LateRanks },
         ranks: if candidate.rotating { Vec::new() } else { ranks.collect() },
-        stage: found.stages[candidate.slot],
+        stage,
         other_stages: Vec::new(),
         place: place(window, found, lateness, candidate),
         strikes,

@@ -76,6 +76,9 @@ pub struct Block {
     pub durations_s: Vec<f64>,
     /// Number of ranks.
     pub ranks: usize,
+    /// How many of the first boundaries lie in the step before, on the other side of where
+    /// the loop counts.
+    pub carried: usize,
 }
 
 impl Block {

@@ -17,6 +17,8 @@ const REGULAR_SHARE: f64 = 0.8;
 struct RankRow<'steps> {
     segments: Vec<&'steps Segment>,
     durations_s: Vec<f64>,
+    /// How many of them lie in the step before.
+    carried: usize,
 }
 
 /// What all ranks of a row must agree on.
@@ -161,7 +163,7 @@ fn rank_row<'steps>(
 ) -> Option<RankRow<'steps>> {
     let piece = step.ranks.get(&rank)?;
     let Cut::After(kind) = cut else {
-        return piece.complete.then(|| row(piece.start, piece.segments.iter().collect()));
+        return piece.complete.then(|| row(piece.start, piece.segments.iter().collect(), 0));
     };
     let before = before.filter(|before| before.step + 1 == step.step)?.ranks.get(&rank)?;
     let cut_at = |piece: &RankStep| {
@@ -172,10 +174,10 @@ fn rank_row<'steps>(
     let start = before.segments[tail_from - 1].end;
     let segments =
         before.segments[tail_from..].iter().chain(&piece.segments[..=head_to]).collect();
-    Some(row(start, segments))
+    Some(row(start, segments, before.segments.len() - tail_from))
 }
 
-fn row(start: RankNs, segments: Vec<&Segment>) -> RankRow<'_> {
+fn row(start: RankNs, segments: Vec<&Segment>, carried: usize) -> RankRow<'_> {
     let mut from = start;
     let durations_s = segments
         .iter()
@@ -185,7 +187,7 @@ fn row(start: RankNs, segments: Vec<&Segment>) -> RankRow<'_> {
             seconds
         })
         .collect();
-    RankRow { segments, durations_s }
+    RankRow { segments, durations_s, carried }
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -232,11 +234,13 @@ fn without_issues(rows: Vec<RankRow<'_>>) -> Vec<RankRow<'_>> {
 }
 
 fn join_issues(row: RankRow<'_>) -> RankRow<'_> {
-    let mut joined = RankRow { segments: Vec::new(), durations_s: Vec::new() };
+    let mut joined =
+        RankRow { segments: Vec::new(), durations_s: Vec::new(), carried: 0 };
     let mut waiting_s = 0.0;
-    for (segment, seconds) in row.segments.into_iter().zip(row.durations_s) {
+    for (at, (segment, seconds)) in row.segments.into_iter().zip(row.durations_s).enumerate() {
         waiting_s += seconds;
         if matches!(segment.ending, Ending::Mark(_)) {
+            joined.carried += usize::from(at < row.carried);
             joined.segments.push(segment);
             joined.durations_s.push(std::mem::take(&mut waiting_s));
         }
@@ -259,7 +263,8 @@ impl Blocks {
         let values = (0..boundaries.len())
             .flat_map(|at| rows.iter().map(move |row| row.durations_s[at]))
             .collect();
-        self.push(step, boundaries, (!shared).then_some(groups), values, rows.len());
+        let groups = (!shared).then_some(groups);
+        self.push(step, boundaries, groups, values, first.carried);
     }
 
     /// Adds a row of ranks that went through different segments: sums by stage, in the
@@ -286,7 +291,8 @@ impl Blocks {
             .iter()
             .flat_map(|segment| rows.iter().map(move |row| total(row, segment.stage)))
             .collect();
-        self.push(step, boundaries, None, values, rows.len());
+        // What lies in the step before cannot be told any more.
+        self.push(step, boundaries, None, values, 0);
     }
 
     fn push(
@@ -295,10 +301,13 @@ impl Blocks {
         boundaries: Vec<Boundary>,
         groups: Option<Vec<u32>>,
         values: Vec<f64>,
-        ranks: usize,
+        carried: usize,
     ) {
+        let ranks = values.len() / boundaries.len().max(1);
         let known = self.0.iter_mut().find(|block| {
-            *block.boundaries == *boundaries && block.groups.as_deref() == groups.as_deref()
+            *block.boundaries == *boundaries
+                && block.groups.as_deref() == groups.as_deref()
+                && block.carried == carried
         });
         if let Some(block) = known {
             block.steps.push(step);
@@ -311,6 +320,7 @@ impl Blocks {
             steps: vec![step],
             durations_s: values,
             ranks,
+            carried,
         });
     }
 }

@@ -45,6 +45,7 @@ pub fn window_of(stages: &[StageId], steps: &[Vec<Vec<f64>>]) -> Window {
             steps: (0..steps.len() as u64).collect(),
             durations_s,
             ranks,
+            carried: 0,
         }],
         cut: Cut::Data,
         closure: Closure::default(),

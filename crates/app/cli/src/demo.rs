@@ -1,0 +1,119 @@
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+
+use crate::output::say;
+use crate::package;
+use crate::run::{RunArgs, run};
+use crate::settings::SettingsArgs;
+
+/// Train a small model with a fault hidden in it, and find the fault
+///
+/// Starts a real `torchrun` training on this machine's CPU with the gloo backend. The
+/// training script knows nothing of laggard. Needs a Python with PyTorch.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  laggard demo
+  laggard demo --fault two --ranks 4 --seed 1
+  laggard demo --fault none --report healthy.html")]
+pub(crate) struct DemoArgs {
+    /// The fault to hide
+    #[arg(long, value_enum, default_value_t = DemoFault::Data)]
+    fault: DemoFault,
+    /// Number of ranks
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    ranks: u32,
+    /// Which rank is slow, and what noise there is, follows from this
+    #[arg(long, default_value_t = 2)]
+    seed: u32,
+    /// Number of steps
+    #[arg(long, default_value_t = 120)]
+    steps: u32,
+    /// Write a self-contained HTML report
+    #[arg(long, value_name = "FILE", default_value = "laggard-demo.html")]
+    report: PathBuf,
+    /// Print the verdict as one line of JSON at the end, on standard output
+    #[arg(long)]
+    json: bool,
+    /// Python to train with
+    #[arg(long, value_name = "FILE")]
+    python: Option<PathBuf>,
+    #[command(flatten)]
+    settings: SettingsArgs,
+}
+
+/// Faults the demo's training script can hide. Delays are 50 ms unless said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum DemoFault {
+    /// Nothing is wrong
+    None,
+    /// One rank's data loader is slow
+    Data,
+    /// One rank's forward pass is slow
+    Forward,
+    /// One rank is slow inside backward, in a gradient hook
+    Backward,
+    /// One rank loses time between forward and backward
+    Between,
+    /// One rank's optimizer is slow, and nobody waits for it there
+    Optim,
+    /// The same with a barrier in the optimizer step
+    OptimBarrier,
+    /// One rank's callback is slow, and nobody waits for it there
+    Callback,
+    /// The same with a barrier behind it
+    CallbackBarrier,
+    /// One rank is late into an extra all-reduce
+    LateCollective,
+    /// Another rank's data loader is slow in each step
+    Rotating,
+    /// One rank's data loader takes 200 ms in every tenth step
+    Periodic,
+    /// One rank's data loader is slow, and another rank's forward pass a little less
+    Two,
+    /// All ranks' data loaders are slow
+    AllData,
+    /// One rank's data loader stalls once, for 5 s at step 60
+    Stall,
+    /// One rank's forward pass is slow under FSDP2
+    #[value(name = "forward_fsdp2")]
+    ForwardFsdp2,
+    /// One rank is slow inside backward under FSDP2
+    #[value(name = "backward_fsdp2")]
+    BackwardFsdp2,
+}
+
+pub(crate) fn demo(args: DemoArgs) -> Result<ExitCode> {
+    let python = args
+        .python
+        .or_else(package::python_beside_us)
+        .unwrap_or_else(|| PathBuf::from("python3"));
+    let site = package::site_packages()
+        .or_else(|| package::site_packages_of(&python))
+        .with_context(|| format!("{} does not have the package laggard", python.display()))?;
+    let script = site.join("laggard/demo/train.py");
+    let fault = args.fault.to_possible_value();
+    let fault = fault.as_ref().map_or("none", |fault| fault.get_name());
+    say(&format!(
+        "laggard: training with {} ranks on the CPU; the hidden fault is \"{fault}\"",
+        args.ranks
+    ));
+    let mut command: Vec<OsString> = vec![python.into()];
+    let torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"];
+    command.extend(torchrun.map(OsString::from));
+    command.push(args.ranks.to_string().into());
+    command.push(script.into());
+    for (name, value) in [
+        ("--fault", fault.to_owned()),
+        ("--seed", args.seed.to_string()),
+        ("--steps", args.steps.to_string()),
+    ] {
+        command.extend([name.into(), value.into()]);
+    }
+    run(RunArgs::of_demo(command, args.report, args.json, args.settings))
+}

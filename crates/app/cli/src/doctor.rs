@@ -1,0 +1,256 @@
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+use std::env;
+
+use anyhow::Result;
+use ring::{Identity, RingDirectory, RingWriter, default_slots};
+use serde::Deserialize;
+
+use crate::output::print;
+use crate::package;
+
+/// Bytes one rank's ring takes, header included.
+const RING_BYTES: u64 = 3 << 20;
+/// Ranks a host should have room for.
+const RANKS: u64 = 8;
+
+/// Check that everything is in place, and say what to do about what is not
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  laggard doctor
+  laggard doctor --python /opt/venv/bin/python")]
+pub(crate) struct DoctorArgs {
+    /// Python the training runs with
+    #[arg(long, value_name = "FILE")]
+    python: Option<PathBuf>,
+}
+
+/// One thing that was looked at.
+struct Finding {
+    state: State,
+    text: String,
+    mend: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Good,
+    Weak,
+    Broken,
+}
+
+impl Finding {
+    fn good(text: impl Into<String>) -> Self {
+        Self { state: State::Good, text: text.into(), mend: None }
+    }
+
+    fn weak(text: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self { state: State::Weak, text: text.into(), mend: Some(mend.into()) }
+    }
+
+    fn broken(text: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self { state: State::Broken, text: text.into(), mend: Some(mend.into()) }
+    }
+}
+
+pub(crate) fn doctor(args: DoctorArgs) -> Result<ExitCode> {
+    let mut findings = vec![Finding::good(format!("laggard {}", env!("CARGO_PKG_VERSION")))];
+    findings.extend(switched_off());
+    findings.extend(rings());
+    let python = args
+        .python
+        .or_else(package::python_beside_us)
+        .unwrap_or_else(|| PathBuf::from("python3"));
+    findings.extend(interpreter(&python));
+    let mut text = String::new();
+    for finding in &findings {
+        let mark = match finding.state {
+            State::Good => "ok    ",
+            State::Weak => "weak  ",
+            State::Broken => "BROKEN",
+        };
+        text += &format!("{mark}  {}\n", finding.text);
+        if let Some(mend) = &finding.mend {
+            text += &format!("        -> {mend}\n");
+        }
+    }
+    let broken = findings.iter().any(|finding| finding.state == State::Broken);
+    text += if broken {
+        "\nlaggard would not see your training. Mend what is BROKEN above.\n"
+    } else {
+        "\nlaggard is ready: laggard run -- torchrun --nproc-per-node 4 train.py\n"
+    };
+    print(&text)?;
+    Ok(ExitCode::from(u8::from(broken)))
+}
+
+fn switched_off() -> Option<Finding> {
+    let off = env::var_os("LAGGARD_ENABLE").is_some_and(|value| value == "0");
+    off.then(|| {
+        Finding::broken("LAGGARD_ENABLE=0 switches everything off", "unset LAGGARD_ENABLE")
+    })
+}
+
+/// The ring directory: can rings be made, and is there room?
+fn rings() -> Vec<Finding> {
+    let root = env::var_os("LAGGARD_DIR").map_or_else(RingDirectory::default_root, PathBuf::from);
+    let place = root.display();
+    let elsewhere = "set LAGGARD_DIR to a folder of yours, in memory if possible";
+    let job = format!("doctor-{}", std::process::id());
+    let made = RingDirectory::create(&root, &job).and_then(|directory| {
+        let ring = RingWriter::create(&directory, &Identity::default(), default_slots());
+        drop(directory.remove());
+        ring
+    });
+    let mut findings = Vec::new();
+    match made {
+        Ok(_) => findings.push(Finding::good(format!("rings can be made in {place}"))),
+        Err(error) => {
+            findings.push(Finding::broken(format!("no rings: {error}"), elsewhere));
+            return findings;
+        }
+    }
+    if let Some(free) = free_bytes(&root).filter(|free| *free < RANKS * RING_BYTES) {
+        let text = format!("{place} has {} MB left; a rank takes 3 MB", free >> 20);
+        findings.push(Finding::weak(text, elsewhere));
+    }
+    match ring::clean_stale(&root, Duration::from_secs(600)) {
+        Ok(0) | Err(_) => {}
+        Ok(removed) => {
+            findings.push(Finding::good(format!("removed the rings of {removed} dead jobs")));
+        }
+    }
+    findings
+}
+
+#[expect(unsafe_code, reason = "statvfs(3) has no safe face in the standard library")]
+fn free_bytes(path: &Path) -> Option<u64> {
+    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
+    // SAFETY: all-zero bytes are a valid statvfs, which the call fills in; the path is a
+    // terminated string.
+    let stat = unsafe {
+        let mut stat: libc::statvfs = std::mem::zeroed();
+        (libc::statvfs(path.as_ptr(), &raw mut stat) == 0).then_some(stat)?
+    };
+    Some(stat.f_bavail * stat.f_frsize)
+}
+
+/// What a Python says of itself.
+#[derive(Deserialize)]
+struct Probe {
+    python: String,
+    laggard: Option<String>,
+    native: Option<String>,
+    autoload: bool,
+    torch: Option<String>,
+    distributed: bool,
+    hooks: bool,
+    recorder: bool,
+}
+
+const PROBE: &str = r#"
+import importlib.metadata as m, importlib.util as u, json, os, platform, site, sys
+os.environ["LAGGARD_ENABLE"] = "1"
+def version(name):
+    try: return m.version(name)
+    except Exception: return None
+native = None
+try:
+    from laggard import _native
+except Exception as error: native = f"{type(error).__name__}: {error}"
+found = dict(python=platform.python_version(), laggard=version("laggard"), native=native,
+    autoload=u.find_spec("laggard_autoload") is not None, torch=version("torch"),
+    distributed=False, hooks=False, recorder=False)
+try:
+    import torch.distributed as d
+    found["distributed"] = d.is_available()
+    found["hooks"] = hasattr(d.ProcessGroup, "register_pre_hook")
+    from torch._C import _distributed_c10d as c
+    found["recorder"] = hasattr(c, "_WorkerServer") and hasattr(c, "_dump_fr_trace_json")
+except Exception: pass
+print(json.dumps(found))
+"#;
+
+fn interpreter(python: &Path) -> Vec<Finding> {
+    let name = python.display();
+    let output = Command::new(python).args(["-c", PROBE]).env("PYTHONWARNINGS", "ignore").output();
+    let probe = match output {
+        Err(error) => {
+            let text = format!("cannot run {name}: {error}");
+            return vec![Finding::broken(text, "name your Python with --python")];
+        }
+        Ok(output) => {
+            let line = output.stdout.split(|byte| *byte == b'\n').rfind(|line| !line.is_empty());
+            line.and_then(|line| serde_json::from_slice::<Probe>(line).ok())
+        }
+    };
+    let Some(probe) = probe else {
+        let text = format!("{name} does not answer like a Python 3.9 or later");
+        return vec![Finding::broken(text, "name your Python with --python")];
+    };
+    let mut findings = vec![Finding::good(format!("Python {} at {name}", probe.python))];
+    findings.push(package_finding(&probe));
+    findings.extend(torch_findings(&probe));
+    findings
+}
+
+fn package_finding(probe: &Probe) -> Finding {
+    let ours = env!("CARGO_PKG_VERSION");
+    match (&probe.laggard, &probe.native) {
+        (Some(version), None) if version != ours => Finding::weak(
+            format!("its package laggard is {version}, this command is {ours}"),
+            "install the same version of both: pip install -U laggard",
+        ),
+        (Some(version), None) if probe.autoload => {
+            Finding::good(format!("package laggard {version} attaches by itself"))
+        }
+        (Some(_), None) => Finding::weak(
+            "package laggard is there but its autoload file is not",
+            "reinstall it: pip install --force-reinstall laggard",
+        ),
+        (Some(version), Some(error)) => Finding::broken(
+            format!("package laggard {version} cannot be loaded: {error}"),
+            "reinstall it for this machine: pip install --force-reinstall laggard",
+        ),
+        (None, _) if package::site_packages().is_some() => Finding::weak(
+            "this Python does not have the package laggard; `laggard run` lends it its own",
+            "pip install laggard there, so that `import laggard` works too",
+        ),
+        (None, _) => Finding::broken(
+            "this Python does not have the package laggard",
+            "pip install laggard",
+        ),
+    }
+}
+
+fn torch_findings(probe: &Probe) -> Vec<Finding> {
+    let Some(torch) = &probe.torch else {
+        return vec![Finding::broken("no PyTorch in this Python", "pip install torch")];
+    };
+    let mut findings = vec![Finding::good(format!("PyTorch {torch}"))];
+    findings.push(if !probe.distributed {
+        Finding::weak(
+            "this PyTorch is built without torch.distributed: one rank only",
+            "install a build with it",
+        )
+    } else if probe.hooks {
+        Finding::good("collective hooks: late ranks are named in every stage")
+    } else if probe.recorder {
+        Finding::weak(
+            "no collective hooks: arrival times are read from the Flight Recorder, a few \
+             seconds late",
+            "PyTorch 2.15 or later has the hooks",
+        )
+    } else {
+        Finding::weak(
+            "no collective hooks and no Flight Recorder: late ranks are named only in stages \
+             that do not synchronise",
+            "PyTorch 2.15 or later has the hooks",
+        )
+    });
+    findings
+}
