@@ -9,11 +9,11 @@ import sys
 
 _here = os.path.dirname(os.path.abspath(__file__))
 sys.path = [entry for entry in sys.path if os.path.abspath(entry) != _here]
-sys.modules.pop("sitecustomize", None)
+_this = sys.modules.pop("sitecustomize", None)
 try:
     import sitecustomize  # noqa: F401  the one this one hides
 except ImportError:
-    pass
+    sys.modules["sitecustomize"] = _this
 sys.path.append(_here)
 try:
     import laggard_autoload

@@ -21,14 +21,14 @@ def delay_here():
 class Samples(Dataset):
     """Random samples; the first of each batch is slow to load on the slow rank."""
 
-    def __init__(self, batches=STEPS, batch=BATCH):
-        self.length, self.batch = batches * batch, batch
+    def __init__(self, batches=STEPS, batch=BATCH, slow=True):
+        self.length, self.batch, self.slow = batches * batch, batch, slow
 
     def __len__(self):
         return self.length
 
     def __getitem__(self, index):
-        if index % self.batch == 0:
+        if self.slow and index % self.batch == 0:
             delay_here()
         return torch.randn(16, generator=torch.Generator().manual_seed(index))
 

@@ -15,9 +15,6 @@ pub(crate) fn card(
     let severity = words::severity(incident.severity);
     let state = if incident.open { "open" } else { "over" };
     let (headline, more) = sentences(incident);
-    let identifier =
-        incident.subject.stage.as_ref().is_some_and(|s| headline.starts_with(s));
-    let sentence = if identifier { "" } else { r#" class="sentence""# };
     let more = if more.is_empty() {
         String::new()
     } else {
@@ -26,19 +23,20 @@ pub(crate) fn card(
     format!(
         r#"<article class="incident {severity}" id="incident-{number}">
 <p class="tags"><span class="pill">{severity}</span><span>{kind}</span><span>{state}</span><span class="number">incident {number}</span></p>
-<div class="head"><div><h2{sentence}>{headline}</h2>{more}</div>{figure}</div>
+<div class="head"><div><h2 class="{opening}">{headline}</h2>{more}</div>{figure}</div>
 <dl class="facts">{facts}</dl>
 <p class="advice"><b>Next</b><span class="sentence">{advice}</span></p>
 {hidden}{evidence}
 </article>
 "#,
         kind = words::kind(incident.kind),
+        opening = opening(headline, incident),
         headline = Text(headline),
         figure = figure(incident),
         facts = facts(incident, part_of_run, names),
         advice = with_code(&incident.advice),
         hidden = next_in_line(incident),
-        evidence = evidence(&incident.evidence),
+        evidence = evidence(incident),
     )
 }
 
@@ -51,6 +49,14 @@ fn sentences(incident: &Incident) -> (&str, &str) {
     }
     let more = more.split_once("next in line: ").map_or(more, |(more, _)| more);
     (headline, more.trim_end_matches("; "))
+}
+
+/// The class of a sentence: it opens with a capital unless its first word is a name.
+fn opening(sentence: &str, incident: &Incident) -> &'static str {
+    let word = sentence.split(' ').next().unwrap_or_default();
+    let plain = word.chars().all(|letter| letter.is_ascii_alphabetic());
+    let stage = incident.subject.stage.as_deref();
+    if plain && stage != Some(word) { "sentence" } else { "name" }
 }
 
 /// The share of exposed time, large.
@@ -180,8 +186,8 @@ fn next_in_line(incident: &Incident) -> String {
     )
 }
 
-fn evidence(pieces: &[Evidence]) -> String {
-    if pieces.is_empty() {
+fn evidence(incident: &Incident) -> String {
+    if incident.evidence.is_empty() {
         return String::new();
     }
     let piece = |evidence: &Evidence| {
@@ -191,13 +197,14 @@ fn evidence(pieces: &[Evidence]) -> String {
         };
         let values: String = evidence.values.iter().map(value).collect();
         format!(
-            r#"<li><p><span class="chip">{}</span><span class="sentence">{}</span></p><p class="values">{values}<span>label <code>{}</code></span></p></li>"#,
+            r#"<li><p><span class="chip">{}</span><span class="{}">{}</span></p><p class="values">{values}<span>label <code>{}</code></span></p></li>"#,
             words::method(evidence.method),
+            opening(&evidence.text, incident),
             Text(&evidence.text),
             Text(&evidence.label),
         )
     };
-    let items: String = pieces.iter().map(piece).collect();
+    let items: String = incident.evidence.iter().map(piece).collect();
     format!(
         r#"<div class="line"><h3>Evidence</h3><ul class="evidence">{items}</ul></div>"#
     )
@@ -242,6 +249,15 @@ mod tests {
         assert!(card.contains(r#"<p class="more">also in optim</p>"#), "{card}");
         assert!(!card.contains("next in line: "), "{card}");
         assert!(card.contains("<td>rank 1</td>") && card.contains("9.00 s"), "{card}");
+    }
+
+    #[test]
+    fn a_sentence_opens_with_a_capital_and_a_name_as_it_is() {
+        let mut incident = incident();
+        assert_eq!(opening("rank 3 is late", &incident), "sentence");
+        assert_eq!(opening("data.next_wait leads", &incident), "name");
+        incident.subject.stage = Some("tokenise".into());
+        assert_eq!(opening("tokenise leads", &incident), "name");
     }
 
     #[test]

@@ -269,6 +269,9 @@ const palette = () => {
 
 /* Ranks that are still easy to tell apart. */
 const LATEST = 24;
+const ABSENT = -1;
+/* A grey that shows on light and dark. */
+const HATCH = 0xff8c9090;
 const lagPlot = (() => {
   const panel = document.getElementById('lag');
   if (!panel) return null;
@@ -293,6 +296,9 @@ const lagPlot = (() => {
     if (text) for (let at = 0; at < found.length; at++) {
       const code = digits.indexOf(text[2 * at]) + 64 * digits.indexOf(text[2 * at + 1]);
       found[at] = code ? floor_s * 10 ** ((code - 1) * decades / (codes - 1)) : 0;
+    }
+    for (const { row, first_column, last_column } of series.absences) {
+      found.fill(ABSENT, row * columns + first_column, row * columns + last_column + 1);
     }
     return found;
   };
@@ -322,7 +328,7 @@ const lagPlot = (() => {
   const orderOf = cells => {
     const all = ranks.map((_, row) => row);
     if (view.value === 'all') return all;
-    const late = all.map(row => series.steps.reduce((sum, steps, column) => sum + steps * cells[row * columns + column], 0));
+    const late = all.map(row => series.steps.reduce((sum, steps, column) => sum + steps * Math.max(0, cells[row * columns + column]), 0));
     return all.sort((a, b) => late[b] - late[a]).slice(0, LATEST);
   };
   let root, cursor, outline, area, cells, order;
@@ -336,8 +342,14 @@ const lagPlot = (() => {
     const across = bins(canvas.width), rows = order.length, gap = area.height / rows >= 10 ? Math.round(ratio) : 0;
     const band = (row, end, y0, y1) => {
       for (const [from, to, x0, x1] of across) {
-        let most = 0;
+        let most = ABSENT;
         for (let at = row; at < end; at++) for (let column = from; column < to; column++) most = Math.max(most, cells[order[at] * columns + column]);
+        if (most === ABSENT) {
+          for (let y = y0; y < y1; y++) for (let x = x0; x < x1; x++) {
+            pixels[y * canvas.width + x] = (x + y) / ratio % 6 < 1.5 ? HATCH : colours[0];
+          }
+          continue;
+        }
         const colour = colours[Math.round(clamp(most / top, 0, 1) * 255)];
         for (let y = y0; y < y1; y++) pixels.fill(colour, y * canvas.width + x0, y * canvas.width + x1);
       }
@@ -367,6 +379,7 @@ const lagPlot = (() => {
     const ends = panel.querySelectorAll('.scale span');
     ends[0].textContent = 'with the others';
     ends[1].textContent = duration(top) + ' late or more';
+    ends[2].hidden = !series.absences.length;
   };
   const rankAxis = () => {
     const rows = order.length, size = area.height / rows, taken = [];
@@ -425,7 +438,7 @@ const lagPlot = (() => {
       const mean = series.steps[at.column] > 1 ? 'mean lag ' : 'lag ';
       return [
         tagged('h4', 'rank ' + ranks[order[at.row]] + ', ' + stepsText(at.column)),
-        tagged('p', late ? mean + duration(late) : 'not behind the median rank'),
+        tagged('p', late === ABSENT ? 'delivered nothing' : late ? mean + duration(late) : 'not behind the median rank'),
       ];
     },
   };

@@ -14,6 +14,9 @@ const SHELL: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
+/// Incidents told at once; the costliest come first, and the rest is folded away.
+const MAX_CARDS: usize = 8;
+
 /// Renders a verdict as one self-contained HTML page.
 ///
 /// The page loads nothing from anywhere and reads without its script; only the pictures
@@ -24,8 +27,7 @@ const SCRIPT: &str = include_str!("page.js");
 /// The same arguments give the same page, byte for byte.
 pub fn html(verdict: &Verdict, series: &Series, names: &StageNames) -> String {
     let paints = paints(&verdict.stages, names);
-    let picture =
-        Picture::new(&verdict.stages, &paints, &verdict.incidents, series, names);
+    let picture = Picture::new(verdict, &paints, series, names);
     fill(SHELL, |place| match place {
         "policy" => policy(),
         "style" => STYLE.to_owned(),
@@ -127,7 +129,17 @@ fn incidents(verdict: &Verdict, picture: &Picture, names: &StageNames) -> String
         .iter()
         .enumerate()
         .map(|(at, incident)| card(incident, at + 1, picture.part_of_run(at), names));
-    cards.collect()
+    let cards: Vec<String> = cards.collect();
+    let (first, further) = cards.split_at(cards.len().min(MAX_CARDS));
+    if further.is_empty() {
+        return first.concat();
+    }
+    format!(
+        r#"{}<details class="further"><summary>{}</summary>{}</details>"#,
+        first.concat(),
+        words::count(further.len() as u64, "further incident"),
+        further.concat()
+    )
 }
 
 fn notes(verdict: &Verdict) -> String {
@@ -159,21 +171,22 @@ fn pictures(verdict: &Verdict, picture: &Picture, paints: &[Paint]) -> String {
     if picture.ranks().len() < 2 {
         return time;
     }
-    let beyond = if verdict.job.ranks > picture.ranks().len() {
-        format!(
-            " Of {} ranks, the first {} are drawn.",
-            verdict.job.ranks,
-            picture.ranks().len()
-        )
+    let shown = picture.ranks().len();
+    let remark = if verdict.job.ranks > shown {
+        format!(" Of {} ranks, the first {shown} are drawn.", verdict.job.ranks)
+    } else if shown == 2 {
+        // The median of an even number of ranks is the middle of the two middle ones.
+        " Of two ranks the median lies halfway: the lag is half their distance."
+            .to_owned()
     } else {
         String::new()
     };
     time + &format!(
         r#"<section class="panel" id="lag">
 <header><h2>Who is late, and when</h2><p class="choice" hidden><label>at the end of <select name="stage"></select></label> <label hidden>show <select name="order"></select></label></p></header>
-<p class="caption">How much later than the median rank each rank reaches the end of the stage; lateness it brings along from earlier stages of the step counts.{beyond}</p>
+<p class="caption">How much later than the median rank each rank reaches the end of the stage; lateness it brings along from earlier stages of the step counts.{remark}</p>
 <div class="plot" tabindex="0" role="img" aria-label="Lag of each rank over the run"></div>
-<p class="scale" hidden><span></span><canvas height="1" width="256"></canvas><span></span></p>
+<p class="scale" hidden><span></span><canvas height="1" width="256"></canvas><span></span><span class="absent" hidden>hatched: nothing delivered</span></p>
 </section>
 "#
     )
@@ -221,6 +234,16 @@ mod tests {
         let visible = page.split("<script").next().unwrap();
         assert!(visible.contains(headline), "{visible}");
         assert!(visible.contains("1 incident holds the job back"));
+    }
+
+    #[test]
+    fn many_incidents_are_folded_and_none_is_left_out() {
+        let job = sample::late_in_data(4, 120);
+        let mut verdict = job.verdict();
+        verdict.incidents = vec![verdict.incidents[0].clone(); 11];
+        let page = html(&verdict, job.series(), job.names());
+        assert_eq!(page.matches("<article").count(), 11);
+        assert!(page.contains("<summary>3 further incidents</summary>"));
     }
 
     #[test]

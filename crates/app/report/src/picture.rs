@@ -1,6 +1,6 @@
 //! What the script draws: exposed time and lag over the run, small enough for a page.
 
-use model::{Incident, StageId, StageNames, StageSummary};
+use model::{StageId, StageNames, Verdict, WindowSummary};
 use serde::Serialize;
 use verdict::{Column, Series};
 
@@ -34,8 +34,19 @@ pub(crate) struct Picture {
     /// Ranks of the lags.
     ranks: Vec<u32>,
     lag_code: LagCode,
+    /// When ranks delivered nothing.
+    absences: Vec<Absence>,
     /// In the order of the verdict's incidents.
     incidents: Vec<Option<Span>>,
+}
+
+/// A rank that delivered nothing, both ends included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+struct Absence {
+    /// Its place among the ranks.
+    row: usize,
+    first_column: usize,
+    last_column: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -91,9 +102,8 @@ impl Joined<'_> {
 
 impl Picture {
     pub(crate) fn new(
-        stages: &[StageSummary],
+        verdict: &Verdict,
         paints: &[Paint],
-        incidents: &[Incident],
         series: &Series,
         names: &StageNames,
     ) -> Self {
@@ -109,7 +119,7 @@ impl Picture {
             .collect();
         let first_step: Vec<u64> = columns.iter().map(Joined::first_step).collect();
         let last_step: Vec<u64> = columns.iter().map(Joined::last_step).collect();
-        let stages = stages.iter().zip(paints).map(|(stage, paint)| {
+        let stages = verdict.stages.iter().zip(paints).map(|(stage, paint)| {
             let id = stage_id(series, names, &stage.name);
             StagePicture {
                 paint: paint.class(),
@@ -117,12 +127,13 @@ impl Picture {
                 lag: id.and_then(|id| lag(&columns, series.ranks().len(), id)),
             }
         });
-        let spans = incidents.iter().map(|incident| {
+        let spans = verdict.incidents.iter().map(|incident| {
             span(&first_step, &last_step, incident.first_step, incident.last_step)
         });
         Self {
             stages: stages.collect(),
             incidents: spans.collect(),
+            absences: absences(&verdict.windows, &first_step, series.ranks()),
             steps: columns.iter().map(|column| column.steps).collect(),
             ranks: series.ranks().to_vec(),
             lag_code: LagCode {
@@ -196,6 +207,39 @@ fn whole(value: f64) -> u64 {
     value.round() as u64
 }
 
+/// When ranks were missing. Windows and columns are both in the order they were run, so
+/// one walk over both finds them, restarts and all.
+fn absences(
+    windows: &[WindowSummary],
+    first_step: &[u64],
+    ranks: &[u32],
+) -> Vec<Absence> {
+    let mut absences: Vec<Absence> = Vec::new();
+    let mut at = 0;
+    for (column, step) in first_step.iter().enumerate() {
+        let holds = |window: &WindowSummary| {
+            window.first_step <= *step && *step < window.first_step + window.steps
+        };
+        let Some(ahead) = windows[at..].iter().position(holds) else { continue };
+        at += ahead;
+        for rank in &windows[at].missing_ranks {
+            let Ok(row) = ranks.binary_search(rank) else { continue };
+            let mut same = absences.iter_mut().rev();
+            match same.find(|a| a.row == row && a.last_column + 1 == column) {
+                Some(absence) => absence.last_column = column,
+                None => {
+                    absences.push(Absence {
+                        row,
+                        first_column: column,
+                        last_column: column,
+                    });
+                }
+            }
+        }
+    }
+    absences
+}
+
 /// Columns between two steps. Steps are counted anew after a restart: what happens in the
 /// last attempt that has the first step is meant.
 fn span(first_step: &[u64], last_step: &[u64], from: u64, to: u64) -> Option<Span> {
@@ -235,9 +279,7 @@ mod tests {
         let job = sample::late_in_data(4, 60);
         let (verdict, series) = (job.verdict(), job.series());
         let paints = crate::palette::paints(&verdict.stages, job.names());
-        let incidents = &verdict.incidents;
-        let picture =
-            Picture::new(&verdict.stages, &paints, incidents, series, job.names());
+        let picture = Picture::new(&verdict, &paints, series, job.names());
         assert_eq!(picture.steps, vec![1; series.columns().len()]);
         for (at, column) in series.columns().iter().enumerate() {
             let stage = &picture.stages[0];
@@ -262,6 +304,24 @@ mod tests {
         assert_eq!(lag_code(LAG_FLOOR_S), 1);
         assert_eq!(lag_code(1e4), 4095);
         assert_eq!(lag_code(1e9), 4095);
+    }
+
+    #[test]
+    fn a_rank_that_delivered_nothing_is_not_drawn_as_punctual() {
+        let window = |first_step, missing: &[u32]| {
+            let window = sample::healthy().verdict().windows.swap_remove(0);
+            WindowSummary {
+                first_step,
+                steps: 10,
+                missing_ranks: missing.into(),
+                ..window
+            }
+        };
+        // The third window is the first of another attempt.
+        let windows =
+            [window(0, &[]), window(10, &[7]), window(0, &[7]), window(10, &[])];
+        let absences = absences(&windows, &[0, 5, 10, 15, 0, 5, 10], &[2, 7]);
+        assert_eq!(absences, [Absence { row: 1, first_column: 2, last_column: 5 }]);
     }
 
     #[test]

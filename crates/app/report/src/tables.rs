@@ -20,8 +20,9 @@ pub(crate) fn stage_rows(
     let rows = verdict.stages.iter().zip(paints).map(|(stage, paint)| {
         let plain = plain_name(&stage.name, names);
         let plain = plain.map_or(String::new(), |plain| format!(" <small>{plain}</small>"));
+        let nobody = if verdict.job.ranks > 1 { "in turns" } else { "-" };
         let last = words::ranks(&stage.lead_ranks);
-        let last = last.unwrap_or("<span class=\"quiet\">in turns</span>".to_owned());
+        let last = last.unwrap_or(format!(r#"<span class="quiet">{nobody}</span>"#));
         format!(
             r#"<tr><th scope="row">{}<code>{}</code>{plain}</th><td class="n">{}</td><td class="n">{}</td><td class="wide">{}</td><td class="n">{}</td><td>{last}</td></tr>"#,
             swatch(*paint),
@@ -170,8 +171,11 @@ fn stages(window: &WindowSummary) -> String {
 fn weakened(window: &WindowSummary) -> String {
     let mut reasons: Vec<String> =
         window.downgrades.iter().map(|reason| Text(reason).to_string()).collect();
-    if !window.missing_ranks.is_empty() {
-        reasons.push(format!("missing: rank {}", fold_ranks(&window.missing_ranks)));
+    if let Some(missing) = words::ranks(&window.missing_ranks) {
+        let folded = fold_ranks(&window.missing_ranks);
+        if !reasons.iter().any(|reason| reason.ends_with(&format!("rank {folded}"))) {
+            reasons.push(format!("missing: {missing}"));
+        }
     }
     if reasons.is_empty() { "-".to_owned() } else { reasons.join("; ") }
 }

@@ -373,7 +373,13 @@ impl Job {
                 Note::Text(text) => text.clone(),
             });
         }
-        if self.analysed_steps == 0 {
+        if self.seen_ranks.is_empty() {
+            texts.push(
+                "no training was seen: no optimizer ran in a process that had laggard loaded; \
+                 `laggard doctor` tells whether it can be"
+                    .to_owned(),
+            );
+        } else if self.analysed_steps == 0 {
             let warmup = self.settings.window.warmup_steps;
             texts.push(format!(
                 "no window was analysed: {} steps of {} ranks seen, of which the first \

@@ -1,0 +1,89 @@
+"""Unmodified training scripts of all kinds: the slow rank's data loader is found in each."""
+
+import pytest
+from conftest import JOBS, torchrun
+
+LOOPS = [
+    "ddp",
+    "workers",
+    "accumulate",
+    "grad_scaler",
+    "gan",
+    "lbfgs",
+    "fsdp2",
+    "hf_trainer",
+    "accelerated",
+    "lightning_job",
+]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_the_slow_loader_is_found(run, loop):
+    outcome = run(torchrun(JOBS / f"{loop}.py"), SLOW_RANK="1", STEPS="40")
+    verdict = outcome.verdict
+    assert verdict["job"]["steps"] == 40
+    assert verdict["job"]["ranks"] == 2
+    first = outcome.incidents[0]
+    assert first["subject"]["ranks"] == [1], first["text"]
+    assert first["subject"]["stage"] == "data.next_wait"
+    assert first["pace"] == {"kind": "steady"}
+    assert len(outcome.incidents) == 1, outcome.stderr
+
+
+def test_a_loop_without_loader_has_a_gap_to_blame(run):
+    outcome = run(torchrun(JOBS / "no_loader.py"), SLOW_RANK="0", STEPS="40")
+    first = outcome.incidents[0]
+    assert first["subject"]["ranks"] == [0]
+    assert first["subject"]["stage"] == "data.gap"
+
+
+def test_read_ahead_and_accumulation_of_the_trainer(run):
+    outcome = run(torchrun(JOBS / "hf_trainer.py"), SLOW_RANK="0", STEPS="20", ACCUMULATE="3")
+    assert outcome.verdict["job"]["steps"] == 20
+    assert outcome.incidents[0]["subject"]["ranks"] == [0]
+
+
+@pytest.mark.parametrize("loop", ["ddp", "hf_trainer", "lightning_job"])
+def test_a_healthy_job_gets_no_incident(run, loop):
+    outcome = run(torchrun(JOBS / f"{loop}.py"), STEPS="60")
+    assert outcome.incidents == [], outcome.stderr
+    assert "HEALTHY" in outcome.stderr
+
+
+def test_a_single_process_is_accounted_too(run):
+    import sys
+
+    outcome = run([sys.executable, JOBS / "single.py"], STEPS="40")
+    assert outcome.code == 0
+    verdict = outcome.verdict
+    assert verdict["job"]["ranks"] == 1
+    shares = {stage["name"]: stage["share"] for stage in verdict["stages"]}
+    assert abs(sum(shares.values()) - 1) < 1e-9
+    assert shares["model.backward_cpu_wall"] > 0.4
+
+
+def test_explicit_stages_are_named(run):
+    outcome = run(torchrun(JOBS / "explicit.py"), SLOW_RANK="1", STEPS="40")
+    first = outcome.incidents[0]
+    assert first["subject"]["ranks"] == [1]
+    assert first["subject"]["stage"] == "tokenise"
+    names = [stage["name"] for stage in outcome.verdict["stages"]]
+    assert "step.other_cpu_wall" in names
+
+
+def test_older_versions_read_arrival_times_from_the_flight_recorder(run):
+    outcome = run(
+        torchrun(JOBS / "slow_backward.py"), SLOW_RANK="1", STEPS="80", LAGGARD_HOOKS="0"
+    )
+    first = outcome.incidents[0]
+    assert first["subject"]["ranks"] == [1], first["text"]
+    assert first["subject"]["stage"] == "model.backward_cpu_wall"
+    assert any("Flight Recorder" in note for note in outcome.verdict["notes"])
+
+
+def test_tensor_parallel_victims_are_not_blamed(run):
+    outcome = run(torchrun(JOBS / "tensor_parallel.py", ranks=4), SLOW_RANK="3", STEPS="40")
+    first = outcome.incidents[0]
+    assert first["subject"]["ranks"] == [3], first["text"]
+    assert first["subject"]["stage"] == "data.next_wait"
+    assert len(outcome.incidents) == 1
