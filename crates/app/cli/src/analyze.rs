@@ -57,7 +57,7 @@ impl From<FailOn> for Severity {
     }
 }
 
-pub(crate) fn analyze(args: AnalyzeArgs) -> Result<ExitCode> {
+pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {
     let settings = args.settings.load()?;
     let mut verdicts = Vec::new();
     let mut last = None;
@@ -88,7 +88,8 @@ pub(crate) fn analyze(args: AnalyzeArgs) -> Result<ExitCode> {
         }
         write_report(path, job)?;
     }
-    let worst = verdicts.iter().flat_map(|v| &v.incidents).map(|incident| incident.severity);
+    let worst =
+        verdicts.iter().flat_map(|v| &v.incidents).map(|incident| incident.severity);
     let fails = args.fail_on.is_some_and(|level| worst.max() >= Some(level.into()));
     Ok(ExitCode::from(u8::from(fails)))
 }

@@ -40,7 +40,8 @@ impl NotStarted {
 }
 
 pub(crate) fn command(argv: &[OsString]) -> Command {
-    let (program, arguments) = argv.split_first().map_or((None, argv), |(p, a)| (Some(p), a));
+    let (program, arguments) =
+        argv.split_first().map_or((None, argv), |(p, a)| (Some(p), a));
     let mut command = Command::new(program.cloned().unwrap_or_default());
     command.args(arguments);
     command
@@ -58,8 +59,9 @@ impl Wrapped {
         let not_started = |source| NotStarted { program: OsString::new(), source };
         // Before the command starts: a signal must not fall between the two.
         let signals = SignalsInfo::<WithOrigin>::new(PASSED_ON).map_err(not_started)?;
-        let child = command.spawn().map_err(|source| {
-            NotStarted { program: command.get_program().to_owned(), source }
+        let child = command.spawn().map_err(|source| NotStarted {
+            program: command.get_program().to_owned(),
+            source,
         })?;
         Ok(Self { child, signals })
     }
@@ -70,7 +72,10 @@ impl Wrapped {
     /// has it; only what a process sent to us alone is passed on.
     pub(crate) fn poll(&mut self) -> io::Result<Option<ExitStatus>> {
         for origin in self.signals.pending() {
-            let from_process = matches!(origin.cause, Cause::Sent(Sent::User | Sent::TKill | Sent::Queue));
+            let from_process = matches!(
+                origin.cause,
+                Cause::Sent(Sent::User | Sent::TKill | Sent::Queue)
+            );
             if from_process && let Ok(pid) = libc::pid_t::try_from(self.child.id()) {
                 send(pid, origin.signal);
             }
@@ -110,5 +115,7 @@ pub(crate) fn end_like(status: ExitStatus) -> ExitCode {
         // Reached only for signals that do not end a process.
         return ExitCode::from(u8::try_from(128 + signal).unwrap_or(u8::MAX));
     }
-    ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX))
+    ExitCode::from(
+        status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX),
+    )
 }

@@ -1,9 +1,9 @@
+use std::env;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
-use std::env;
 
 use anyhow::Result;
 use ring::{Identity, RingDirectory, RingWriter, default_slots};
@@ -58,7 +58,8 @@ impl Finding {
 }
 
 pub(crate) fn doctor(args: DoctorArgs) -> Result<ExitCode> {
-    let mut findings = vec![Finding::good(format!("laggard {}", env!("CARGO_PKG_VERSION")))];
+    let mut findings =
+        vec![Finding::good(format!("laggard {}", env!("CARGO_PKG_VERSION")))];
     findings.extend(switched_off());
     findings.extend(rings());
     let python = args
@@ -91,13 +92,17 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<ExitCode> {
 fn switched_off() -> Option<Finding> {
     let off = env::var_os("LAGGARD_ENABLE").is_some_and(|value| value == "0");
     off.then(|| {
-        Finding::broken("LAGGARD_ENABLE=0 switches everything off", "unset LAGGARD_ENABLE")
+        Finding::broken(
+            "LAGGARD_ENABLE=0 switches everything off",
+            "unset LAGGARD_ENABLE",
+        )
     })
 }
 
 /// The ring directory: can rings be made, and is there room?
 fn rings() -> Vec<Finding> {
-    let root = env::var_os("LAGGARD_DIR").map_or_else(RingDirectory::default_root, PathBuf::from);
+    let root = env::var_os("LAGGARD_DIR")
+        .map_or_else(RingDirectory::default_root, PathBuf::from);
     let place = root.display();
     let elsewhere = "set LAGGARD_DIR to a folder of yours, in memory if possible";
     let job = format!("doctor-{}", std::process::id());
@@ -118,10 +123,11 @@ fn rings() -> Vec<Finding> {
         let text = format!("{place} has {} MB left; a rank takes 3 MB", free >> 20);
         findings.push(Finding::weak(text, elsewhere));
     }
-    match ring::clean_stale(&root, Duration::from_secs(600)) {
+    match ring::clean_stale(&root, Duration::from_mins(10)) {
         Ok(0) | Err(_) => {}
         Ok(removed) => {
-            findings.push(Finding::good(format!("removed the rings of {removed} dead jobs")));
+            findings
+                .push(Finding::good(format!("removed the rings of {removed} dead jobs")));
         }
     }
     findings
@@ -177,14 +183,16 @@ print(json.dumps(found))
 
 fn interpreter(python: &Path) -> Vec<Finding> {
     let name = python.display();
-    let output = Command::new(python).args(["-c", PROBE]).env("PYTHONWARNINGS", "ignore").output();
+    let output =
+        Command::new(python).args(["-c", PROBE]).env("PYTHONWARNINGS", "ignore").output();
     let probe = match output {
         Err(error) => {
             let text = format!("cannot run {name}: {error}");
             return vec![Finding::broken(text, "name your Python with --python")];
         }
         Ok(output) => {
-            let line = output.stdout.split(|byte| *byte == b'\n').rfind(|line| !line.is_empty());
+            let line =
+                output.stdout.split(|byte| *byte == b'\n').rfind(|line| !line.is_empty());
             line.and_then(|line| serde_json::from_slice::<Probe>(line).ok())
         }
     };

@@ -43,9 +43,9 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
-        Command::Run(args) => run::run(args),
+        Command::Run(args) => run::run(&args),
         Command::Demo(args) => demo::demo(args),
-        Command::Analyze(args) => analyze::analyze(args),
+        Command::Analyze(args) => analyze::analyze(&args),
         Command::Doctor(args) => doctor::doctor(args),
     };
     result.unwrap_or_else(|error| {

@@ -31,13 +31,15 @@ pub(crate) fn site_packages_of(python: &Path) -> Option<PathBuf> {
     let find = "import importlib.util as u; print(u.find_spec('laggard').origin)";
     let output = Command::new(python).args(["-c", find]).output().ok()?;
     let origin = String::from_utf8(output.stdout).ok()?;
-    Some(Path::new(origin.trim()).parent()?.parent()?.to_owned()).filter(|site| site.is_dir())
+    Some(Path::new(origin.trim()).parent()?.parent()?.to_owned())
+        .filter(|site| site.is_dir())
 }
 
 /// Candidates for `site-packages` of the environment whose `bin` is given.
 fn sites_of(bin: &Path) -> impl Iterator<Item = PathBuf> {
     let lib = bin.parent().map(|root| root.join("lib"));
-    let pythons = lib.and_then(|lib| fs::read_dir(lib).ok()).into_iter().flatten().flatten();
+    let pythons =
+        lib.and_then(|lib| fs::read_dir(lib).ok()).into_iter().flatten().flatten();
     pythons
         .map(|entry| entry.path())
         .filter(|path| {
@@ -51,7 +53,9 @@ fn sites_of(bin: &Path) -> impl Iterator<Item = PathBuf> {
 pub(crate) fn attaches_itself(program: &OsStr) -> bool {
     let on_path = |program: &OsStr| {
         let path = env::var_os("PATH").unwrap_or_default();
-        env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
+        env::split_paths(&path)
+            .map(|folder| folder.join(program))
+            .find(|file| file.is_file())
     };
     let file = if Path::new(program).components().count() > 1 {
         Some(PathBuf::from(program))

@@ -1,7 +1,5 @@
 //! A verdict as text.
 
-use std::fmt::Write;
-
 use model::{Severity, Verdict, fold_ranks};
 
 /// Whether to use colour.
@@ -41,9 +39,8 @@ pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour) -> String {
     let mut text = String::new();
     let job = &verdict.job;
     let exposed = seconds(job.exposed_s);
-    let _ = writeln!(
-        text,
-        "{} {}: {} ranks, {} steps, {exposed} of exposed step time in {} analysed steps",
+    text += &format!(
+        "{} {}: {} ranks, {} steps, {exposed} of exposed step time in {} analysed steps\n",
         colour.paint("1", "laggard"),
         job.id,
         job.ranks,
@@ -56,7 +53,7 @@ pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour) -> String {
         } else {
             "HEALTHY  no rank and no stage stands out"
         };
-        let _ = writeln!(text, "\n{}", colour.paint("1;32", said));
+        text += &format!("\n{}\n", colour.paint("1;32", said));
     }
     for incident in &verdict.incidents {
         let head = match incident.severity {
@@ -66,26 +63,27 @@ pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour) -> String {
         };
         let head = colour.severity(incident.severity, head);
         let over = if incident.open { "" } else { " (over)" };
-        let _ = writeln!(text, "\n{head}{over}  {}", incident.text);
+        text += &format!("\n{head}{over}  {}\n", incident.text);
         if !incident.subject.hosts.is_empty() {
-            let _ = writeln!(text, "  host  {}", incident.subject.hosts.join(", "));
+            text += &format!("  host  {}\n", incident.subject.hosts.join(", "));
         }
         for evidence in &incident.evidence {
-            let _ = writeln!(text, "  why   {}", evidence.text);
+            text += &format!("  why   {}\n", evidence.text);
         }
-        let _ = writeln!(text, "  next  {}", incident.advice);
+        text += &format!("  next  {}\n", incident.advice);
     }
     if !verdict.stages.is_empty() {
-        let _ = writeln!(text, "\n{}", stage_table(verdict));
+        text += &format!("\n{}\n", stage_table(verdict));
     }
     for note in &verdict.notes {
-        let _ = writeln!(text, "note: {note}");
+        text += &format!("note: {note}\n");
     }
     text
 }
 
 fn stage_table(verdict: &Verdict) -> String {
-    let width = verdict.stages.iter().map(|stage| stage.name.len()).max().unwrap_or(0).max(5);
+    let width =
+        verdict.stages.iter().map(|stage| stage.name.len()).max().unwrap_or(0).max(5);
     let mut table = format!(
         "{:width$}  {:>9}  {:>5}  {:>5}  last to arrive",
         "stage", "exposed", "share", "gain"
@@ -96,8 +94,7 @@ fn stage_table(verdict: &Verdict) -> String {
         } else {
             format!("rank {}", fold_ranks(&stage.lead_ranks))
         };
-        let _ = write!(
-            table,
+        table += &format!(
             "\n{:width$}  {:>9}  {:>5}  {:>5}  {lead}",
             stage.name,
             seconds(stage.advance_s),

@@ -22,7 +22,7 @@ use crate::settings::SettingsArgs;
 /// How often rings are read and the command is looked after.
 const POLL_EVERY: Duration = Duration::from_millis(50);
 /// Age from which rings of dead jobs are removed: time enough to look at a crash.
-const STALE_AFTER: Duration = Duration::from_secs(600);
+const STALE_AFTER: Duration = Duration::from_mins(10);
 
 /// Run a command and watch the training in it
 ///
@@ -69,7 +69,7 @@ impl RunArgs {
     }
 }
 
-pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
+pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let settings = args.settings.load()?;
     let mut command = child::command(&args.command);
     command.envs(args.environment.iter().copied());
@@ -85,7 +85,9 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
             command.env("LAGGARD_JOB", &watch.id);
             if !package::attaches_itself(&args.command[0]) {
                 match package::lend(watch.directory.path()) {
-                    Ok(path) => drop(command.env("PYTHONPATH", path)),
+                    Ok(path) => {
+                        command.env("PYTHONPATH", path);
+                    }
                     Err(error) => say(&format!(
                         "laggard: {} has no package laggard, and none to lend: {error}",
                         args.command[0].display()
@@ -114,7 +116,7 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode> {
         Some(watch) => {
             let (status, job) = watch.follow(&mut wrapped)?;
             if let Some(job) = job {
-                tell(&args, &job);
+                tell(args, &job);
             }
             status
         }
@@ -134,7 +136,8 @@ impl Watch {
     fn start(settings: Settings, record: Option<&Path>) -> Result<Self> {
         let root = env::var_os("LAGGARD_DIR")
             .map_or_else(RingDirectory::default_root, PathBuf::from);
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let since_epoch =
+            SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let id = format!("{}-{}", since_epoch.as_secs(), std::process::id());
         let directory = RingDirectory::create(&root, &id)?;
         // Somebody else's leftovers must not stop this job.
@@ -143,7 +146,12 @@ impl Watch {
         if let Some(path) = record {
             match JournalWriter::create(path, &id) {
                 Ok(journal) => agent.record(journal),
-                Err(error) => say(&format!("laggard: cannot record to {}: {error}", path.display())),
+                Err(error) => {
+                    say(&format!(
+                        "laggard: cannot record to {}: {error}",
+                        path.display()
+                    ));
+                }
             }
         }
         Ok(Self { root, id, directory, agent })
@@ -204,7 +212,9 @@ fn tell(args: &RunArgs, job: &Job) {
     }
     if let Some(path) = &args.report {
         match guarded(|| write_report(path, job)) {
-            Some(Ok(())) => say(&format!("laggard: report written to {}", path.display())),
+            Some(Ok(())) => {
+                say(&format!("laggard: report written to {}", path.display()));
+            }
             Some(Err(error)) => say(&format!("laggard: {error:#}")),
             None => {}
         }

@@ -174,10 +174,6 @@ fn pictures(verdict: &Verdict, picture: &Picture, paints: &[Paint]) -> String {
     let shown = picture.ranks().len();
     let remark = if verdict.job.ranks > shown {
         format!(" Of {} ranks, the first {shown} are drawn.", verdict.job.ranks)
-    } else if shown == 2 {
-        // The median of an even number of ranks is the middle of the two middle ones.
-        " Of two ranks the median lies halfway: the lag is half their distance."
-            .to_owned()
     } else {
         String::new()
     };

@@ -17,23 +17,23 @@ use crate::probe::{Probe, with_probe};
 #[derive(Debug)]
 struct Code {
     name: String,
-    code_plus_one: AtomicU32,
+    plus_one: AtomicU32,
     pid: AtomicU32,
 }
 
 impl Code {
     fn new(name: String) -> Self {
-        Self { name, code_plus_one: AtomicU32::new(0), pid: AtomicU32::new(0) }
+        Self { name, plus_one: AtomicU32::new(0), pid: AtomicU32::new(0) }
     }
 
     fn of(&self, probe: &Probe) -> u16 {
-        let known = self.code_plus_one.load(Relaxed);
+        let known = self.plus_one.load(Relaxed);
         if known != 0 && self.pid.load(Relaxed) == probe.pid() {
             return (known - 1) as u16;
         }
         let code = probe.name(NameKind::Stage, &self.name);
         self.pid.store(probe.pid(), Relaxed);
-        self.code_plus_one.store(u32::from(code) + 1, Relaxed);
+        self.plus_one.store(u32::from(code) + 1, Relaxed);
         code
     }
 }
@@ -44,6 +44,7 @@ impl Code {
 pub(crate) struct Step;
 
 #[pymethods]
+#[expect(clippy::unused_self, reason = "Python calls methods on an object")]
 impl Step {
     fn __enter__(&self) {
         with_probe(|probe| probe.mark_step(MarkKind::StepBegin));
@@ -68,6 +69,7 @@ pub(crate) struct Stage {
 }
 
 #[pymethods]
+#[expect(clippy::unused_self, reason = "Python calls methods on an object")]
 impl Stage {
     fn __enter__(&self) {
         with_probe(|probe| probe.enter_stage(self.code.of(probe)));
@@ -128,7 +130,10 @@ pub(crate) fn step(py: Python<'_>) -> PyResult<Py<Step>> {
 /// :param name: Its name; the built-in names, such as ``data.next_wait``, stand for what
 ///     the hooks record under them.
 #[pyfunction]
-pub(crate) fn stage<'py>(py: Python<'py>, name: &Bound<'py, PyAny>) -> PyResult<Py<PyAny>> {
+pub(crate) fn stage<'py>(
+    py: Python<'py>,
+    name: &Bound<'py, PyAny>,
+) -> PyResult<Py<PyAny>> {
     // A Python dict: its look-up of an interned string costs less than ours would.
     static STAGES: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
     let stages = STAGES.get_or_init(py, || PyDict::new(py).unbind()).bind(py);

@@ -11,7 +11,9 @@ use crate::probe::{is_active, with_probe};
 /// Takes note of something the loop did; ``kind`` is a number of ``MarkKind``.
 #[pyfunction]
 pub(crate) fn mark(kind: u8) {
-    let Some(kind) = MarkKind::from_number(kind).filter(|kind| kind.is_hook()) else { return };
+    let Some(kind) = MarkKind::from_number(kind).filter(|kind| kind.is_hook()) else {
+        return;
+    };
     with_probe(|probe| probe.hook(kind));
 }
 
@@ -88,8 +90,10 @@ impl CollectiveHook {
     fn __call__(&self, args: &Bound<'_, PyAny>) {
         with_probe(|probe| {
             let py = args.py();
-            let op = args.getattr(intern!(py, "name")).and_then(|name| name.extract::<u16>());
-            let op_id = args.getattr(intern!(py, "op_id")).and_then(|id| id.extract::<u64>());
+            let op =
+                args.getattr(intern!(py, "name")).and_then(|name| name.extract::<u16>());
+            let op_id =
+                args.getattr(intern!(py, "op_id")).and_then(|id| id.extract::<u64>());
             // An unknown kind of arguments still says when a collective was issued.
             let op = op.unwrap_or(CollectiveOp::UNKNOWN.0);
             probe.collective(op, self.group, op_id.unwrap_or(0));

@@ -20,7 +20,9 @@ mod _native {
     #[pymodule_export]
     use crate::hooks::{CollectiveHook, OptimizerHook, mark, side_lost, side_sample};
     #[pymodule_export]
-    use crate::probe::{activate, close, current_step, is_active, note, set_role, ring_path};
+    use crate::probe::{
+        activate, close, current_step, is_active, note, ring_path, set_role,
+    };
     #[pymodule_export]
     use crate::summary::job_verdict;
 }

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::ptr;
-use std::sync::{Mutex, Once};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
+use std::sync::{Mutex, Once};
 
 use model::{Mark, MarkKind, RankNs};
 use pyo3::exceptions::{PyOSError, PyValueError};
@@ -165,7 +165,14 @@ impl Probe {
     fn write_of_loop(&self, of_loop: &LoopState, kind: MarkKind, code: u16) {
         let at = now();
         let step = self.count(of_loop, kind);
-        self.ring.write(Mark { at, step, kind, on_loop_thread: true, code, args: [0; 5] });
+        self.ring.write(Mark {
+            at,
+            step,
+            kind,
+            on_loop_thread: true,
+            code,
+            args: [0; 5],
+        });
     }
 
     #[inline]
@@ -289,7 +296,11 @@ pub(crate) fn activate(
     let root = directory.unwrap_or_else(RingDirectory::default_root);
     let ring = RingDirectory::create(&root, &identity.job)
         .and_then(|directory| {
-            RingWriter::create(&directory, &identity, slots.unwrap_or(ring::default_slots()))
+            RingWriter::create(
+                &directory,
+                &identity,
+                slots.unwrap_or(ring::default_slots()),
+            )
         })
         .map_err(|error| match error {
             ring::RingError::Slots { .. } => PyValueError::new_err(error.to_string()),

@@ -15,6 +15,7 @@ use verdict::{Job, Settings};
 /// :raises OSError: if the rings cannot be read.
 #[pyfunction]
 #[pyo3(signature = (*, directory, job))]
+#[expect(clippy::needless_pass_by_value, reason = "Python passes values")]
 pub(crate) fn job_verdict(
     py: Python<'_>,
     directory: Option<PathBuf>,

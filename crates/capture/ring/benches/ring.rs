@@ -25,20 +25,26 @@ fn mark() -> Mark {
 #[divan::bench(sample_size = 10_000)]
 fn write(bencher: Bencher<'_, '_>) {
     let root = tempfile::tempdir().expect("a temporary directory");
-    let directory = RingDirectory::create(root.path(), "bench").expect("a ring directory");
-    let ring = RingWriter::create(&directory, &Identity::default(), 32_768).expect("a ring");
+    let directory =
+        RingDirectory::create(root.path(), "bench").expect("a ring directory");
+    let ring =
+        RingWriter::create(&directory, &Identity::default(), 32_768).expect("a ring");
     bencher.bench_local(|| ring.write(black_box(mark())));
 }
 
 #[divan::bench(sample_size = 1)]
 fn drain_1000(bencher: Bencher<'_, '_>) {
     let root = tempfile::tempdir().expect("a temporary directory");
-    let directory = RingDirectory::create(root.path(), "bench").expect("a ring directory");
-    let ring = RingWriter::create(&directory, &Identity::default(), 32_768).expect("a ring");
+    let directory =
+        RingDirectory::create(root.path(), "bench").expect("a ring directory");
+    let ring =
+        RingWriter::create(&directory, &Identity::default(), 32_768).expect("a ring");
     let mut reader = RingReader::open(ring.path()).expect("the ring");
     bencher
         .with_inputs(|| (0..1000).for_each(|_| ring.write(mark())))
-        .bench_local_values(|()| reader.drain(usize::MAX, |drained| {
-            black_box(drained);
-        }));
+        .bench_local_values(|()| {
+            reader.drain(usize::MAX, |drained| {
+                black_box(drained);
+            })
+        });
 }

@@ -121,9 +121,8 @@ fn is_stale(directory: &RingDirectory, age: Duration) -> bool {
 }
 
 fn make_private(path: &Path) -> Result<(), RingError> {
-    let io_error = |action| {
-        move |source| RingError::Io { action, path: path.to_owned(), source }
-    };
+    let io_error =
+        |action| move |source| RingError::Io { action, path: path.to_owned(), source };
     match DirBuilder::new().mode(0o700).recursive(false).create(path) {
         Ok(()) => return Ok(()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}

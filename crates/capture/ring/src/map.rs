@@ -1,11 +1,15 @@
 //! Ring files mapped into memory.
+#![expect(
+    clippy::cast_ptr_alignment,
+    reason = "mappings begin at a page, and the parts of a ring at multiples of a line"
+)]
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::Mutex;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::{io, ptr, slice};
 
 use memmap2::{Mmap, MmapMut};
@@ -64,7 +68,11 @@ impl RingWriter {
         made
     }
 
-    fn create_at(path: &Path, identity: &Identity, slots: usize) -> Result<Self, RingError> {
+    fn create_at(
+        path: &Path,
+        identity: &Identity,
+        slots: usize,
+    ) -> Result<Self, RingError> {
         let bytes = SLOTS_AT + slots * size_of::<Slot>();
         let file = OpenOptions::new()
             .read(true)
@@ -78,8 +86,7 @@ impl RingWriter {
         // SAFETY: the file is ours alone until it is renamed, and readers only read it
         // through atomics; nobody shortens it.
         let map = unsafe { MmapMut::map_mut(&file) }.map_err(io_error("map", path))?;
-        let mut ring =
-            Self { map, path: path.to_owned(), slots, names: Mutex::new(()) };
+        let mut ring = Self { map, path: path.to_owned(), slots, names: Mutex::new(()) };
         ring.write_header(identity);
         Ok(ring)
     }
@@ -128,7 +135,7 @@ impl RingWriter {
         if at >= MAX_NAMES {
             return None;
         }
-        let text = &text.as_bytes()[..text.floor_char_boundary(NAME_BYTES)];
+        let text = text.get(..text.floor_char_boundary(NAME_BYTES)).unwrap_or_default();
         // SAFETY: entry `at` lies inside the table, is not yet counted, so nobody reads it,
         // and the guard keeps other writers out.
         unsafe {

@@ -1,13 +1,14 @@
 //! The ring between real processes: killed writers, late and slow readers.
 #![cfg(not(loom))]
 #![expect(unsafe_code, reason = "tests fork")]
+#![expect(clippy::unwrap_used, reason = "what tests share is a test too")]
 
 use std::time::Duration;
 
 use model::{Mark, MarkKind, RankNs};
 use ring::{
-    Drained, Identity, NameKind, RingDirectory, RingError, RingReader, RingWriter, clean_stale,
-    process_started,
+    Drained, Identity, NameKind, RingDirectory, RingError, RingReader, RingWriter,
+    clean_stale, process_started,
 };
 
 fn identity(rank: u32) -> Identity {
@@ -89,7 +90,8 @@ fn names_that_find_no_room_are_refused_and_long_ones_cut_at_a_character() {
     let writer = RingWriter::create(&directory, &identity(0), 64).unwrap();
     let long = "ü".repeat(200);
     assert_eq!(writer.name(NameKind::Role, &long), Some(0));
-    let accepted = (0..200).filter(|n| writer.name(NameKind::Stage, &n.to_string()).is_some());
+    let accepted =
+        (0..200).filter(|n| writer.name(NameKind::Stage, &n.to_string()).is_some());
     assert_eq!(accepted.count(), 127);
     let reader = RingReader::open(writer.path()).unwrap();
     assert_eq!(reader.names_from(0)[0], (NameKind::Role, "ü".repeat(124)));
@@ -136,7 +138,9 @@ fn records_are_whole_however_hard_the_ring_is_driven() {
     std::thread::scope(|scope| {
         for thread in 0..3 {
             let writer = &writer;
-            scope.spawn(move || (0..EACH).for_each(|n| writer.write(mark(n * 3 + thread))));
+            scope.spawn(move || {
+                (0..EACH).for_each(|n| writer.write(mark(n * 3 + thread)));
+            });
         }
         for _ in 0..20 {
             let mut reader = RingReader::open(&path).unwrap();
@@ -181,7 +185,11 @@ fn rings_of_dead_jobs_are_cleaned_up_and_those_of_living_ones_are_not() {
     // The same pid, started at another time: the process is gone and its number reused.
     let gone = Identity { started: 1, ..identity(0) };
     let _orphan = RingWriter::create(&dead, &gone, 64).unwrap();
-    assert_eq!(clean_stale(root.path(), Duration::from_secs(3600)).unwrap(), 0, "too fresh");
+    assert_eq!(
+        clean_stale(root.path(), Duration::from_hours(1)).unwrap(),
+        0,
+        "too fresh"
+    );
     assert_eq!(clean_stale(root.path(), Duration::ZERO).unwrap(), 1);
     assert!(living.path().exists() && !dead.path().exists());
 }

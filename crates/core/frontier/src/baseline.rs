@@ -60,9 +60,14 @@ impl StageBaseline {
             rank_medians(window, stages.len(), slots, chunk, &mut medians);
         }
         if *baseline == Baseline::RankMedian {
-            return Self { stages: stages.len(), seconds: medians, per_rank: Some(ranks) };
+            return Self {
+                stages: stages.len(),
+                seconds: medians,
+                per_rank: Some(ranks),
+            };
         }
-        let cohort = medians.chunks_mut(ranks.max(1)).map(|row| median(row).unwrap_or(0.0));
+        let cohort =
+            medians.chunks_mut(ranks.max(1)).map(|row| median(row).unwrap_or(0.0));
         Self::uniform(cohort.collect())
     }
 

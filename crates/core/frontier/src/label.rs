@@ -35,7 +35,8 @@ pub fn label(window: &Window, found: &WindowFrontier, gates: &Gates) -> Axes {
     let heterogeneous = window.roles > 1;
     if heterogeneous {
         axes.labels.push(Label::RoleAwareNeeded);
-        let text = format!("{} parallel roles were compared without grouping", window.roles);
+        let text =
+            format!("{} parallel roles were compared without grouping", window.roles);
         axes.downgrades.push(text);
     }
     if window.accumulation_collapsed || window.odd_accumulation_steps * 5 > window.steps {
@@ -75,7 +76,8 @@ fn limits(window: &Window, gates: &Gates) -> Vec<String> {
         limits.push(format!("{steps} steps were not seen whole on every rank"));
     }
     if window.unsafe_prefetch {
-        limits.push("data waits could not be given to the step that uses the batch".into());
+        limits
+            .push("data waits could not be given to the step that uses the batch".into());
     }
     limits
 }
@@ -119,9 +121,12 @@ fn label_leading_stage(
         axes.labels.push(Label::CoCritical);
     }
     if axes.labels.contains(&Label::CoCritical) {
-        let by_gain =
-            by_gain.iter().take(2).filter(|slot| found.gain[**slot] >= gates.gain_tie_tol);
-        let mut slots: Vec<usize> = by_share.iter().take(2).chain(by_gain).copied().collect();
+        let by_gain = by_gain
+            .iter()
+            .take(2)
+            .filter(|slot| found.gain[**slot] >= gates.gain_tie_tol);
+        let mut slots: Vec<usize> =
+            by_share.iter().take(2).chain(by_gain).copied().collect();
         slots.sort_unstable();
         slots.dedup();
         axes.co_critical = slots.into_iter().map(|slot| found.stages[slot]).collect();
@@ -186,8 +191,9 @@ fn forward_times(window: &Window) -> Vec<f64> {
 /// window's own boundaries.
 fn leads_after_forward(window: &Window, stage: StageId) -> bool {
     window.blocks.iter().any(|block| {
-        let place =
-            |wanted| block.boundaries.iter().position(|boundary| boundary.stage == wanted);
+        let place = |wanted| {
+            block.boundaries.iter().position(|boundary| boundary.stage == wanted)
+        };
         place(StageId::FORWARD).zip(place(stage)).is_some_and(|(f, s)| s > f)
     })
 }

@@ -52,8 +52,9 @@ pub fn peer_scores(window: &Window, stages: &[StageId], method: PeerMethod) -> V
                     }
                 }
             }
-            let slowest = (0..block.ranks)
-                .max_by(|a, b| rank_total(&totals, *a).total_cmp(&rank_total(&totals, *b)));
+            let slowest = (0..block.ranks).max_by(|a, b| {
+                rank_total(&totals, *a).total_cmp(&rank_total(&totals, *b))
+            });
             for (score, ranks) in scores.iter_mut().zip(&totals) {
                 *score += score_step(ranks, method, slowest.unwrap_or(0));
             }

@@ -103,7 +103,8 @@ impl<'block> Replay<'block> {
     /// Not larger than before if no own time grows.
     pub fn makespan_with(&self, change: impl Fn(usize, usize, f64) -> f64) -> f64 {
         let mut now = vec![0.0f64; self.ranks];
-        let mut arrivals: Vec<BTreeMap<u32, f64>> = Vec::with_capacity(self.boundaries.len());
+        let mut arrivals: Vec<BTreeMap<u32, f64>> =
+            Vec::with_capacity(self.boundaries.len());
         for boundary in 0..self.boundaries.len() {
             for (rank, now) in now.iter_mut().enumerate() {
                 let cell = boundary * self.ranks + rank;
@@ -167,7 +168,9 @@ pub fn synchronising_stages(window: &Window) -> Vec<StageId> {
         for (_, row) in block.rows() {
             let prefixes = prefixes(row, block.ranks);
             let mut entered = 0.0;
-            for (at, boundary) in prefixes.chunks_exact(block.ranks).zip(&*block.boundaries) {
+            for (at, boundary) in
+                prefixes.chunks_exact(block.ranks).zip(&*block.boundaries)
+            {
                 let left = spread(at);
                 *before.entry(boundary.stage).or_default() += entered;
                 *after.entry(boundary.stage).or_default() += left;
@@ -187,7 +190,8 @@ pub fn synchronising_stages(window: &Window) -> Vec<StageId> {
 /// They do in the stages that hold collectives in other blocks; if there are none, in the
 /// [`synchronising_stages`], or in the backward pass if ranks never get apart.
 pub fn assume_synchronisation(window: &mut Window) {
-    let is_recorded = |block: &Block| block.boundaries.iter().any(|b| b.sync != Sync::None);
+    let is_recorded =
+        |block: &Block| block.boundaries.iter().any(|b| b.sync != Sync::None);
     let recorded = window.blocks.iter().flat_map(|block| block.boundaries.iter());
     let recorded = recorded.filter(|boundary| boundary.sync != Sync::None);
     let mut stages: Vec<StageId> = recorded.map(|boundary| boundary.stage).collect();
@@ -277,9 +281,12 @@ mod tests {
         let block = block(3, &[Sync::None, ISSUE, Sync::None], &row);
         let replay = Replay::of_row(&block, &row);
         assert!((replay.own_s(2, 1) - 0.002).abs() < 1e-9);
-        let mended = replay.makespan_with(|boundary, rank, own| {
-            if (boundary, rank) == (0, 0) { 0.0 } else { own }
-        });
+        let mended =
+            replay.makespan_with(
+                |boundary, rank, own| {
+                    if (boundary, rank) == (0, 0) { 0.0 } else { own }
+                },
+            );
         assert!((replay.makespan_s() - mended - 0.05).abs() < 1e-9);
     }
 
@@ -290,9 +297,12 @@ mod tests {
         let block = block(2, &[ISSUE, ISSUE, Sync::None], &row);
         let replay = Replay::of_row(&block, &row);
         assert!((replay.own_s(1, 1) - 0.003).abs() < 1e-9);
-        let mended = replay.makespan_with(|boundary, rank, own| {
-            if (boundary, rank) == (0, 0) { 0.0 } else { own }
-        });
+        let mended =
+            replay.makespan_with(
+                |boundary, rank, own| {
+                    if (boundary, rank) == (0, 0) { 0.0 } else { own }
+                },
+            );
         assert!((replay.makespan_s() - mended - 0.05).abs() < 1e-9);
     }
 

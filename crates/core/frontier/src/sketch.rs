@@ -55,7 +55,12 @@ impl Sketch {
     /// `row[boundary][rank]`; `slots[boundary]` is the boundary's stage in `baseline`.
     /// # Panics
     /// If `row` is not as long as `slots` times `ids`.
-    pub fn of_row(row: &[f64], ids: &[u32], slots: &[usize], baseline: &StageBaseline) -> Self {
+    pub fn of_row(
+        row: &[f64],
+        ids: &[u32],
+        slots: &[usize],
+        baseline: &StageBaseline,
+    ) -> Self {
         let mut account = RowAccount::default();
         account_row(row, ids.len(), slots, Some(baseline), &mut account);
         let mut prefixes = vec![0.0; ids.len()];
@@ -236,7 +241,11 @@ impl Histogram {
             bucket.map(|(bucket, _)| middle_of(*bucket))
         };
         let upper = at(total / 2)?;
-        let lower = if total.is_multiple_of(2) { at((total / 2).checked_sub(1)?)? } else { upper };
+        let lower = if total.is_multiple_of(2) {
+            at((total / 2).checked_sub(1)?)?
+        } else {
+            upper
+        };
         Some(f64::midpoint(lower, upper))
     }
 }

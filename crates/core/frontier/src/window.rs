@@ -1,6 +1,8 @@
 use model::{Label, StageId, Window};
 
-use crate::{Axes, Baseline, Front, Gates, RowAccount, StageBaseline, account_row, label, median};
+use crate::{
+    Axes, Baseline, Front, Gates, RowAccount, StageBaseline, account_row, label, median,
+};
 
 /// A stage in one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -133,11 +135,16 @@ pub fn analyse(window: &Window, gates: &Gates, baseline: &Baseline) -> WindowFro
         downgrades: Vec::new(),
     };
     let Axes { labels, co_critical, downgrades } = label(window, &found, gates);
-    (found.labels, found.co_critical, found.downgrades) = (labels, co_critical, downgrades);
+    (found.labels, found.co_critical, found.downgrades) =
+        (labels, co_critical, downgrades);
     found
 }
 
-fn stage_steps(stages: usize, slots: &[usize], fronts: &[Front]) -> Vec<Option<StageStep>> {
+fn stage_steps(
+    stages: usize,
+    slots: &[usize],
+    fronts: &[Front],
+) -> Vec<Option<StageStep>> {
     let mut found: Vec<Option<(f64, StageStep)>> = vec![None; stages];
     for (boundary, (slot, front)) in slots.iter().zip(fronts).enumerate() {
         let here = StageStep {

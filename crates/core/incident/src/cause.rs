@@ -79,9 +79,9 @@ fn degraded(
     let reference = reference?;
     let now = Reference::of(found)?;
     let steps = found.steps.len() as f64;
-    let step_s = now.step_s - explained_s / steps;
-    let slower = step_s >= settings.degraded_ratio * reference.step_s
-        && step_s - reference.step_s >= settings.degraded_min_s;
+    let unexplained_s = now.step_s - explained_s / steps;
+    let slower = unexplained_s >= settings.degraded_ratio * reference.step_s
+        && unexplained_s - reference.step_s >= settings.degraded_min_s;
     if !slower {
         return None;
     }
@@ -91,7 +91,7 @@ fn degraded(
     };
     let stage =
         found.stages.iter().copied().max_by(|a, b| growth(a).total_cmp(&growth(b)))?;
-    let cost_s = (step_s - reference.step_s) * steps;
+    let cost_s = (unexplained_s - reference.step_s) * steps;
     // One slow window is weather: the tracker speaks of it when a second one follows.
     Some(Fault { notable: false, ..common(FaultKind::Degraded, stage, cost_s, found) })
 }

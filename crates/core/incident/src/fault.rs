@@ -110,15 +110,19 @@ pub fn find_faults(
     if window.ranks.len() < 2 || found.exposed_s < gates.denom_floor_s {
         return Vec::new();
     }
-    let lateness =
-        Lateness::of_window(window, found, |makespan| gates.notable_s(makespan), settings);
+    let lateness = Lateness::of_window(
+        window,
+        found,
+        |makespan| gates.notable_s(makespan),
+        settings,
+    );
     let mut candidates: Vec<Candidate> = (0..found.stages.len())
         .flat_map(|slot| stage_candidates(&lateness, slot, window.ranks.len()))
         .filter(|candidate| candidate.late_s >= CANDIDATE_SHARE * found.exposed_s)
         .collect();
     candidates.sort_by(|a, b| b.late_s.total_cmp(&a.late_s));
     candidates.truncate(MAX_CANDIDATES);
-    let weighed = weigh(window, found, &lateness, candidates);
+    let weighed = weigh(window, found, &lateness, &candidates);
     let mut faults = join_stages(weighed);
     judge(&mut faults, found, settings);
     faults.sort_by(|a, b| b.cost_s.total_cmp(&a.cost_s));
@@ -126,7 +130,11 @@ pub fn find_faults(
 }
 
 /// Splits the lateness of one stage into groups of ranks that are late together.
-fn stage_candidates(lateness: &Lateness<'_>, slot: usize, ranks: usize) -> Vec<Candidate> {
+fn stage_candidates(
+    lateness: &Lateness<'_>,
+    slot: usize,
+    ranks: usize,
+) -> Vec<Candidate> {
     let mut rows_of: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); ranks];
     let mut late_s = vec![0.0; ranks];
     for row in 0..lateness.rows() {
@@ -139,7 +147,8 @@ fn stage_candidates(lateness: &Lateness<'_>, slot: usize, ranks: usize) -> Vec<C
         }
     }
     let total_s: f64 = late_s.iter().sum();
-    let mut left: BTreeSet<usize> = (0..ranks).filter(|rank| late_s[*rank] > 0.0).collect();
+    let mut left: BTreeSet<usize> =
+        (0..ranks).filter(|rank| late_s[*rank] > 0.0).collect();
     let mut found = Vec::new();
     while let Some(&worst) =
         left.iter().max_by(|a, b| late_s[**a].total_cmp(&late_s[**b]).then(b.cmp(a)))
@@ -150,7 +159,8 @@ fn stage_candidates(lateness: &Lateness<'_>, slot: usize, ranks: usize) -> Vec<C
             common as f64 >= SAME_STEPS_SHARE * larger as f64
                 && late_s[*rank] >= SAME_LATENESS_SHARE * late_s[worst]
         };
-        let columns: BTreeSet<usize> = left.iter().filter(|r| together(r)).copied().collect();
+        let columns: BTreeSet<usize> =
+            left.iter().filter(|r| together(r)).copied().collect();
         let group_s: f64 = columns.iter().map(|rank| late_s[*rank]).sum();
         let struck: BTreeSet<usize> =
             left.iter().flat_map(|rank| rows_of[*rank].iter().copied()).collect();
@@ -199,12 +209,19 @@ fn by_size(
             .windows(2)
             .position(|pair| late_s(pair[0]) > OTHER_SIZE_RATIO * late_s(pair[1]));
         let smaller = sorted.split_off(gap.map_or(sorted.len(), |at| at + 1));
-        let rows: BTreeSet<usize> = std::mem::replace(&mut sorted, smaller).into_iter().collect();
+        let rows: BTreeSet<usize> =
+            std::mem::replace(&mut sorted, smaller).into_iter().collect();
         let late_s = rows
             .iter()
             .flat_map(|row| columns.iter().map(|rank| lateness.late_s(*row, slot, *rank)))
             .sum();
-        groups.push(Candidate { slot, columns: columns.clone(), rotating: false, rows, late_s });
+        groups.push(Candidate {
+            slot,
+            columns: columns.clone(),
+            rotating: false,
+            rows,
+            late_s,
+        });
     }
     groups
 }
@@ -214,15 +231,17 @@ fn weigh(
     window: &Window,
     found: &WindowFrontier,
     lateness: &Lateness<'_>,
-    candidates: Vec<Candidate>,
+    candidates: &[Candidate],
 ) -> Vec<Fault> {
     let gain_s = |mended: &[&Candidate]| gain_of(window, found, lateness, mended);
     let all: Vec<&Candidate> = candidates.iter().collect();
     let all_s = gain_s(&all);
     let weights: Vec<f64> = (0..candidates.len())
         .map(|at| {
-            let others: Vec<&Candidate> =
-                (0..candidates.len()).filter(|o| *o != at).map(|o| &candidates[o]).collect();
+            let others: Vec<&Candidate> = (0..candidates.len())
+                .filter(|o| *o != at)
+                .map(|o| &candidates[o])
+                .collect();
             all_s - gain_s(&others)
         })
         .collect();
@@ -272,7 +291,8 @@ fn gain_of(
 ) -> f64 {
     let ranks = window.ranks.len();
     let mut gain_s = 0.0;
-    for (row, (replay, account)) in lateness.replays.iter().zip(&found.steps).enumerate() {
+    for (row, (replay, account)) in lateness.replays.iter().zip(&found.steps).enumerate()
+    {
         let struck: Vec<&&Candidate> =
             mended.iter().filter(|candidate| candidate.rows.contains(&row)).collect();
         if struck.is_empty() {
@@ -289,7 +309,8 @@ fn gain_of(
             if !is_late {
                 return own_s;
             }
-            let peers: Vec<f64> = (0..ranks).map(|peer| replay.own_s(boundary, peer)).collect();
+            let peers: Vec<f64> =
+                (0..ranks).map(|peer| replay.own_s(boundary, peer)).collect();
             own_s.min(peer_work(&peers, rank, |peer| {
                 struck.iter().any(|candidate| {
                     found.stages[candidate.slot] == stage
@@ -332,11 +353,12 @@ fn describe(
     let strikes: Vec<u64> = candidate.rows.iter().map(happened).collect();
     // A step is as late as its latest rank: several late ranks do not add up.
     let worst_s = |row: &usize| {
-        let late = candidate.columns.iter().map(|c| lateness.late_s(*row, candidate.slot, *c));
+        let late =
+            candidate.columns.iter().map(|c| lateness.late_s(*row, candidate.slot, *c));
         late.fold(0.0, f64::max)
     };
-    let lateness_s =
-        candidate.rows.iter().map(worst_s).sum::<f64>() / candidate.rows.len().max(1) as f64;
+    let lateness_s = candidate.rows.iter().map(worst_s).sum::<f64>()
+        / candidate.rows.len().max(1) as f64;
     let ranks = candidate.columns.iter().map(|column| window.ranks[*column]);
     Fault {
         kind: if candidate.rotating { FaultKind::Rotating } else { FaultKind::LateRanks },
@@ -377,8 +399,13 @@ fn place(
         let places: Vec<usize> = (0..block.boundaries.len())
             .filter(|at| block.boundaries[*at].stage == stage)
             .collect();
-        let worst = places.into_iter().max_by(|a, b| excess(*a).total_cmp(&excess(*b)))?;
-        let text = place_text(&block.boundaries[worst].after, &block.boundaries[worst].ending, stage)?;
+        let worst =
+            places.into_iter().max_by(|a, b| excess(*a).total_cmp(&excess(*b)))?;
+        let text = place_text(
+            block.boundaries[worst].after,
+            block.boundaries[worst].ending,
+            stage,
+        )?;
         match votes.iter_mut().find(|(known, _)| *known == text) {
             Some((_, count)) => *count += 1,
             None => votes.push((text, 1)),
@@ -387,7 +414,7 @@ fn place(
     votes.into_iter().max_by_key(|(_, count)| *count).map(|(text, _)| text)
 }
 
-fn place_text(after: &MarkKind, ending: &Ending, stage: StageId) -> Option<String> {
+fn place_text(after: MarkKind, ending: Ending, stage: StageId) -> Option<String> {
     match ending {
         Ending::Issue { op, .. } => Some(format!("before it issues {}", op.name())),
         Ending::Mark(until) => match (after, until) {
@@ -411,7 +438,8 @@ fn join_stages(faults: Vec<Fault>) -> Vec<Fault> {
     let mut joined: Vec<Fault> = Vec::new();
     for fault in faults {
         let host = joined.iter_mut().find(|known| {
-            let common = known.strikes.iter().filter(|s| fault.strikes.contains(s)).count();
+            let common =
+                known.strikes.iter().filter(|s| fault.strikes.contains(s)).count();
             let larger = known.strikes.len().max(fault.strikes.len());
             known.kind == FaultKind::LateRanks
                 && fault.kind == FaultKind::LateRanks
@@ -458,7 +486,9 @@ fn judge(faults: &mut [Fault], found: &WindowFrontier, settings: &IncidentSettin
     let notable: Vec<(Vec<u32>, StageId)> =
         faults.iter().filter(|f| f.notable).map(|f| (f.ranks.clone(), f.stage)).collect();
     for fault in faults.iter_mut() {
-        fault.hides.retain(|h| notable.iter().any(|(r, s)| *r == h.ranks && *s == h.stage));
+        fault
+            .hides
+            .retain(|h| notable.iter().any(|(r, s)| *r == h.ranks && *s == h.stage));
     }
 }
 
@@ -485,14 +515,14 @@ impl Record {
             return share >= settings.rotating_share_min;
         }
         let stall_s = settings.stall_min_s.max(settings.stall_min_steps * self.step_s);
-        let stalls = self.weight_s >= stall_s * self.strikes.max(1) as f64;
+        let stopped = self.weight_s >= stall_s * self.strikes.max(1) as f64;
         let enough = |least: u64| self.strikes >= least;
         match self.pace {
             Pace::Steady => enough(5) && share >= settings.steady_share_min,
             Pace::Every { .. } => share >= settings.steady_share_min,
-            Pace::Once { .. } => stalls,
+            Pace::Once { .. } => stopped,
             Pace::Sporadic | Pace::Rotating => {
-                stalls || (enough(5) && share >= settings.sporadic_share_min)
+                stopped || (enough(5) && share >= settings.sporadic_share_min)
             }
         }
     }

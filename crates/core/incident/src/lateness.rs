@@ -44,7 +44,8 @@ impl<'window> Lateness<'window> {
             own_s.extend(totals);
             replays.push(replay);
         }
-        let mut lateness = Self { replays, late_s: vec![0.0; own_s.len()], stages, ranks };
+        let mut lateness =
+            Self { replays, late_s: vec![0.0; own_s.len()], stages, ranks };
         for slot in 0..stages {
             let noise_s = lateness.spread_s(&own_s, slot) * settings.noise_factor;
             for (row, account) in found.steps.iter().enumerate() {
@@ -80,7 +81,8 @@ impl<'window> Lateness<'window> {
     fn spread_s(&self, own_s: &[f64], slot: usize) -> f64 {
         let mut spreads: Vec<f64> = (0..self.ranks)
             .map(|rank| {
-                let times = (0..self.rows()).map(|row| own_s[self.cells(row, slot).start + rank]);
+                let times =
+                    (0..self.rows()).map(|row| own_s[self.cells(row, slot).start + rank]);
                 let mut times: Vec<f64> = times.collect();
                 times.sort_by(f64::total_cmp);
                 let at = |q: f64| times.get((q * times.len() as f64) as usize).copied();
@@ -94,7 +96,11 @@ impl<'window> Lateness<'window> {
 
 /// Median of `values` without the one at `rank`; the value itself if there is no other.
 pub(crate) fn median_of_others(values: &[f64], rank: usize) -> f64 {
-    let mut others: Vec<f64> =
-        values.iter().enumerate().filter(|(at, _)| *at != rank).map(|(_, v)| *v).collect();
+    let mut others: Vec<f64> = values
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| *at != rank)
+        .map(|(_, v)| *v)
+        .collect();
     median(&mut others).unwrap_or(values[rank])
 }

@@ -17,4 +17,4 @@ mod words;
 pub use fault::{Fault, FaultKind, Hidden, find_faults};
 pub use pace::pace_of;
 pub use settings::IncidentSettings;
-pub use tracker::{Scene, Tracker};
+pub use tracker::{Observation, Scene, Tracker};

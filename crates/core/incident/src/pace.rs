@@ -22,7 +22,8 @@ pub fn pace_of(strikes: &[u64], last_seen: u64) -> Pace {
     if strikes.len() as f64 >= STEADY_SHARE * seen as f64 {
         return Pace::Steady;
     }
-    let mut distances: Vec<u64> = strikes.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    let mut distances: Vec<u64> =
+        strikes.windows(2).map(|pair| pair[1] - pair[0]).collect();
     distances.sort_unstable();
     let usual = distances[distances.len() / 2];
     let equal = distances.iter().filter(|distance| **distance == usual).count();

@@ -7,8 +7,8 @@ use model::{
 };
 
 use crate::cause::{Reference, common_causes};
-use crate::words::{self, Telling};
 use crate::fault::{OTHER_SIZE_RATIO, Record};
+use crate::words::{self, Telling};
 use crate::{Fault, FaultKind, Hidden, IncidentSettings, find_faults, pace_of};
 
 /// Struck steps remembered of one incident: enough to tell its pace.
@@ -31,6 +31,15 @@ pub struct Scene<'job> {
     pub names: &'job StageNames,
     /// Host of each rank, where known.
     pub hosts: &'job BTreeMap<u32, String>,
+}
+
+/// What showed in one window.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Observation {
+    /// A sentence about each incident, costliest first.
+    pub lines: Vec<String>,
+    /// Stages in which some ranks did more own work than their peers.
+    pub late_stages: Vec<StageId>,
 }
 
 /// Follows the faults of a job from window to window.
@@ -79,14 +88,14 @@ impl Tracker {
         Self { settings, gates, ..Self::default() }
     }
 
-    /// Takes the next window of the job. Returns a line about each incident that showed in
-    /// it, costliest first; none if the window was healthy.
+    /// Takes the next window of the job. Says what showed in it, costliest first; nothing
+    /// if the window was healthy.
     pub fn observe(
         &mut self,
         window: &Window,
         found: &WindowFrontier,
         scene: Scene<'_>,
-    ) -> Vec<String> {
+    ) -> Observation {
         let mut faults = find_faults(window, found, &self.gates, &self.settings);
         let reference = self.reference.as_ref();
         faults.extend(common_causes(window, found, &faults, reference, &self.settings));
@@ -96,8 +105,10 @@ impl Tracker {
                 None => now,
             });
         }
-        self.last_step = self.last_step.max(found.steps.last().map_or(0, |last| last.step));
-        let open: Vec<bool> = self.tracks.iter().map(|track| self.is_open(track)).collect();
+        self.last_step =
+            self.last_step.max(found.steps.last().map_or(0, |last| last.step));
+        let open: Vec<bool> =
+            self.tracks.iter().map(|track| self.is_open(track)).collect();
         for (track, _) in self.tracks.iter_mut().zip(open).filter(|(_, open)| *open) {
             track.quiet_s += found.exposed_s;
             track.quiet_windows += 1;
@@ -111,13 +122,16 @@ impl Tracker {
                         && track.fault.stage == fault.stage
                 })
         });
+        let late = faults.iter().filter(|f| f.notable && f.kind == FaultKind::LateRanks);
+        let late_stages = late.map(|fault| fault.stage).collect();
         let shown: Vec<u64> =
             faults.into_iter().map(|fault| self.follow(fault, window, found)).collect();
         self.forget();
         let spoken = self.tracks.iter().filter(|t| t.spoken && shown.contains(&t.id));
         let mut spoken: Vec<&Track> = spoken.collect();
         spoken.sort_by(|a, b| b.cost_s.total_cmp(&a.cost_s).then(a.id.cmp(&b.id)));
-        spoken.iter().map(|track| words::sentence(&self.telling(track, scene))).collect()
+        let sentence = |track: &&Track| words::sentence(&self.telling(track, scene));
+        Observation { lines: spoken.iter().map(sentence).collect(), late_stages }
     }
 
     /// The incidents so far, costliest first.
@@ -235,7 +249,8 @@ impl Tracker {
 
     fn pace(&self, track: &Track) -> Pace {
         let strikes: Vec<u64> = track.strikes.iter().copied().collect();
-        let until = if track.quiet_windows == 0 { self.last_step } else { track.last_step };
+        let until =
+            if track.quiet_windows == 0 { self.last_step } else { track.last_step };
         match track.fault.kind {
             FaultKind::Rotating => Pace::Rotating,
             FaultKind::LateRanks => pace_of(&strikes, until),
@@ -362,11 +377,12 @@ impl Track {
 
     fn evidence(&self, telling: &Telling<'_>) -> Evidence {
         let strong = self.labels.iter().find(|label| label.is_strong());
-        let label = strong.copied().unwrap_or(if self.labels.contains(&Label::CoCritical) {
-            Label::CoCritical
-        } else {
-            Label::FrontierAccounting
-        });
+        let label =
+            strong.copied().unwrap_or(if self.labels.contains(&Label::CoCritical) {
+                Label::CoCritical
+            } else {
+                Label::FrontierAccounting
+            });
         let values = [
             ("struck_steps", self.struck_steps as f64),
             ("lateness_s", telling.lateness_s),

@@ -2,9 +2,9 @@
 
 use model::{Pace, StageId, StageNames, fold_ranks};
 
+use crate::Fault;
 use crate::fault::{FaultKind, Hidden};
 use crate::tracker::all_stages;
-use crate::Fault;
 
 /// What a sentence is made of.
 pub(crate) struct Telling<'a> {
@@ -52,7 +52,9 @@ pub(crate) fn sentence(telling: &Telling<'_>) -> String {
             let who = who(&telling.fault.ranks);
             let mut text = match telling.pace {
                 Pace::Once { step } => {
-                    format!("{who} stalled once in {stage}{place}: {lateness} at step {step}")
+                    format!(
+                        "{who} stalled once in {stage}{place}: {lateness} at step {step}"
+                    )
                 }
                 Pace::Every { steps } => format!(
                     "{who} late in {stage} every {steps} steps{place}: {lateness} each time, \

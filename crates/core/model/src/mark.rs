@@ -168,13 +168,14 @@ impl Mark {
             | u64::from(self.kind as u8) << 32
             | u64::from(self.on_loop_thread) << 40
             | u64::from(self.code) << 48;
-        let [a, b, c, d, e] = self.args;
-        [self.at.0, meta, a, b, c, d, e]
+        let mut words = [self.at.0, meta, 0, 0, 0, 0, 0];
+        words[2..].copy_from_slice(&self.args);
+        words
     }
 
     /// Unpacks a mark; `None` for a kind this build does not know.
     pub fn from_words(words: [u64; PAYLOAD_WORDS]) -> Option<Self> {
-        let [at, meta, a, b, c, d, e] = words;
+        let [at, meta, args @ ..] = words;
         let [s0, s1, s2, s3, kind, flags, c0, c1] = meta.to_le_bytes();
         Some(Self {
             at: RankNs(at),
@@ -182,7 +183,7 @@ impl Mark {
             kind: MarkKind::from_number(kind)?,
             on_loop_thread: flags & 1 == 1,
             code: u16::from_le_bytes([c0, c1]),
-            args: [a, b, c, d, e],
+            args,
         })
     }
 }

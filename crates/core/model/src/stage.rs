@@ -87,7 +87,8 @@ impl StageNames {
         if let Some(id) = self.ids.get(name) {
             return *id;
         }
-        let Some(id) = u16::try_from(self.names.len()).ok().filter(|id| *id < 65_000) else {
+        let Some(id) = u16::try_from(self.names.len()).ok().filter(|id| *id < 65_000)
+        else {
             return StageId::OTHER;
         };
         self.names.push(name.to_owned());

@@ -85,7 +85,9 @@ pub struct WindowSummary {
 ///
 /// # Source
 /// SPEC.md §1.7; docs/labels.md says what each means and what to do next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Label {
     /// The accounting itself holds.

@@ -176,7 +176,8 @@ impl Aligner {
         };
         let first = start(self.pending.values().next());
         let last = start(self.pending.values().next_back());
-        let waited_s = first.zip(last).map_or(0.0, |(first, last)| last.seconds_since(first));
+        let waited_s =
+            first.zip(last).map_or(0.0, |(first, last)| last.seconds_since(first));
         if self.pending.len() > UNSEEN_STEPS || waited_s > UNSEEN_S {
             for expected in self.expected.values_mut().filter(|rank| rank.next == 0) {
                 expected.gone = true;
@@ -201,7 +202,8 @@ impl Aligner {
 
     fn on_settled(&mut self, step: JobStep) {
         // What follows the last optimizer step is not a step.
-        let trained = step.ranks.values().any(|rank| rank.complete || rank.micro_steps > 0);
+        let trained =
+            step.ranks.values().any(|rank| rank.complete || rank.micro_steps > 0);
         self.steps += u64::from(trained);
         let signature = signature(&step);
         if let Some(signature) = signature {
@@ -224,13 +226,15 @@ impl Aligner {
 
     /// Closes the window before its last steps if they all show the same new signature.
     fn close_before_change(&mut self) {
-        let Some(kept) = self.open.len().checked_sub(CHANGE_STEPS).filter(|kept| *kept > 0)
+        let Some(kept) =
+            self.open.len().checked_sub(CHANGE_STEPS).filter(|kept| *kept > 0)
         else {
             return;
         };
         let mut recent = self.open[kept..].iter().map(signature);
         let Some(Some(new)) = recent.next() else { return };
-        if self.regular.contains(&new) || !recent.all(|signature| signature == Some(new)) {
+        if self.regular.contains(&new) || !recent.all(|signature| signature == Some(new))
+        {
             return;
         }
         let changed = self.open.split_off(kept);
@@ -247,7 +251,8 @@ impl Aligner {
         let starts = |step: &JobStep| step.ranks.values().map(|rank| rank.start).min();
         let first = self.open.first().and_then(starts);
         let last = self.open.last().and_then(starts);
-        let span_s = first.zip(last).map_or(0.0, |(first, last)| last.seconds_since(first));
+        let span_s =
+            first.zip(last).map_or(0.0, |(first, last)| last.seconds_since(first));
         let whole_iterations = steps.is_multiple_of(self.learner.cycle().len().max(1));
         let is_long = steps >= self.settings.steps && span_s >= self.settings.min_s;
         (is_long && whole_iterations)
@@ -264,7 +269,8 @@ impl Aligner {
             let previous = self.previous.as_ref();
             let published_cut = self.settings.published_cut;
             let world_size = self.world_size;
-            let windows = build_windows(previous, &steps, &roles, world_size, published_cut);
+            let windows =
+                build_windows(previous, &steps, &roles, world_size, published_cut);
             self.closed.extend(windows);
         }
         self.previous = steps.into_iter().next_back().or(self.previous.take());
@@ -362,21 +368,25 @@ mod tests {
 
     #[test]
     fn a_single_rank_is_cut_as_published() {
-        assert_eq!(windows(&[PLAIN.repeat(12)], settings())[0].cut, Cut::After(MarkKind::BackwardEnd));
+        assert_eq!(
+            windows(&[PLAIN.repeat(12)], settings())[0].cut,
+            Cut::After(MarkKind::BackwardEnd)
+        );
         let lone = "D0 D1 B0 B1 O0 O1 ".repeat(12);
         assert_eq!(windows(&[lone], settings())[0].cut, Cut::Data);
     }
 
     #[test]
     fn a_delay_after_the_last_collective_belongs_to_the_next_step() {
-        let late = "D0 D1 B0 K B1 O0 O1 ".to_owned()
-            + &"D0+40 D1 B0 K B1 O0 O1 ".repeat(11);
+        let late =
+            "D0 D1 B0 K B1 O0 O1 ".to_owned() + &"D0+40 D1 B0 K B1 O0 O1 ".repeat(11);
         let windows = windows(&[PLAIN.repeat(12), late], settings());
         let block = &windows[0].blocks[0];
         let stages: Vec<StageId> = block.boundaries.iter().map(|b| b.stage).collect();
         assert_eq!(stages[0], StageId::CALLBACKS);
         assert_eq!(stages.last(), Some(&StageId::BACKWARD));
-        let slow = block.boundaries.iter().position(|b| b.after == MarkKind::OptimizerEnd);
+        let slow =
+            block.boundaries.iter().position(|b| b.after == MarkKind::OptimizerEnd);
         assert!((block.row(0)[slow.unwrap() * 2 + 1] - 0.040).abs() < 1e-9);
     }
 
@@ -431,7 +441,9 @@ mod tests {
     #[test]
     fn a_rank_that_delivers_nothing_is_missing_and_not_guessed() {
         let mut aligner = Aligner::new(settings());
-        (0..3).for_each(|rank| aligner.expect(rank, None));
+        for rank in 0..3 {
+            aligner.expect(rank, None);
+        }
         for step in steps(&PLAIN.repeat(21)) {
             aligner.push(0, step.clone());
             aligner.push(1, step);
@@ -473,7 +485,8 @@ mod tests {
 
     #[test]
     fn communicators_of_some_ranks_are_kept_apart() {
-        let mut ranks: Vec<Vec<RankStep>> = (0..2).map(|_| steps(&PLAIN.repeat(12))).collect();
+        let mut ranks: Vec<Vec<RankStep>> =
+            (0..2).map(|_| steps(&PLAIN.repeat(12))).collect();
         for segment in ranks[1].iter_mut().flat_map(|step| &mut step.segments) {
             if let Ending::Issue { group, .. } = &mut segment.ending {
                 *group = 5;
@@ -482,7 +495,9 @@ mod tests {
         let mut aligner = Aligner::new(settings());
         (0..2).for_each(|rank| aligner.expect(rank, None));
         for (rank, steps) in (0..).zip(ranks) {
-            steps.into_iter().for_each(|step| aligner.push(rank, step));
+            for step in steps {
+                aligner.push(rank, step);
+            }
         }
         aligner.finish();
         let windows = aligner.take_windows();

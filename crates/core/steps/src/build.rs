@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use model::{
-    Block, Boundary, Closure, Cut, DeviceEvents, Ending, MarkKind, RankNs, RankStep, Segment,
-    StageId, Sync, Window,
+    Block, Boundary, Closure, Cut, DeviceEvents, Ending, MarkKind, RankNs, RankStep,
+    Segment, StageId, Sync, Window,
 };
 
 use crate::align::JobStep;
@@ -38,7 +38,8 @@ pub(crate) fn build_windows(
         groups.entry(*role).or_default().push(*rank);
     }
     let groups = groups.into_values();
-    let windows = groups.filter_map(|ranks| build(previous, steps, &ranks, published_cut));
+    let windows =
+        groups.filter_map(|ranks| build(previous, steps, &ranks, published_cut));
     windows.map(|window| Window { unseen_ranks, ..window }).collect()
 }
 
@@ -108,7 +109,8 @@ fn build(
         window.incomplete_steps = window.incomplete_steps.saturating_sub(1);
     }
     window.blocks = blocks.0;
-    let overlap_s = steps.iter().flat_map(|step| step.ranks.values()).map(|rank| rank.overlap_s);
+    let overlap_s =
+        steps.iter().flat_map(|step| step.ranks.values()).map(|rank| rank.overlap_s);
     window.closure = closure(&window, overlap_s.sum());
     Some(window)
 }
@@ -163,9 +165,12 @@ fn rank_row<'steps>(
 ) -> Option<RankRow<'steps>> {
     let piece = step.ranks.get(&rank)?;
     let Cut::After(kind) = cut else {
-        return piece.complete.then(|| row(piece.start, piece.segments.iter().collect(), 0));
+        return piece
+            .complete
+            .then(|| row(piece.start, piece.segments.iter().collect(), 0));
     };
-    let before = before.filter(|before| before.step + 1 == step.step)?.ranks.get(&rank)?;
+    let before =
+        before.filter(|before| before.step + 1 == step.step)?.ranks.get(&rank)?;
     let cut_at = |piece: &RankStep| {
         piece.segments.iter().rposition(|segment| segment.ending == Ending::Mark(kind))
     };
@@ -237,7 +242,9 @@ fn join_issues(row: RankRow<'_>) -> RankRow<'_> {
     let mut joined =
         RankRow { segments: Vec::new(), durations_s: Vec::new(), carried: 0 };
     let mut waiting_s = 0.0;
-    for (at, (segment, seconds)) in row.segments.into_iter().zip(row.durations_s).enumerate() {
+    for (at, (segment, seconds)) in
+        row.segments.into_iter().zip(row.durations_s).enumerate()
+    {
         waiting_s += seconds;
         if matches!(segment.ending, Ending::Mark(_)) {
             joined.carried += usize::from(at < row.carried);
@@ -255,11 +262,13 @@ struct Blocks(Vec<Block>);
 impl Blocks {
     fn add(&mut self, step: u64, rows: &[RankRow<'_>]) {
         let Some(first) = rows.first() else { return };
-        let boundaries: Vec<Boundary> = first.segments.iter().map(|s| boundary(s)).collect();
+        let boundaries: Vec<Boundary> =
+            first.segments.iter().map(|s| boundary(s)).collect();
         let groups: Vec<u32> = (0..boundaries.len())
             .flat_map(|at| rows.iter().map(move |row| issue_group(row.segments[at])))
             .collect();
-        let shared = groups.chunks(rows.len()).all(|row| row.iter().all(|g| *g == row[0]));
+        let shared =
+            groups.chunks(rows.len()).all(|row| row.iter().all(|g| *g == row[0]));
         let values = (0..boundaries.len())
             .flat_map(|at| rows.iter().map(move |row| row.durations_s[at]))
             .collect();
@@ -270,7 +279,9 @@ impl Blocks {
     /// Adds a row of ranks that went through different segments: sums by stage, in the
     /// order of the rank with the fewest segments.
     fn add_by_stage(&mut self, step: u64, rows: &[RankRow<'_>]) {
-        let Some(plainest) = rows.iter().min_by_key(|row| row.segments.len()) else { return };
+        let Some(plainest) = rows.iter().min_by_key(|row| row.segments.len()) else {
+            return;
+        };
         let mut order: Vec<&Segment> = Vec::new();
         let all = rows.iter().flat_map(|row| &row.segments);
         for segment in plainest.segments.iter().chain(all) {
@@ -279,13 +290,17 @@ impl Blocks {
             }
         }
         // Stages only some ranks have go first: what follows the cut is theirs alone.
-        let plain: BTreeSet<StageId> = plainest.segments.iter().map(|s| s.stage).collect();
+        let plain: BTreeSet<StageId> =
+            plainest.segments.iter().map(|s| s.stage).collect();
         order.sort_by_key(|segment| plain.contains(&segment.stage));
         let boundaries =
             order.iter().map(|s| Boundary { sync: Sync::None, ..boundary(s) }).collect();
         let total = |row: &RankRow<'_>, stage| {
             let cells = row.segments.iter().zip(&row.durations_s);
-            cells.filter(|(s, _)| s.stage == stage).map(|(_, seconds)| seconds).sum::<f64>()
+            cells
+                .filter(|(s, _)| s.stage == stage)
+                .map(|(_, seconds)| seconds)
+                .sum::<f64>()
         };
         let values = order
             .iter()
@@ -348,7 +363,8 @@ fn closure(window: &Window, overlap_s: f64) -> Closure {
             for (durations, boundary) in stages {
                 let seconds: f64 = durations.iter().sum();
                 wall_s += seconds;
-                residual_s += if boundary.stage == StageId::OTHER { seconds } else { 0.0 };
+                residual_s +=
+                    if boundary.stage == StageId::OTHER { seconds } else { 0.0 };
             }
         }
     }
@@ -372,8 +388,10 @@ fn device_events(steps: &[JobStep], ranks: &[u32]) -> DeviceEvents {
 }
 
 fn odd_accumulation_steps(steps: &[JobStep]) -> u64 {
-    let factors: Vec<u16> =
-        steps.iter().filter_map(|step| Some(step.ranks.values().next()?.micro_steps)).collect();
+    let factors: Vec<u16> = steps
+        .iter()
+        .filter_map(|step| Some(step.ranks.values().next()?.micro_steps))
+        .collect();
     let mut counts: BTreeMap<u16, u64> = BTreeMap::new();
     for factor in &factors {
         *counts.entry(*factor).or_default() += 1;

@@ -99,7 +99,10 @@ mod tests {
 
     #[test]
     fn two_optimizers_on_one_batch_are_one_step() {
-        assert_eq!(steps(&[D, B, O, B, O, D, B, O, B, O]), [0, 0, 0, 0, 0, 1, 1, 1, 1, 1]);
+        assert_eq!(
+            steps(&[D, B, O, B, O, D, B, O, B, O]),
+            [0, 0, 0, 0, 0, 1, 1, 1, 1, 1]
+        );
     }
 
     #[test]

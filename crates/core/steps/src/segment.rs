@@ -1,4 +1,6 @@
-use model::{CollectiveOp, Ending, Mark, MarkKind, RankNs, RankStep, Segment, SideSample, StageId};
+use model::{
+    CollectiveOp, Ending, Mark, MarkKind, RankNs, RankStep, Segment, SideSample, StageId,
+};
 
 /// Segments one step may have; further collective issues are not kept as boundaries.
 const MAX_SEGMENTS: usize = 1024;
@@ -122,7 +124,13 @@ impl Segmenter {
         finished
     }
 
-    fn close_segment(&mut self, at: RankNs, kind: MarkKind, stage: StageId, explicit: bool) {
+    fn close_segment(
+        &mut self,
+        at: RankNs,
+        kind: MarkKind,
+        stage: StageId,
+        explicit: bool,
+    ) {
         let Some(after) = self.after else {
             self.now = self.now.max(at);
             self.issues.clear();
@@ -134,7 +142,12 @@ impl Segmenter {
             if step.segments.len() < MAX_SEGMENTS {
                 self.now = self.now.max(at);
                 let ending = Ending::Issue { op, group };
-                step.segments.push(Segment { stage: charged, after, ending, end: self.now });
+                step.segments.push(Segment {
+                    stage: charged,
+                    after,
+                    ending,
+                    end: self.now,
+                });
             }
         }
         self.now = self.now.max(at);
@@ -172,7 +185,9 @@ impl Segmenter {
             },
             _ if self.optimizer_open => StageId::OPTIMIZER,
             MarkKind::ForwardBegin => match self.context {
-                Some(MarkKind::OptimizerEnd) if self.data_begins == 0 => StageId::DATA_GAP,
+                Some(MarkKind::OptimizerEnd) if self.data_begins == 0 => {
+                    StageId::DATA_GAP
+                }
                 _ => StageId::FORWARD,
             },
             MarkKind::StageBegin | MarkKind::StepEnd => match self.context {
@@ -296,7 +311,8 @@ mod tests {
     #[test]
     fn accumulation_keeps_every_micro_step() {
         let steps = steps("D0 D1+2 B0 B1 D0 D1+3 B0 B1 O0 O1 D0");
-        let data: Vec<_> = parts(&steps[0]).into_iter().filter(|(s, _)| *s == DATA).collect();
+        let data: Vec<_> =
+            parts(&steps[0]).into_iter().filter(|(s, _)| *s == DATA).collect();
         assert_eq!(data, [(DATA, 2.0), (DATA, 3.0)]);
         assert_eq!(steps[0].micro_steps, 2);
         assert_eq!(steps[0].read_ahead, 0);
@@ -312,7 +328,15 @@ mod tests {
         let steps = steps("D0 D1 O0+1 F0+2 F1+8 B0+1 B1+16 O1+4 D0");
         assert_eq!(
             parts(&steps[0])[1..],
-            [(CB, 1.0), (OPT, 2.0), (FWD, 8.0), (OTHER, 1.0), (BWD, 16.0), (OPT, 4.0), (CB, 1.0)]
+            [
+                (CB, 1.0),
+                (OPT, 2.0),
+                (FWD, 8.0),
+                (OTHER, 1.0),
+                (BWD, 16.0),
+                (OPT, 4.0),
+                (CB, 1.0)
+            ]
         );
     }
 

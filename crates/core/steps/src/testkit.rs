@@ -30,9 +30,20 @@ pub(crate) fn marks(text: &str) -> Vec<(Mark, StageId)> {
             "K" => MarkKind::CollectiveIssue,
             other => panic!("unknown word {other}"),
         };
-        let code = if kind == MarkKind::CollectiveIssue { CollectiveOp::from_name("ALLREDUCE").0 } else { 0 };
+        let code = if kind == MarkKind::CollectiveIssue {
+            CollectiveOp::from_name("ALLREDUCE").0
+        } else {
+            0
+        };
         let step = counter.count(kind);
-        let mark = Mark { at: RankNs(now), step, kind, on_loop_thread: true, code, args: [0; 5] };
+        let mark = Mark {
+            at: RankNs(now),
+            step,
+            kind,
+            on_loop_thread: true,
+            code,
+            args: [0; 5],
+        };
         (mark, StageId(id.parse().unwrap()))
     };
     text.split_whitespace().map(mark).collect()

@@ -1,10 +1,13 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use frontier::{Baseline, WindowFrontier, analyse, assume_synchronisation};
-use incident::{Scene, Tracker};
+use frontier::{
+    Axes, Baseline, Gates, WindowFrontier, analyse, assume_synchronisation, label,
+    ranking,
+};
+use incident::{Observation, Scene, Tracker};
 use model::{
-    Cut, Input, JobSummary, Mark, MarkKind, SCHEMA, StageId, StageNames, StageSummary, Sync,
-    Verdict, Window, WindowSummary, fold_ranks,
+    Cut, Input, JobSummary, Mark, MarkKind, SCHEMA, StageId, StageNames, StageSummary,
+    Sync, Verdict, Window, WindowSummary, fold_ranks,
 };
 use steps::{Aligner, Segmenter};
 
@@ -166,7 +169,11 @@ impl Job {
             | MarkKind::SideSample
             | MarkKind::SideLost => {
                 // A name that found no room in the rank's table.
-                input.stages.get(usize::from(mark.code)).copied().unwrap_or(StageId::OTHER)
+                input
+                    .stages
+                    .get(usize::from(mark.code))
+                    .copied()
+                    .unwrap_or(StageId::OTHER)
             }
             _ => StageId::OTHER,
         };
@@ -180,7 +187,9 @@ impl Job {
     }
 
     fn finish_rank(&mut self, rank: u32) {
-        if let Some(step) = self.ranks.remove(&rank).and_then(|mut r| r.segmenter.finish()) {
+        if let Some(step) =
+            self.ranks.remove(&rank).and_then(|mut r| r.segmenter.finish())
+        {
             self.aligner.push(rank, step);
         }
     }
@@ -231,7 +240,7 @@ impl Job {
             }
             assume_synchronisation(&mut window);
         }
-        let found = analyse(&window, &self.settings.frontier, &self.baseline);
+        let mut found = analyse(&window, &self.settings.frontier, &self.baseline);
         self.cut = Some(window.cut);
         self.exposed_s += found.exposed_s;
         self.analysed_steps += found.steps.len() as u64;
@@ -242,15 +251,19 @@ impl Job {
             self.notes.insert(Note::OtherHosts, 1);
         }
         if window.incomplete_steps > 0 {
-            *self.notes.entry(Note::IncompleteSteps).or_default() += window.incomplete_steps;
+            *self.notes.entry(Note::IncompleteSteps).or_default() +=
+                window.incomplete_steps;
         }
         if window.mismatched_steps > 0 {
-            *self.notes.entry(Note::MismatchedSteps).or_default() += window.mismatched_steps;
+            *self.notes.entry(Note::MismatchedSteps).or_default() +=
+                window.mismatched_steps;
         }
         self.add_totals(&window, &found);
         self.series.add(&window, &found);
         let scene = Scene { names: &self.names, hosts: &self.hosts };
-        let lines = self.tracker.observe(&window, &found, scene);
+        let Observation { lines, late_stages } =
+            self.tracker.observe(&window, &found, scene);
+        vouch(&window, &mut found, &late_stages, &self.settings.frontier);
         let last = window.first_step + window.steps.saturating_sub(1);
         let steps = format!("steps {}-{last}", window.first_step);
         self.lines.extend(lines.into_iter().map(|line| format!("{steps}: {line}")));
@@ -294,7 +307,9 @@ impl Job {
 
     /// What is to be said of the job now.
     pub fn verdict(&self) -> Verdict {
-        let part = |seconds: f64| if self.exposed_s > 0.0 { seconds / self.exposed_s } else { 0.0 };
+        let part = |seconds: f64| {
+            if self.exposed_s > 0.0 { seconds / self.exposed_s } else { 0.0 }
+        };
         let stages = self.totals.iter().map(|(stage, total)| StageSummary {
             name: self.names.name(*stage).to_owned(),
             advance_s: total.advance_s,
@@ -398,5 +413,24 @@ impl Job {
             ));
         }
         texts
+    }
+}
+
+/// Labels a window anew whose leading stage is where ranks were measured to be late before a
+/// recorded collective: there the wait is no assumption, and we vouch for it.
+fn vouch(
+    window: &Window,
+    found: &mut WindowFrontier,
+    late_stages: &[StageId],
+    gates: &Gates,
+) {
+    let mut boundaries = window.blocks.iter().flat_map(|block| block.boundaries.iter());
+    let recorded = boundaries.any(|boundary| matches!(boundary.sync, Sync::Issue(_)));
+    let leading = ranking(&found.share).first().map(|slot| found.stages[*slot]);
+    if recorded && leading.is_some_and(|leading| late_stages.contains(&leading)) {
+        let vouched = Gates { model_fit: true, ..gates.clone() };
+        let Axes { labels, co_critical, downgrades } = label(window, found, &vouched);
+        (found.labels, found.co_critical, found.downgrades) =
+            (labels, co_critical, downgrades);
     }
 }

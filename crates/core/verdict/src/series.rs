@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use frontier::{WindowFrontier, median};
+use frontier::WindowFrontier;
 use model::{StageId, Window};
 
 /// Columns kept; when there are more, neighbours are joined.
@@ -77,7 +77,10 @@ impl Series {
 
     /// Lag of each rank of the series behind the median rank of the window.
     fn lags(&self, window: &Window, prefixes: &[f64]) -> Vec<f64> {
-        let middle = median(&mut prefixes.to_vec()).unwrap_or(0.0);
+        // The lower middle: with two ranks, the punctual one.
+        let mut sorted = prefixes.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let middle = sorted.get((sorted.len().max(1) - 1) / 2).copied().unwrap_or(0.0);
         let column = |rank: &u32| window.ranks.binary_search(rank).ok();
         let lag = |rank| column(rank).map_or(0.0, |at| (prefixes[at] - middle).max(0.0));
         self.ranks.iter().map(lag).collect()

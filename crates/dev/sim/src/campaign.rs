@@ -85,7 +85,8 @@ pub fn simulate(scenario: Scenario, ranks: usize, fault_s: f64, seed: u64) -> Wi
                     let mut row: Vec<f64> = usual
                         .iter()
                         .map(|usual| {
-                            let noise = noise.map_or(0.0, |noise| noise.sample(&mut random));
+                            let noise =
+                                noise.map_or(0.0, |noise| noise.sample(&mut random));
                             if *usual > 0.0 { (usual + noise).max(0.0) } else { 0.0 }
                         })
                         .collect();
@@ -179,7 +180,9 @@ impl Campaign {
                 ranking(&shares).into_iter().map(|slot| row.found.stages[slot]).collect();
             let set = candidates(&row.found.stages, &shares, tau);
             let right = |stages: &[StageId]| {
-                usize::from(row.scenario.truth().is_some_and(|truth| stages.contains(&truth)))
+                usize::from(
+                    row.scenario.truth().is_some_and(|truth| stages.contains(&truth)),
+                )
             };
             score.top1 += right(&order[..1]);
             score.top2 += right(&order[..2]);
@@ -229,8 +232,15 @@ mod tests {
     /// SF-A9.
     #[test]
     fn the_share_of_a_data_fault_grows_with_it() {
-        let expected =
-            [(0, 0.19), (12, 0.23), (30, 0.29), (60, 0.37), (120, 0.48), (180, 0.56), (240, 0.62)];
+        let expected = [
+            (0, 0.19),
+            (12, 0.23),
+            (30, 0.29),
+            (60, 0.37),
+            (120, 0.48),
+            (180, 0.56),
+            (240, 0.62),
+        ];
         for (fault_ms, expected) in expected {
             let fault_s = f64::from(fault_ms) * 1e-3;
             let window = simulate(Scenario::Data, 8, fault_s, 1);
@@ -246,7 +256,8 @@ mod tests {
     #[test]
     fn windows_without_fault_get_no_strong_label() {
         for seed in 0..100 {
-            let window = simulate(Scenario::None, if seed % 2 == 0 { 8 } else { 32 }, 0.0, seed);
+            let window =
+                simulate(Scenario::None, if seed % 2 == 0 { 8 } else { 32 }, 0.0, seed);
             for model_fit in [false, true] {
                 let gates = frontier::Gates { model_fit, ..frontier::Gates::default() };
                 let found =

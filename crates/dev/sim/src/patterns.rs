@@ -22,7 +22,9 @@ fn noisy(
     let rows: Vec<Vec<Vec<f64>>> = (0..steps)
         .map(|_| {
             let mut rank = |row: &&[f64]| -> Vec<f64> {
-                row.iter().map(|s| s * random.random_range(1.0 - noise..=1.0 + noise)).collect()
+                row.iter()
+                    .map(|s| s * random.random_range(1.0 - noise..=1.0 + noise))
+                    .collect()
             };
             ranks.iter().map(&mut rank).collect()
         })
@@ -162,7 +164,8 @@ mod tests {
             assert!(found.labels.contains(&Label::DirectExposure), "seed {seed}");
         }
         let window = direct_exposure(1, 0.0, 0);
-        let found = analyse(&window, &Gates::default(), &reference(StageId::FORWARD, 2.0));
+        let found =
+            analyse(&window, &Gates::default(), &reference(StageId::FORWARD, 2.0));
         assert!((found.gain[1] - 4.0 / 9.0).abs() < 1e-12);
     }
 
@@ -189,11 +192,13 @@ mod tests {
         assert_eq!(found.co_critical, [StageId::DATA, StageId::BACKWARD]);
     }
 
+    type Doubt = fn(&mut Window);
+
     /// SF-A6: each doubt about the evidence fires its own downgrade and no strong label.
     #[test]
     fn four_doubts_fire_four_downgrades() {
         let strong = late_optimizer(100, 0.01, 3);
-        let doubts: [(fn(&mut Window), Label); 6] = [
+        let doubts: [(Doubt, Label); 6] = [
             (|w| w.missing_ranks.push(9), Label::TelemetryLimited),
             (|w| w.closure.residual_share = 0.107, Label::TelemetryLimited),
             (|w| w.closure.overlap_share = 0.02, Label::TelemetryLimited),
@@ -248,8 +253,11 @@ mod tests {
         let slot = found.slot(StageId::CALLBACKS).unwrap();
         let spikes = 20.0 * 0.36;
         assert!((found.share[slot] - spikes / found.exposed_s).abs() < 0.03);
-        let mut middle: Vec<f64> =
-            found.steps.iter().filter_map(|step| Some(step.stages[slot]?.advance_s)).collect();
+        let mut middle: Vec<f64> = found
+            .steps
+            .iter()
+            .filter_map(|step| Some(step.stages[slot]?.advance_s))
+            .collect();
         assert!(frontier::median(&mut middle).unwrap() < 0.002);
     }
 }

@@ -49,7 +49,9 @@ impl Agent {
 
     fn read(&mut self, how: impl FnOnce(&mut JobReader, &mut dyn FnMut(Input))) {
         let Self { reader, job, journal, flight, .. } = self;
-        how(reader, &mut |input| flight.pass(input, &mut |input| keep(journal, job, input)));
+        how(reader, &mut |input| {
+            flight.pass(input, &mut |input| keep(journal, job, input));
+        });
     }
 
     fn read_flight(&mut self, how: impl FnOnce(&mut FlightFeed, &mut dyn FnMut(Input))) {
@@ -73,7 +75,8 @@ impl Agent {
             self.job.take(Input::Note { text });
         }
         if let Some(Err(error)) = self.journal.map(JournalWriter::finish) {
-            self.job.take(Input::Note { text: format!("the recording ends early: {error}") });
+            self.job
+                .take(Input::Note { text: format!("the recording ends early: {error}") });
         }
         self.job.finish();
         self.job

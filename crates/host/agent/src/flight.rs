@@ -110,7 +110,9 @@ impl FlightFeed {
                 }
                 held.next_record = collective.record_id + 1;
                 held.issues.push_back(Mark {
-                    at: RankNs(collective.issued_unix_ns.saturating_sub(answer.offset_ns)),
+                    at: RankNs(
+                        collective.issued_unix_ns.saturating_sub(answer.offset_ns),
+                    ),
                     step: 0,
                     kind: MarkKind::CollectiveIssue,
                     on_loop_thread: true,
@@ -165,7 +167,8 @@ fn ask_for_ever(sockets: &Mutex<BTreeMap<u32, PathBuf>>, answers: &Sender<Answer
         let Ok(to_ask) = sockets.lock().map(|sockets| sockets.clone()) else { return };
         for (rank, socket) in to_ask {
             let until = monotonic_now();
-            let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let since_epoch =
+                SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             let offset_ns = (since_epoch.as_nanos() as u64).saturating_sub(until.0);
             let collectives = ask(&socket);
             if answers.send(Answer { rank, until, offset_ns, collectives }).is_err() {
@@ -226,7 +229,14 @@ mod tests {
     use super::*;
 
     fn mark(at: u64, kind: MarkKind) -> Mark {
-        Mark { at: RankNs(at), step: 0, kind, on_loop_thread: true, code: 0, args: [0; 5] }
+        Mark {
+            at: RankNs(at),
+            step: 0,
+            kind,
+            on_loop_thread: true,
+            code: 0,
+            args: [0; 5],
+        }
     }
 
     #[test]

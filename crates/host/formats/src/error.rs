@@ -59,15 +59,21 @@ impl FormatError {
     /// What the operator can do about it.
     pub fn hint(&self) -> &'static str {
         match self {
-            Self::Io { .. } => "check the path, its permissions and that it was copied whole",
+            Self::Io { .. } => {
+                "check the path, its permissions and that it was copied whole"
+            }
             Self::Unknown { .. } => {
                 "laggard analyze reads stage matrices (JSON with \"schema\": \
                  \"stage-matrix/1\") and mark events (a JSON list of [time_ns, kind] per \
                  rank), plain or as .gz, .xz, .zst; docs/formats.md shows both"
             }
-            Self::Json { .. } => "write the file anew: it is cut off or damaged at that place",
+            Self::Json { .. } => {
+                "write the file anew: it is cut off or damaged at that place"
+            }
             Self::Content { .. } => "correct the values at that place and run again",
-            Self::TooLarge { .. } => "cut the recording into parts and analyze one at a time",
+            Self::TooLarge { .. } => {
+                "cut the recording into parts and analyze one at a time"
+            }
         }
     }
 }

@@ -39,13 +39,21 @@ impl MarkEvents {
                     return Err(refuse(at, format!("unknown kind {kind:?}")));
                 };
                 if time_ns < last {
-                    let reason = format!("time runs backwards from {last} to {time_ns} ns");
+                    let reason =
+                        format!("time runs backwards from {last} to {time_ns} ns");
                     return Err(refuse(at, reason));
                 }
                 last = time_ns;
                 let step = counter.count(kind);
                 let at = RankNs(time_ns);
-                marks.push(Mark { at, step, kind, on_loop_thread: true, code, args: [0; 5] });
+                marks.push(Mark {
+                    at,
+                    step,
+                    kind,
+                    on_loop_thread: true,
+                    code,
+                    args: [0; 5],
+                });
             }
             ranks.push(marks);
         }

@@ -29,6 +29,7 @@ struct Header {
 pub struct JournalWriter {
     out: Out,
     path: PathBuf,
+    /// Bytes of JSON so far.
     written: u64,
     line: Vec<u8>,
 }
@@ -51,7 +52,10 @@ impl Out {
 
 impl std::fmt::Debug for JournalWriter {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("JournalWriter").field("path", &self.path).finish()
+        formatter
+            .debug_struct("JournalWriter")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
     }
 }
 
@@ -64,10 +68,13 @@ impl JournalWriter {
         let file = BufWriter::new(File::create(path)?);
         let out = match path.extension().and_then(|extension| extension.to_str()) {
             Some("gz") => Out::Gzip(GzEncoder::new(file, flate2::Compression::fast())),
-            Some("zst") => Out::Zstd(Box::new(zstd::stream::write::Encoder::new(file, 1)?)),
+            Some("zst") => {
+                Out::Zstd(Box::new(zstd::stream::write::Encoder::new(file, 1)?))
+            }
             _ => Out::Plain(file),
         };
-        let mut journal = Self { out, path: path.to_owned(), written: 0, line: Vec::new() };
+        let mut journal =
+            Self { out, path: path.to_owned(), written: 0, line: Vec::new() };
         journal.write_line(&Header { schema: SCHEMA.to_owned(), job: job.to_owned() })?;
         Ok(journal)
     }
@@ -85,9 +92,11 @@ impl JournalWriter {
     pub fn write(&mut self, input: &Input) -> io::Result<()> {
         match input {
             Input::Mark { rank, mark } => {
-                let used = mark.args.iter().rposition(|arg| *arg != 0).map_or(0, |at| at + 1);
+                let used =
+                    mark.args.iter().rposition(|arg| *arg != 0).map_or(0, |at| at + 1);
                 let kind = mark.kind as u8;
-                let facts = (rank, mark.at.0, mark.step, kind, u8::from(mark.on_loop_thread));
+                let facts =
+                    (rank, mark.at.0, mark.step, kind, u8::from(mark.on_loop_thread));
                 self.line.clear();
                 let (rank, at, step, kind, on_loop) = facts;
                 write!(self.line, "[{rank},{at},{step},{kind},{on_loop},{}", mark.code)?;
@@ -152,14 +161,20 @@ impl Journal {
             let line = match line {
                 Ok(line) => line,
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
-                Err(source) => return Err(FormatError::Io { path: path.to_owned(), source }),
+                Err(source) => {
+                    return Err(FormatError::Io { path: path.to_owned(), source });
+                }
             };
             match input_of(&line) {
                 Ok(input) => inputs.push(input),
                 Err(_) if lines.peek().is_none() => break,
                 Err(reason) => {
                     let place = format!("line {number}");
-                    return Err(FormatError::Content { path: path.to_owned(), place, reason });
+                    return Err(FormatError::Content {
+                        path: path.to_owned(),
+                        place,
+                        reason,
+                    });
                 }
             }
         }
@@ -184,7 +199,8 @@ fn input_of(line: &[u8]) -> Result<Input, String> {
     if !line.starts_with(b"[") {
         return serde_json::from_slice(line).map_err(|error| error.to_string());
     }
-    let values: Vec<u64> = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+    let values: Vec<u64> =
+        serde_json::from_slice(line).map_err(|error| error.to_string())?;
     let [rank, at, step, kind, on_loop, code, rest @ ..] = values.as_slice() else {
         return Err(format!("a mark has at least 6 numbers, this one {}", values.len()));
     };

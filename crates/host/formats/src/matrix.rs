@@ -12,6 +12,9 @@ use crate::FormatError;
 /// Cells a matrix may have: what fits comfortably in memory.
 const MAX_CELLS: usize = 1 << 31;
 
+/// `[step][rank][stage]`, `None` where a rank delivered nothing.
+type Cells = Vec<Vec<Option<Vec<f64>>>>;
+
 /// A recorded stage matrix.
 ///
 /// # Shape
@@ -25,7 +28,7 @@ pub struct StageMatrix {
     scenario: Option<String>,
     stages: Vec<String>,
     unit: String,
-    matrix: Vec<Vec<Option<Vec<f64>>>>,
+    matrix: Cells,
     /// `[step][rank]`: measured wall time of the step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     wall: Option<Vec<Vec<f64>>>,
@@ -41,7 +44,7 @@ pub struct StageMatrix {
     micro_stages: Option<Vec<String>>,
     /// The expanded matrix, used instead of `matrix` where it is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    micro_matrix: Option<Vec<Vec<Option<Vec<f64>>>>>,
+    micro_matrix: Option<Cells>,
     /// A role for each rank; ranks of different roles are not compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     roles: Option<Vec<String>>,
@@ -103,7 +106,8 @@ impl StageMatrix {
                 let Some(row) = row else { continue };
                 let place = || format!("{name}[{step}][{rank}]");
                 if row.len() != stages.len() {
-                    let reason = format!("{} values for {} stages", row.len(), stages.len());
+                    let reason =
+                        format!("{} values for {} stages", row.len(), stages.len());
                     return refuse(place(), reason);
                 }
                 if let Some((stage, value)) = bad_duration(row) {
@@ -150,13 +154,16 @@ impl StageMatrix {
             }
         }
         if self.roles.as_ref().is_some_and(|roles| roles.len() != ranks) {
-            return refuse("roles".into(), format!("expected one for each of {ranks} ranks"));
+            return refuse(
+                "roles".into(),
+                format!("expected one for each of {ranks} ranks"),
+            );
         }
         Ok(())
     }
 
     /// The expanded matrix if there is one, else the plain one.
-    fn chosen(&self) -> (&'static str, &[String], &[Vec<Option<Vec<f64>>>]) {
+    fn chosen(&self) -> (&'static str, &[String], &Cells) {
         match (&self.micro_stages, &self.micro_matrix) {
             (Some(stages), Some(matrix)) => ("micro_matrix", stages, matrix),
             _ => ("matrix", &self.stages, &self.matrix),
@@ -198,7 +205,10 @@ impl StageMatrix {
                 let waits = waits.map(|waits| waits[step].as_slice());
                 let wall = self.wall.as_ref().map(|wall| wall[step][rank]);
                 let ticks = Ticks { unit_ns, now: &mut now[rank] };
-                aligner.push(rank as u32, rank_step(step, &ids, row, rank, waits, wall, ticks));
+                aligner.push(
+                    rank as u32,
+                    rank_step(step, &ids, row, rank, waits, wall, ticks),
+                );
             }
         }
         aligner.finish();

@@ -50,7 +50,10 @@ pub(crate) fn open_bytes(bytes: &[u8], limits: Limits) -> io::Result<impl BufRea
     unpack(Cursor::new(bytes), limits)
 }
 
-fn unpack<'a>(mut packed: impl BufRead + 'a, limits: Limits) -> io::Result<impl BufRead + 'a> {
+fn unpack<'a>(
+    mut packed: impl BufRead + 'a,
+    limits: Limits,
+) -> io::Result<impl BufRead + 'a> {
     let start = packed.fill_buf()?;
     let inner: Box<dyn Read + 'a> = if start.starts_with(&[0x1f, 0x8b]) {
         Box::new(flate2::bufread::MultiGzDecoder::new(packed))

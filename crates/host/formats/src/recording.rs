@@ -11,7 +11,7 @@ use crate::{FormatError, Journal, Limits, MarkEvents, StageMatrix};
 #[derive(Debug)]
 pub enum Recording {
     /// Durations of stages, step by step.
-    Matrix(StageMatrix),
+    Matrix(Box<StageMatrix>),
     /// Marks of every rank.
     Events(MarkEvents),
     /// Everything a live job's analysis was told.
@@ -55,7 +55,7 @@ fn load_from(
         Some(b'{') => {
             let matrix: StageMatrix = parse(path, reader, limits)?;
             matrix.check(path)?;
-            Ok(Recording::Matrix(matrix))
+            Ok(Recording::Matrix(Box::new(matrix)))
         }
         Some(b'[') => {
             let ranks = parse(path, reader, limits)?;
