@@ -221,22 +221,24 @@ def _patch_grad_scaler(torch):
 
 
 def _patch_data_parallel(torch):
-    # The wrapper's own call, not a module hook: those cost every submodule a slow path.
-    wrapper = torch.nn.parallel.DistributedDataParallel
-    original = wrapper.__call__
-    is_compiling = torch.compiler.is_compiling
+    # What DistributedDataParallel itself calls as its forward pass begins and ends. A hook on
+    # modules would cost every submodule a slow path and break the graphs of torch.compile.
+    if not torch.distributed.is_available():
+        return
+    reducer = torch._C._distributed_c10d.Reducer
+    for name, kind in (
+        ("prepare_for_forward", FORWARD_BEGIN),
+        ("prepare_for_backward", FORWARD_END),
+    ):
+        setattr(reducer, name, _marked(getattr(reducer, name), kind))
 
-    @functools.wraps(original)
-    def __call__(self, *args, **kwargs):
-        if is_compiling():
-            return original(self, *args, **kwargs)
-        mark(FORWARD_BEGIN)
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            mark(FORWARD_END)
 
-    wrapper.__call__ = __call__
+def _marked(original, kind):
+    def call(*args):
+        mark(kind)
+        return original(*args)
+
+    return call
 
 
 def _patch_collectives(torch):
@@ -338,4 +340,11 @@ def _attach():
             _note(f"{patch.__name__.strip('_')} failed: {error!r}")
 
 
-laggard_autoload.when_imported("torch", _attach)
+def _attach_or_say():
+    try:
+        _attach()
+    except Exception as error:  # of ours, so not the script's to handle
+        print(f"laggard: not attached: {error!r}", file=sys.stderr)
+
+
+laggard_autoload.when_imported("torch", _attach_or_say)

@@ -42,7 +42,6 @@ struct LoopState {
     counter: Cell<StepCounter>,
     backward_depth: Cell<u32>,
     optimizer_depth: Cell<u32>,
-    forward_depth: Cell<u32>,
     /// The explicit stage that is open.
     open_stage: Cell<Option<u16>>,
     /// Explicit stages entered inside it, which are not recorded.
@@ -225,8 +224,6 @@ impl LoopState {
             MarkKind::BackwardEnd => (&self.backward_depth, false),
             MarkKind::OptimizerBegin => (&self.optimizer_depth, true),
             MarkKind::OptimizerEnd => (&self.optimizer_depth, false),
-            MarkKind::ForwardBegin => (&self.forward_depth, true),
-            MarkKind::ForwardEnd => (&self.forward_depth, false),
             _ => return true,
         };
         let now = depth.get();

@@ -1,0 +1,39 @@
+"""A deterministic DDP training that saves its weights and may leave in odd ways."""
+
+import os
+
+import torch
+import torch.distributed as dist
+from common import BATCH, STEPS, Samples, delay_here
+from torch import nn, optim
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+
+dist.init_process_group("gloo")
+torch.manual_seed(7)
+model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 1)))
+optimizer = optim.Adam(model.parameters(), lr=0.01)
+shift = dist.get_rank() * 1000
+for x in DataLoader(Samples(STEPS), batch_size=BATCH):
+    delay_here()
+    optimizer.zero_grad()
+    (model(x + shift).square().mean() + torch.rand(())).backward()
+    optimizer.step()
+    if os.environ.get("LEAVE") == "fork" and os.fork() == 0:
+        # A child that trains a little by itself, in the image of a rank.
+        own = nn.Linear(2, 1)
+        by = optim.SGD(own.parameters(), lr=0.1)
+        own(torch.ones(1, 2)).sum().backward()
+        os._exit(0)
+if dist.get_rank() == 0:
+    path = os.environ["SAVE"]
+    state = [value.tolist() for value in model.module.state_dict().values()]
+    with open(path + ".new", "w") as file:
+        file.write(repr(state))
+    os.rename(path + ".new", path)
+dist.barrier()
+if os.environ.get("LEAVE") == "os._exit":
+    os._exit(0)
+del model, optimizer
+dist.barrier()
+dist.destroy_process_group()

@@ -1,0 +1,341 @@
+"""How laggard attaches: when, where, and what it leaves alone."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from conftest import job_environment, laggard
+
+ALONE = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+
+LOOP = """
+import torch
+from torch import nn, optim
+from torch.utils.data import DataLoader, TensorDataset
+
+model = nn.Linear(4, 1)
+optimizer = optim.SGD(model.parameters(), lr=0.1)
+
+def train(steps=30):
+    for (x,) in DataLoader(TensorDataset(torch.randn(steps, 4))):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+"""
+
+
+@pytest.fixture
+def python(tmp_path, rings):
+    """Runs a script and returns what it prints, as JSON if it is."""
+
+    def python(script, *arguments, **environment):
+        file = tmp_path / "script.py"
+        file.write_text(textwrap.dedent(script))
+        done = subprocess.run(
+            [sys.executable, *arguments, file],
+            env=job_environment(LAGGARD_DIR=str(rings), LAGGARD_JOB="test", **environment),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        lines = done.stdout.splitlines()
+        return json.loads(lines[-1]) if lines else None
+
+    return python
+
+
+def test_an_import_attaches_whether_torch_is_there_or_not(python):
+    for order in ("import laggard, torch", "import torch, laggard"):
+        steps = python(
+            f"{order}\n" + LOOP + "train()\nimport laggard, json\n"
+            "print(json.dumps(laggard.summary()['job']['steps']))"
+        )
+        assert steps == 30
+
+
+def test_a_late_import_sees_loaders_and_optimizers_made_before(python):
+    steps = python(
+        LOOP + "train()\nimport laggard, json\ntrain()\n"
+        "print(json.dumps(laggard.summary()['job']['steps']))"
+    )
+    assert steps == 30
+
+
+def test_without_a_word_only_the_wrapper_attaches(python):
+    look = "import sys, json, torch\nprint(json.dumps('laggard' in sys.modules))"
+    assert python(look) is False
+    assert python(look, LAGGARD_ENABLE="1") is True
+    assert python(look, "-I", LAGGARD_ENABLE="1") is True
+
+
+def test_looking_for_torch_does_not_lose_the_hook(python):
+    attached = python(
+        """
+        import importlib.util, json, sys
+        importlib.util.find_spec("torch")
+        import torch
+        from torch.autograd.variable import Variable
+        loader = type(torch.__spec__.loader).__module__
+        print(json.dumps([type(Variable._execution_engine).__name__, loader]))
+        """,
+        LAGGARD_ENABLE="1",
+    )
+    assert attached == ["_EngineProxy", "_frozen_importlib_external"]
+
+
+def test_worker_processes_never_become_ranks(python, rings):
+    for method in ("fork", "spawn", "forkserver"):
+        python(
+            f"""
+            import laggard, torch
+            from torch import nn, optim
+            from torch.utils.data import DataLoader, Dataset
+
+            class Trains(Dataset):
+                "A dataset that does in its workers what ranks do."
+                def __len__(self): return 40
+                def __getitem__(self, index):
+                    model = nn.Linear(2, 1)
+                    optimizer = optim.SGD(model.parameters(), lr=0.1)
+                    model(torch.ones(1, 2)).sum().backward()
+                    optimizer.step()
+                    return torch.ones(2)
+
+            if __name__ == "__main__":
+                model = nn.Linear(2, 1)
+                optimizer = optim.SGD(model.parameters(), lr=0.1)
+                loader = DataLoader(Trains(), num_workers=2, multiprocessing_context="{method}")
+                for x in loader:
+                    model(x).sum().backward()
+                    optimizer.step()
+            """,
+            RANK="0",
+        )
+    assert len(list(rings.glob("*/*.ring"))) == 3
+
+
+def test_spawned_and_forked_ranks_are_ranks(python, rings):
+    for method in ("spawn", "fork"):
+        python(
+            f"""
+            import laggard, os, torch
+            import torch.multiprocessing as mp
+            from torch import nn, optim
+
+            def train(rank):
+                os.environ["RANK"] = str(rank)
+                model = nn.Linear(2, 1)
+                optimizer = optim.SGD(model.parameters(), lr=0.1)
+                for _ in range(3):
+                    model(torch.ones(1, 2)).sum().backward()
+                    optimizer.step()
+
+            if __name__ == "__main__":
+                mp.start_processes(train, nprocs=2, start_method="{method}")
+            """
+        )
+    ranks = sorted(path.name.split(".")[0] for path in rings.glob("*/*.ring"))
+    assert ranks == ["rank0", "rank0", "rank1", "rank1"]
+
+
+def test_nested_stages_are_refused_and_errors_go_through(python):
+    verdict = python(
+        """
+        import json, laggard, time
+        for step in range(20):
+            with laggard.step():
+                with laggard.stage("outer"):
+                    with laggard.stage("inner"):
+                        time.sleep(0.001)
+                try:
+                    with laggard.stage("fails"):
+                        raise KeyError("the user's own")
+                except KeyError:
+                    pass
+                with laggard.side_channel("beside"):
+                    pass
+        import torch
+        from torch import nn, optim
+        print(json.dumps(laggard.summary()))
+        """
+    )
+    # No optimizer and no process group: not a rank, so nothing is recorded.
+    assert verdict["job"]["steps"] == 0
+    names = python(
+        LOOP
+        + textwrap.dedent(
+            """
+            import json, laggard
+            train(3)
+            for step in range(20):
+                with laggard.step():
+                    with laggard.stage("outer"):
+                        with laggard.stage("inner"):
+                            pass
+            with laggard.step(): pass
+            print(json.dumps([stage["name"] for stage in laggard.summary()["stages"]]))
+            """
+        )
+    )
+    assert "outer" in names and "inner" not in names
+
+
+def test_compiled_models_break_where_they_did_before_and_nowhere_else(python):
+    script = """
+        import json, laggard, torch, torch.distributed as dist
+        from torch import nn
+        from torch._dynamo.utils import counters
+        dist.init_process_group("gloo")
+        net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
+        outer = torch.compile(nn.parallel.DistributedDataParallel(net), backend="eager")
+        inner = nn.parallel.DistributedDataParallel(torch.compile(net, backend="eager"))
+        for model in (outer, inner):
+            for _ in range(3):
+                model(torch.randn(2, 4)).sum().backward()
+        print(json.dumps(dict(counters["graph_break"])))
+        """
+    with_laggard = python(script, **ALONE)
+    assert with_laggard == python(script, LAGGARD_ENABLE="0", **ALONE)
+
+
+def test_the_autograd_engine_behaves_as_before(python):
+    python(
+        LOOP
+        + textwrap.dedent(
+            """
+            import laggard
+            from torch.utils.checkpoint import checkpoint
+            train(2)
+            x = torch.randn(3, 4, requires_grad=True)
+            (grad,) = torch.autograd.grad(model(x).sum(), x)
+            assert torch.equal(grad, model.weight.expand(3, 4))
+            checkpoint(model, x, use_reentrant=True).sum().backward()
+            try:
+                torch.ones(1).backward()
+            except RuntimeError as error:
+                assert "does not require grad" in str(error)
+            else:
+                raise AssertionError("an error of backward was swallowed")
+            train(2)
+            """
+        )
+    )
+
+
+def test_no_hook_synchronises_the_device():
+    """Statically: no word of synchronising in the package's code."""
+    import laggard as package
+
+    folder = os.path.dirname(package.__file__)
+    for name in os.listdir(folder):
+        if name.endswith(".py"):
+            with open(os.path.join(folder, name)) as file:
+                assert "synchronize" not in file.read(), name
+
+
+class Event:
+    """A device event that becomes ready when told to."""
+
+    made = []
+
+    def __init__(self, enable_timing):
+        assert enable_timing
+        self.ready = self.recorded = False
+        Event.made.append(self)
+
+    def record(self):
+        self.recorded = True
+
+    def query(self):
+        return self.ready
+
+    def elapsed_time(self, end):
+        return 12.5
+
+    def synchronize(self):
+        raise AssertionError("the device is never waited for")
+
+
+class Device:
+    Event = Event
+    capturing = False
+
+    def is_current_stream_capturing(self):
+        return self.capturing
+
+    def is_initialized(self):
+        return True
+
+
+class Native:
+    def __init__(self):
+        self.step, self.samples, self.lost = 0, [], 0
+
+    def current_step(self):
+        return self.step
+
+    def side_sample(self, name, seconds):
+        self.samples.append((name, seconds))
+
+    def side_lost(self, name):
+        self.lost += 1
+
+
+def events(steps, native, device, ready_after):
+    from laggard._events import ForwardEvents
+
+    Event.made.clear()
+    channel = ForwardEvents(device, native)
+    for step in range(steps):
+        native.step = step
+        for event in Event.made:
+            event.ready = event.ready or ready_after == 0
+        channel.begin()
+        channel.end()
+    return channel
+
+
+def test_one_forward_pass_in_ten_is_timed_on_the_device():
+    native = Native()
+    events(101, native, Device(), ready_after=0)
+    assert native.samples == [("model.fwd_loss_cuda_event_ms", 0.0125)] * 10
+    assert len(Event.made) == 2, "events are used again"
+
+
+def test_events_that_never_become_ready_are_given_up_and_bounded():
+    native = Native()
+    events(5000, native, Device(), ready_after=None)
+    assert native.samples == []
+    assert native.lost > 10
+    assert len(Event.made) <= 2 * 17 * (1 + native.lost)
+
+
+def test_nothing_is_recorded_into_a_captured_graph():
+    device = Device()
+    device.capturing = True
+    native = Native()
+    events(100, native, device, ready_after=0)
+    assert Event.made == []
+
+
+def test_the_wrapper_lends_its_package_to_other_interpreters(tmp_path):
+    """A Python without laggard, with a sitecustomize of its own."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text("import os; os.environ['OWN'] = 'ran'\n")
+    other = tmp_path / "bin" / "python"
+    other.parent.mkdir()
+    other.symlink_to(os.path.realpath(sys.executable))
+    look = (
+        "import os, laggard, laggard_autoload; print(os.environ['OWN'], laggard.__file__, "
+        "os.environ['PYTHONPATH'])"
+    )
+    outcome = laggard("run", "--", other, "-c", look, PYTHONPATH=str(site))
+    assert outcome.code == 0, outcome.stderr
+    own, file, path = outcome.stdout.split()
+    assert own == "ran" and "/python/laggard/" in file
+    assert path.endswith(str(site))
