@@ -1,6 +1,7 @@
 """Whatever happens to laggard, training does not notice: same weights, same exit status."""
 
 import hashlib
+import json
 import os
 import shutil
 import signal
@@ -37,7 +38,7 @@ class Started:
         self.rings = rings
         command = torchrun(TRAIN)
         if wrapper:
-            command = [str(BIN / "laggard"), "run", *options, "--", *command]
+            command = [str(BIN / "laggard"), "run", *map(str, options), "--", *command]
         self.process = subprocess.Popen(
             command,
             env=job_environment(
@@ -91,11 +92,18 @@ def test_the_result_is_the_same_under_laggard(untouched, tmp_path, rings):
 
 
 def test_killing_the_wrapper_with_agent_and_collector_in_it(untouched, tmp_path, rings):
-    job = Started(tmp_path, rings)
+    recording = tmp_path / "job.jsonl.zst"
+    job = Started(tmp_path, rings, "--record", recording, SLOW_RANK="1", DELAY="0.05")
     job.wait_for_rings()
+    while not recording.exists() or recording.stat().st_size < 1000:
+        time.sleep(0.05)  # into the steps: there is something to lose
     job.process.kill()
+    assert not job.save.exists()
     assert job.saved() == untouched
     job.end()
+    left = laggard("analyze", "--json", recording)
+    assert left.code == 0, left.stderr
+    assert json.loads(left.stdout)["job"]["steps"] > 0, "what was seen before the kill is kept"
 
 
 def test_a_rank_that_is_killed_fails_the_job_as_without_laggard(tmp_path, rings):

@@ -20,7 +20,7 @@ use clap::{Parser, Subcommand};
 
 /// Names what holds a distributed training job back: rank, stage, since when, at what cost.
 #[derive(Debug, Parser)]
-#[command(version, max_term_width = 100, after_help = EXAMPLES)]
+#[command(name = "laggard", version, max_term_width = 100, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

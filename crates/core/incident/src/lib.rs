@@ -12,9 +12,10 @@ mod lateness;
 mod pace;
 mod settings;
 mod tracker;
+mod vouch;
 mod words;
 
 pub use fault::{Fault, FaultKind, Hidden, find_faults};
 pub use pace::pace_of;
 pub use settings::IncidentSettings;
-pub use tracker::{Observation, Scene, Tracker};
+pub use tracker::{Scene, Tracker};

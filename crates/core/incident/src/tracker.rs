@@ -8,6 +8,7 @@ use model::{
 
 use crate::cause::{Reference, common_causes};
 use crate::fault::{OTHER_SIZE_RATIO, Record};
+use crate::vouch::vouch;
 use crate::words::{self, Telling};
 use crate::{Fault, FaultKind, Hidden, IncidentSettings, find_faults, pace_of};
 
@@ -31,15 +32,6 @@ pub struct Scene<'job> {
     pub names: &'job StageNames,
     /// Host of each rank, where known.
     pub hosts: &'job BTreeMap<u32, String>,
-}
-
-/// What showed in one window.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Observation {
-    /// A sentence about each incident, costliest first.
-    pub lines: Vec<String>,
-    /// Stages in which some ranks did more own work than their peers.
-    pub late_stages: Vec<StageId>,
 }
 
 /// Follows the faults of a job from window to window.
@@ -88,14 +80,17 @@ impl Tracker {
         Self { settings, gates, ..Self::default() }
     }
 
-    /// Takes the next window of the job. Says what showed in it, costliest first; nothing
-    /// if the window was healthy.
+    /// Takes the next window of the job. Says what showed in it, a sentence an incident,
+    /// costliest first; nothing if the window was healthy.
+    ///
+    /// Raises the labels of a window whose waits were measured to follow the
+    /// synchronisation model.
     pub fn observe(
         &mut self,
         window: &Window,
-        found: &WindowFrontier,
+        found: &mut WindowFrontier,
         scene: Scene<'_>,
-    ) -> Observation {
+    ) -> Vec<String> {
         let mut faults = find_faults(window, found, &self.gates, &self.settings);
         let reference = self.reference.as_ref();
         faults.extend(common_causes(window, found, &faults, reference, &self.settings));
@@ -123,7 +118,8 @@ impl Tracker {
                 })
         });
         let late = faults.iter().filter(|f| f.notable && f.kind == FaultKind::LateRanks);
-        let late_stages = late.map(|fault| fault.stage).collect();
+        let late_stages: Vec<StageId> = late.map(|fault| fault.stage).collect();
+        vouch(window, found, &late_stages, &self.gates);
         let shown: Vec<u64> =
             faults.into_iter().map(|fault| self.follow(fault, window, found)).collect();
         self.forget();
@@ -131,7 +127,7 @@ impl Tracker {
         let mut spoken: Vec<&Track> = spoken.collect();
         spoken.sort_by(|a, b| b.cost_s.total_cmp(&a.cost_s).then(a.id.cmp(&b.id)));
         let sentence = |track: &&Track| words::sentence(&self.telling(track, scene));
-        Observation { lines: spoken.iter().map(sentence).collect(), late_stages }
+        spoken.iter().map(sentence).collect()
     }
 
     /// The incidents so far, costliest first.

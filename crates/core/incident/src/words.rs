@@ -120,12 +120,17 @@ pub(crate) fn sentence(telling: &Telling<'_>) -> String {
 pub(crate) fn evidence(telling: &Telling<'_>, struck_steps: u64) -> String {
     let stage = telling.names.name(telling.fault.stage);
     match telling.fault.kind {
-        FaultKind::LateRanks | FaultKind::Rotating => format!(
-            "own work in {stage} exceeded the other ranks' by {} in {struck_steps} steps; \
-             with it at their level the job would have been {} faster",
-            duration(telling.lateness_s),
-            duration(telling.cost_s),
-        ),
+        FaultKind::LateRanks | FaultKind::Rotating => {
+            let gain = match duration(telling.cost_s) {
+                cost if cost == NOTHING => "no".to_owned(),
+                cost => cost,
+            };
+            format!(
+                "own work in {stage} exceeded the other ranks' by {} in {struck_steps} \
+                 steps; with it at their level the job would have been {gain} faster",
+                duration(telling.lateness_s),
+            )
+        }
         FaultKind::InputBound => {
             format!("{stage} is charged {} of exposed time", percent(telling.share))
         }
@@ -213,6 +218,9 @@ fn are(ranks: &[u32], who: &str) -> String {
     format!("{who} {}", if ranks.len() == 1 { "is" } else { "are" })
 }
 
+/// What less than a microsecond is called.
+const NOTHING: &str = "nothing";
+
 /// Seconds for reading: "50.1 ms", "2.40 s".
 fn duration(seconds: f64) -> String {
     if seconds >= 1.0 {
@@ -222,7 +230,7 @@ fn duration(seconds: f64) -> String {
     } else if seconds >= 1e-6 {
         format!("{:.0} us", seconds * 1e6)
     } else {
-        "nothing".to_owned()
+        NOTHING.to_owned()
     }
 }
 

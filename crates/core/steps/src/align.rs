@@ -59,6 +59,13 @@ pub(crate) struct JobStep {
     pub(crate) ranks: BTreeMap<u32, RankStep>,
 }
 
+impl JobStep {
+    /// What follows the last optimizer step is not a step.
+    pub(crate) fn is_trained(&self) -> bool {
+        self.ranks.values().any(|rank| rank.complete || rank.micro_steps > 0)
+    }
+}
+
 #[derive(Debug, Default)]
 struct Expected {
     role: Option<String>,
@@ -201,10 +208,7 @@ impl Aligner {
     }
 
     fn on_settled(&mut self, step: JobStep) {
-        // What follows the last optimizer step is not a step.
-        let trained =
-            step.ranks.values().any(|rank| rank.complete || rank.micro_steps > 0);
-        self.steps += u64::from(trained);
+        self.steps += u64::from(step.is_trained());
         let signature = signature(&step);
         if let Some(signature) = signature {
             self.learner.hear(signature);

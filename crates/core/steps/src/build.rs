@@ -57,7 +57,7 @@ fn build(
     let cut = if published_cut { Cut::Data } else { choose_cut(steps, &ranks) };
     let mut window = Window {
         first_step: u64::from(first_step),
-        steps: steps.len() as u64,
+        steps: steps.iter().filter(|step| step.is_trained()).count() as u64,
         ranks,
         missing_ranks,
         unseen_ranks: 0,

@@ -1,10 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use frontier::{
-    Axes, Baseline, Gates, WindowFrontier, analyse, assume_synchronisation, label,
-    ranking,
-};
-use incident::{Observation, Scene, Tracker};
+use frontier::{Baseline, WindowFrontier, analyse, assume_synchronisation};
+use incident::{Scene, Tracker};
 use model::{
     Cut, Input, JobSummary, Mark, MarkKind, SCHEMA, StageId, StageNames, StageSummary,
     Sync, Verdict, Window, WindowSummary, fold_ranks,
@@ -261,9 +258,7 @@ impl Job {
         self.add_totals(&window, &found);
         self.series.add(&window, &found);
         let scene = Scene { names: &self.names, hosts: &self.hosts };
-        let Observation { lines, late_stages } =
-            self.tracker.observe(&window, &found, scene);
-        vouch(&window, &mut found, &late_stages, &self.settings.frontier);
+        let lines = self.tracker.observe(&window, &mut found, scene);
         let last = window.first_step + window.steps.saturating_sub(1);
         let steps = format!("steps {}-{last}", window.first_step);
         self.lines.extend(lines.into_iter().map(|line| format!("{steps}: {line}")));
@@ -413,24 +408,5 @@ impl Job {
             ));
         }
         texts
-    }
-}
-
-/// Labels a window anew whose leading stage is where ranks were measured to be late before a
-/// recorded collective: there the wait is no assumption, and we vouch for it.
-fn vouch(
-    window: &Window,
-    found: &mut WindowFrontier,
-    late_stages: &[StageId],
-    gates: &Gates,
-) {
-    let mut boundaries = window.blocks.iter().flat_map(|block| block.boundaries.iter());
-    let recorded = boundaries.any(|boundary| matches!(boundary.sync, Sync::Issue(_)));
-    let leading = ranking(&found.share).first().map(|slot| found.stages[*slot]);
-    if recorded && leading.is_some_and(|leading| late_stages.contains(&leading)) {
-        let vouched = Gates { model_fit: true, ..gates.clone() };
-        let Axes { labels, co_critical, downgrades } = label(window, found, &vouched);
-        (found.labels, found.co_critical, found.downgrades) =
-            (labels, co_critical, downgrades);
     }
 }

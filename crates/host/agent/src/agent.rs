@@ -1,3 +1,4 @@
+use std::io;
 use std::time::{Duration, Instant};
 
 use formats::JournalWriter;
@@ -41,6 +42,8 @@ impl Agent {
             for rank in self.reader.ranks().filter(|rank| rank.step.is_some()) {
                 self.flight.look_at(rank.rank, &rank.ring);
             }
+            // What was read so far survives a kill of this process.
+            end_if_failed(&mut self.journal, &mut self.job, JournalWriter::flush);
         }
         self.read(JobReader::drain);
         self.read_flight(FlightFeed::poll);
@@ -83,11 +86,20 @@ impl Agent {
     }
 }
 
-/// Records an input and takes it. A full disk ends the recording, not the watching.
+/// Records an input and takes it.
 fn keep(journal: &mut Option<JournalWriter>, job: &mut Job, input: Input) {
-    if let Some(Err(error)) = journal.as_mut().map(|journal| journal.write(&input)) {
+    end_if_failed(journal, job, |journal| journal.write(&input));
+    job.take(input);
+}
+
+/// Does something with the recording. A full disk ends it, not the watching.
+fn end_if_failed(
+    journal: &mut Option<JournalWriter>,
+    job: &mut Job,
+    what: impl FnOnce(&mut JournalWriter) -> io::Result<()>,
+) {
+    if let Some(Err(error)) = journal.as_mut().map(what) {
         *journal = None;
         job.take(Input::Note { text: format!("the recording ends early: {error}") });
     }
-    job.take(input);
 }

@@ -5,7 +5,7 @@
 //! `args` left out.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufWriter, Write};
+use std::io::{self, BufRead, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use flate2::write::GzEncoder;
@@ -18,6 +18,8 @@ use crate::FormatError;
 const SCHEMA: &str = "laggard.marks/1";
 /// Bytes of JSON, before compression, after which a recording is full.
 const FULL_AT_BYTES: u64 = 4 << 30;
+/// Far above the longest line that is written, and little to keep in memory.
+const LONGEST_LINE_BYTES: u64 = 1 << 20;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Header {
@@ -125,6 +127,14 @@ impl JournalWriter {
         self.out.writer().write_all(&self.line)
     }
 
+    /// Hands everything written so far to the operating system.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.out.writer().flush()
+    }
+
     /// Ends the recording.
     ///
     /// # Errors
@@ -138,6 +148,30 @@ impl JournalWriter {
     }
 }
 
+/// The lines of a journal, none kept beyond [`LONGEST_LINE_BYTES`].
+struct Lines<R>(R);
+
+impl<R: BufRead> Iterator for Lines<R> {
+    type Item = io::Result<Vec<u8>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut line = Vec::new();
+        let mut limited = self.0.by_ref().take(LONGEST_LINE_BYTES);
+        match limited.read_until(b'\n', &mut line) {
+            Ok(0) => return None,
+            Ok(_) => {}
+            Err(error) => return Some(Err(error)),
+        }
+        if line.last() == Some(&b'\n') {
+            line.pop();
+        } else if line.len() as u64 == LONGEST_LINE_BYTES {
+            let reason = format!("a line is longer than {LONGEST_LINE_BYTES} bytes");
+            return Some(Err(io::Error::new(io::ErrorKind::FileTooLarge, reason)));
+        }
+        Some(Ok(line))
+    }
+}
+
 /// A recorded stream of inputs.
 #[derive(Clone, Debug)]
 pub struct Journal {
@@ -145,6 +179,11 @@ pub struct Journal {
 }
 
 impl Journal {
+    /// What the analysis was told, in order.
+    pub fn inputs(&self) -> &[Input] {
+        &self.inputs
+    }
+
     /// Whether the first bytes of a file are those of a journal.
     pub(crate) fn begins(bytes: &[u8]) -> bool {
         let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
@@ -156,11 +195,19 @@ impl Journal {
     /// A recording that was cut off, as by a full disk or a kill, is read up to the cut.
     pub(crate) fn read(path: &Path, reader: impl BufRead) -> Result<Self, FormatError> {
         let mut inputs = Vec::new();
-        let mut lines = reader.split(b'\n').zip(1..).skip(1).peekable();
+        let content = |number: usize, reason: String| FormatError::Content {
+            path: path.to_owned(),
+            place: format!("line {number}"),
+            reason,
+        };
+        let mut lines = Lines(reader).zip(1..).skip(1).peekable();
         while let Some((line, number)) = lines.next() {
             let line = match line {
                 Ok(line) => line,
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
+                Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+                    return Err(content(number, error.to_string()));
+                }
                 Err(source) => {
                     return Err(FormatError::Io { path: path.to_owned(), source });
                 }
@@ -168,19 +215,11 @@ impl Journal {
             match input_of(&line) {
                 Ok(input) => inputs.push(input),
                 Err(_) if lines.peek().is_none() => break,
-                Err(reason) => {
-                    let place = format!("line {number}");
-                    return Err(FormatError::Content {
-                        path: path.to_owned(),
-                        place,
-                        reason,
-                    });
-                }
+                Err(reason) => return Err(content(number, reason)),
             }
         }
         if inputs.is_empty() {
-            let (path, place) = (path.to_owned(), "line 2".to_owned());
-            return Err(FormatError::Content { path, place, reason: "no input".into() });
+            return Err(content(2, "no input".into()));
         }
         Ok(Self { inputs })
     }

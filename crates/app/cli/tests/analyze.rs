@@ -1,0 +1,364 @@
+//! `laggard analyze`: verdicts on recordings as a user reads them, and what bad input is
+//! answered with.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use insta::assert_snapshot;
+
+/// The repository's root: recordings are named relative to it.
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../..")
+}
+
+fn analyze(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
+    command.arg("analyze").args(arguments).current_dir(root());
+    command.env_remove("LAGGARD_CONFIG").output().expect("laggard runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("text")
+}
+
+fn verdict(recording: &str) -> String {
+    let output = analyze(&[&format!("testdata/jobs/{recording}.jsonl.zst")]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// Analyzes a file with these bytes in it and returns what is said about it.
+fn complaint(name: &str, bytes: &[u8]) -> String {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join(name);
+    fs::write(&path, bytes).expect("a file");
+    complaint_about(&path)
+}
+
+fn complaint_about(path: &Path) -> String {
+    let output = analyze(&[path.to_str().expect("UTF-8")]);
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(text(&output.stdout), "");
+    let folder = path.parent().expect("a folder").to_str().expect("UTF-8");
+    text(&output.stderr).replace(folder, "FOLDER")
+}
+
+#[test]
+fn a_slow_data_loader() {
+    assert_snapshot!(verdict("data"), @"
+    laggard testdata/jobs/data.jsonl.zst: 4 ranks, 70 steps, 5.48 s of exposed step time in 65 analysed steps
+
+    CRITICAL  rank 2 is late in data.next_wait: 50.0 ms a step, 59 % of exposed step time since step 5
+      host  vm
+      why   own work in data.next_wait exceeded the other ranks' by 50.0 ms in 65 steps; with it at their level the job would have been 3.22 s faster
+      next  look at rank 2's data loader: storage, decoding, worker processes, CPU cores
+
+    stage                      exposed  share   gain  last to arrive
+    data.next_wait              3.32 s   61 %    0 %  rank 2
+    model.fwd_loss_cpu_wall   540.1 ms   10 %    0 %  rank 2
+    model.backward_cpu_wall     1.36 s   25 %    0 %  rank 2
+    callbacks.cpu_wall         41.6 ms    1 %    0 %  -
+    optim.step_cpu_wall       212.7 ms    4 %    0 %  -
+    step.other_cpu_wall         5.3 ms    0 %    0 %  rank 2
+    ");
+}
+
+#[test]
+fn a_fault_hidden_behind_another() {
+    assert_snapshot!(verdict("two"), @"
+    laggard testdata/jobs/two.jsonl.zst: 4 ranks, 70 steps, 5.53 s of exposed step time in 65 analysed steps
+
+    CRITICAL  rank 2 is late in data.next_wait: 50.0 ms a step, 58 % of exposed step time since step 5; next in line: rank 0 in model.fwd_loss_cpu_wall (45.0 ms a step); mending the first alone saves 330.7 ms, the second alone nothing, both 3.23 s
+      host  vm
+      why   own work in data.next_wait exceeded the other ranks' by 50.0 ms in 65 steps; with it at their level the job would have been 3.23 s faster
+      next  look at rank 2's data loader: storage, decoding, worker processes, CPU cores
+
+    INFO  rank 0 is late in model.fwd_loss_cpu_wall: 45.0 ms a step, 0 % of exposed step time since step 5; hidden behind a later rank for now
+      host  vm
+      why   own work in model.fwd_loss_cpu_wall exceeded the other ranks' by 45.0 ms in 65 steps; with it at their level the job would have been no faster
+      next  compare rank 0's device clocks, CPU cores and input sizes with its peers' and profile its forward pass
+
+    stage                      exposed  share   gain  last to arrive
+    data.next_wait              3.32 s   60 %    0 %  rank 2
+    model.fwd_loss_cpu_wall   538.9 ms   10 %    0 %  rank 2
+    model.backward_cpu_wall     1.42 s   26 %    0 %  rank 2
+    callbacks.cpu_wall         41.5 ms    1 %    0 %  -
+    optim.step_cpu_wall       212.3 ms    4 %    0 %  -
+    step.other_cpu_wall         5.0 ms    0 %    0 %  rank 2
+    ");
+}
+
+#[test]
+fn a_fault_that_strikes_every_tenth_step() {
+    assert_snapshot!(verdict("periodic"), @"
+    laggard testdata/jobs/periodic.jsonl.zst: 4 ranks, 70 steps, 3.51 s of exposed step time in 65 analysed steps
+
+    CRITICAL  rank 2 is late in data.next_wait every 10 steps: 200.1 ms each time, 36 % of exposed step time since step 10
+      host  vm
+      why   own work in data.next_wait exceeded the other ranks' by 200.1 ms in 6 steps; with it at their level the job would have been 1.20 s faster
+      next  look at rank 2's data loader: storage, decoding, worker processes, CPU cores; look for what happens every 10 steps
+
+    stage                      exposed  share   gain  last to arrive
+    data.next_wait              1.28 s   36 %    0 %  -
+    model.fwd_loss_cpu_wall   553.5 ms   16 %    0 %  -
+    model.backward_cpu_wall     1.41 s   40 %    2 %  -
+    callbacks.cpu_wall         43.9 ms    1 %    0 %  -
+    optim.step_cpu_wall       213.8 ms    6 %    0 %  -
+    step.other_cpu_wall         7.2 ms    0 %    0 %  -
+    ");
+}
+
+#[test]
+fn a_fault_that_rotates() {
+    assert_snapshot!(verdict("rotating"), @"
+    laggard testdata/jobs/rotating.jsonl.zst: 4 ranks, 70 steps, 5.61 s of exposed step time in 65 analysed steps
+
+    CRITICAL  lateness in data.next_wait rotates: a different rank is late from step to step, 50.1 ms a step, 57 % of exposed step time since step 5
+      why   own work in data.next_wait exceeded the other ranks' by 50.1 ms in 65 steps; with it at their level the job would have been 3.22 s faster
+      next  look at what the ranks share rather than at one of them: storage, network, CPU cores, garbage collection
+
+    stage                      exposed  share   gain  last to arrive
+    data.next_wait              3.32 s   59 %    0 %  -
+    model.fwd_loss_cpu_wall   543.0 ms   10 %    0 %  -
+    model.backward_cpu_wall     1.47 s   26 %    1 %  -
+    callbacks.cpu_wall         47.9 ms    1 %    0 %  -
+    optim.step_cpu_wall       217.6 ms    4 %    0 %  -
+    step.other_cpu_wall         7.9 ms    0 %    0 %  -
+    ");
+}
+
+#[test]
+fn a_slow_backward_under_fsdp2() {
+    assert_snapshot!(verdict("backward_fsdp2"), @"
+    laggard testdata/jobs/backward_fsdp2.jsonl.zst: 4 ranks, 70 steps, 7.88 s of exposed step time in 65 analysed steps
+
+    CRITICAL  rank 2 is late in model.backward_cpu_wall, before it issues REDUCE_SCATTER_BASE: 49.9 ms a step, 41 % of exposed step time since step 5
+      host  vm
+      why   own work in model.backward_cpu_wall exceeded the other ranks' by 49.9 ms in 64 steps; with it at their level the job would have been 3.22 s faster
+      next  compare rank 2's device clocks and CPU cores with its peers' and look for gradient hooks only it runs
+
+    stage                      exposed  share   gain  last to arrive
+    data.next_wait            115.2 ms    1 %    0 %  -
+    model.fwd_loss_cpu_wall     1.39 s   18 %    2 %  -
+    model.backward_cpu_wall     6.03 s   77 %    3 %  rank 2
+    callbacks.cpu_wall         62.5 ms    1 %    0 %  -
+    optim.step_cpu_wall       273.1 ms    3 %    0 %  -
+    ");
+}
+
+#[test]
+fn a_slow_callback_that_nobody_waits_for() {
+    assert_snapshot!(verdict("callback"), @"
+    laggard testdata/jobs/callback.jsonl.zst: 4 ranks, 70 steps, 5.60 s of exposed step time in 65 analysed steps
+
+    CRITICAL  rank 2 is late in callbacks.cpu_wall, between optimizer and the next batch: 50.0 ms a step, 57 % of exposed step time since step 4
+      host  vm
+      why   own work in callbacks.cpu_wall exceeded the other ranks' by 50.0 ms in 65 steps; with it at their level the job would have been 3.19 s faster
+      next  look at what only rank 2 does between steps: logging, checkpoints, evaluation
+
+    stage                      exposed  share   gain  last to arrive
+    data.next_wait             97.9 ms    2 %    0 %  rank 2
+    model.fwd_loss_cpu_wall   555.9 ms   10 %    0 %  rank 2
+    model.backward_cpu_wall     1.42 s   25 %    0 %  rank 2
+    callbacks.cpu_wall          3.29 s   59 %    0 %  rank 2
+    optim.step_cpu_wall       223.6 ms    4 %    0 %  -
+    step.other_cpu_wall        12.0 ms    0 %    0 %  rank 2
+    ");
+}
+
+#[test]
+fn a_healthy_job() {
+    assert_snapshot!(verdict("none"), @"
+    laggard testdata/jobs/none.jsonl.zst: 4 ranks, 70 steps, 2.39 s of exposed step time in 65 analysed steps
+
+    HEALTHY  no rank and no stage stands out
+
+    stage                      exposed  share   gain  last to arrive
+    data.next_wait             83.3 ms    3 %    0 %  -
+    model.fwd_loss_cpu_wall   576.4 ms   24 %    0 %  -
+    model.backward_cpu_wall     1.46 s   61 %    4 %  -
+    callbacks.cpu_wall         44.7 ms    2 %    0 %  -
+    optim.step_cpu_wall       219.9 ms    9 %    0 %  -
+    step.other_cpu_wall         8.3 ms    0 %    0 %  -
+    ");
+}
+
+#[test]
+fn the_document_of_a_verdict() {
+    let output = analyze(&["--json", "testdata/jobs/data.jsonl.zst"]);
+    assert_snapshot!("document", text(&output.stdout));
+}
+
+#[test]
+fn several_recordings_are_one_document() {
+    let output = analyze(&["--json", "testdata/jobs"]);
+    let document: serde_json::Value =
+        serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(document["schema"], "laggard.verdicts/1");
+    assert_eq!(document["verdicts"].as_array().map(Vec::len), Some(7));
+    assert_eq!(document["verdicts"][0]["schema"], "laggard.verdict/1");
+}
+
+#[test]
+fn fail_on_exits_with_one_from_its_severity_on() {
+    let code = |severity, recording| {
+        let path = format!("testdata/jobs/{recording}.jsonl.zst");
+        analyze(&["--fail-on", severity, &path]).status.code()
+    };
+    assert_eq!(code("critical", "data"), Some(1));
+    assert_eq!(code("info", "data"), Some(1));
+    assert_eq!(code("info", "none"), Some(0));
+}
+
+#[test]
+fn a_report_that_cannot_be_written_is_an_error() {
+    let output = analyze(&["--report", "/proc/no.html", "testdata/jobs/data.jsonl.zst"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("/proc/no.html"));
+}
+
+const MATRIX: &str = r#"{"schema": "stage-matrix/1", "unit": "s",
+    "stages": ["data.next_wait", "model.fwd_loss_cpu_wall"], "matrix": "#;
+
+fn matrix_complaint(rows: &str) -> String {
+    complaint("matrix.json", format!("{MATRIX}{rows}}}").as_bytes())
+}
+
+#[test]
+fn a_missing_file() {
+    assert_snapshot!(complaint_about(Path::new("/nowhere/at-all.json")), @"laggard: failed to read FOLDER/at-all.json: No such file or directory (os error 2)");
+}
+
+#[test]
+fn an_empty_file() {
+    assert_snapshot!(complaint("empty.json", b""), @r#"
+    laggard: FOLDER/empty.json is not a recording laggard knows: it is empty
+      laggard analyze reads stage matrices (JSON with "schema": "stage-matrix/1"), mark events (a JSON list of [time_ns, kind] per rank) and what laggard run --record wrote, plain or as .gz, .xz, .zst; docs/formats.md shows them
+    "#);
+}
+
+#[test]
+fn a_file_that_is_something_else() {
+    assert_snapshot!(complaint("photo.json", b"\x89PNG\r\n\x1a\n\0\0"), @r#"
+    laggard: FOLDER/photo.json is not a recording laggard knows: it begins with '\u{89}' (byte 137)
+      laggard analyze reads stage matrices (JSON with "schema": "stage-matrix/1"), mark events (a JSON list of [time_ns, kind] per rank) and what laggard run --record wrote, plain or as .gz, .xz, .zst; docs/formats.md shows them
+    "#);
+}
+
+#[test]
+fn a_ragged_matrix() {
+    assert_snapshot!(matrix_complaint("[[[1, 2], [1]]]"), @"
+    laggard: FOLDER/matrix.json, at matrix[0][1]: 1 values for 2 stages
+      correct the values at that place and run again
+    ");
+    assert_snapshot!(matrix_complaint("[[[1, 2], [1, 2]], [[1, 2]]]"), @"
+    laggard: FOLDER/matrix.json, at matrix[1]: 1 ranks, the first step has 2
+      correct the values at that place and run again
+    ");
+}
+
+#[test]
+fn a_negative_duration() {
+    assert_snapshot!(matrix_complaint("[[[1, 2], [1, -2]]]"), @"
+    laggard: FOLDER/matrix.json, at matrix[0][1][1]: -2 is not a duration
+      correct the values at that place and run again
+    ");
+}
+
+#[test]
+fn a_duration_that_is_no_number() {
+    assert_snapshot!(matrix_complaint("[[[1, 2], [1, NaN]]]"), @"
+    laggard: FOLDER/matrix.json, line 2, column 86, at matrix[0][1][1]: expected value
+      write the file anew: it is cut off or damaged at that place
+    ");
+    assert_snapshot!(matrix_complaint("[[[1, 2], [1, \"2\"]]]"), @r#"
+    laggard: FOLDER/matrix.json, line 2, column 88, at matrix[0][1][1]: invalid type: string "2", expected f64
+      write the file anew: it is cut off or damaged at that place
+    "#);
+    assert_snapshot!(matrix_complaint("[[[1, 2], [1, 1e999]]]"), @"
+    laggard: FOLDER/matrix.json, line 2, column 91, at matrix[0][1][1]: number out of range
+      write the file anew: it is cut off or damaged at that place
+    ");
+}
+
+#[test]
+fn a_matrix_without_steps() {
+    assert_snapshot!(matrix_complaint("[]"), @"
+    laggard: FOLDER/matrix.json, at matrix: no step or no stage
+      correct the values at that place and run again
+    ");
+}
+
+#[test]
+fn a_schema_of_another_version() {
+    let text = format!("{MATRIX}[[[1, 2]]]}}").replace("matrix/1", "matrix/9");
+    assert_snapshot!(complaint("new.json", text.as_bytes()), @r#"
+    laggard: FOLDER/new.json, at schema: expected "stage-matrix/1", found "stage-matrix/9"
+      correct the values at that place and run again
+    "#);
+}
+
+#[test]
+fn a_matrix_that_was_cut_off() {
+    let text = format!("{MATRIX}[[[1, 2], [1, ");
+    assert_snapshot!(complaint("cut.json", text.as_bytes()), @"
+    laggard: FOLDER/cut.json, line 2, column 85, at matrix[0][1]: EOF while parsing a value
+      write the file anew: it is cut off or damaged at that place
+    ");
+}
+
+#[test]
+fn a_journal_with_a_line_that_is_no_mark() {
+    let journal = b"{\"schema\":\"laggard.marks/1\",\"job\":\"j\"}\n[0,1,2]\n[0]\n";
+    assert_snapshot!(complaint("journal.jsonl", journal), @"
+    laggard: FOLDER/journal.jsonl, at line 2: a mark has at least 6 numbers, this one 3
+      correct the values at that place and run again
+    ");
+}
+
+#[test]
+fn settings_with_a_key_nobody_knows() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("settings.toml");
+    fs::write(&path, "[window]\nwarmup = 3\n").expect("a file");
+    let path = path.to_str().expect("UTF-8");
+    let output = analyze(&["--config", path, "testdata/jobs/data.jsonl.zst"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert_snapshot!(text(&output.stderr).replace(path, "SETTINGS"), @"
+    laggard: failed to read settings SETTINGS: TOML parse error at line 2, column 1
+      |
+    2 | warmup = 3
+      | ^^^^^^
+    unknown field `warmup`, expected one of `warmup_steps`, `steps`, `min_s`, `max_s`, `min_steps`, `published_cut`
+    ");
+}
+
+/// A gigabyte that begins like a recording is refused at once, and in little memory.
+#[test]
+fn a_gigabyte_of_garbage() {
+    let beginnings = [
+        "",
+        "{",
+        "[",
+        "{\"a\":\"",
+        "[[[1,\"",
+        "{\"schema\":\"laggard.marks/1\",\"job\":\"j\"}\n",
+    ];
+    let folder = tempfile::tempdir().expect("a folder");
+    for beginning in beginnings {
+        let path = folder.path().join("garbage.json");
+        let mut file = File::create(&path).expect("a file");
+        file.write_all(beginning.as_bytes()).expect("a beginning");
+        file.set_len(1 << 30).expect("room");
+        let shell = format!(
+            "ulimit -v 262144; exec {} analyze {}",
+            env!("CARGO_BIN_EXE_laggard"),
+            path.display()
+        );
+        let output = Command::new("sh").args(["-c", &shell]).output().expect("a shell");
+        assert_eq!(output.status.code(), Some(2), "{beginning:?}");
+        assert!(text(&output.stderr).contains("garbage.json"), "{beginning:?}");
+    }
+}
