@@ -50,7 +50,8 @@ struct Held {
     marks: VecDeque<Mark>,
     /// Collectives not yet given out.
     issues: VecDeque<Mark>,
-    next_record: u64,
+    /// Number of the last collective taken.
+    last_record: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -105,10 +106,11 @@ impl FlightFeed {
             let Some(held) = self.ranks.get_mut(&answer.rank) else { continue };
             // A recorder that does not answer leaves its marks without collectives.
             for collective in answer.collectives.unwrap_or_default() {
-                if collective.record_id < held.next_record {
+                let number = Some(collective.record_id);
+                if number <= held.last_record {
                     continue;
                 }
-                held.next_record = collective.record_id + 1;
+                held.last_record = number;
                 held.issues.push_back(Mark {
                     at: RankNs(
                         collective.issued_unix_ns.saturating_sub(answer.offset_ns),
@@ -226,6 +228,8 @@ fn number_of(group: &str) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use model::CollectiveOp;
+
     use super::*;
 
     fn mark(at: u64, kind: MarkKind) -> Mark {
@@ -254,5 +258,20 @@ mod tests {
         held.release(0, RankNs(u64::MAX), &mut take);
         assert_eq!(times, [10, 20, 30, 50]);
         assert_eq!(held.issues.len(), 1, "a collective waits for the mark after it");
+    }
+
+    #[test]
+    fn each_record_is_taken_once_up_to_the_largest_number() {
+        let (sender, answers) = channel();
+        let asker = Some(Asker { sockets: Arc::default(), answers });
+        let mut feed = FlightFeed { ranks: [(0, Held::default())].into(), asker };
+        for record_id in [0, 0, u64::MAX, u64::MAX] {
+            let (op, group) = (CollectiveOp::BARRIER, String::new());
+            let record = RecordedCollective { record_id, op, group, issued_unix_ns: 0 };
+            let (until, collectives) = (RankNs(0), Ok(vec![record]));
+            sender.send(Answer { rank: 0, until, offset_ns: 0, collectives }).unwrap();
+        }
+        feed.poll(&mut |_| {});
+        assert_eq!(feed.ranks[&0].issues.len(), 2);
     }
 }
