@@ -127,7 +127,8 @@ impl JobReader {
 
     /// Faults the probes counted of themselves.
     pub fn faults(&self) -> u64 {
-        self.rings.values().map(|ring| ring.reader.faults()).sum()
+        let faults = self.rings.values().map(|ring| ring.reader.faults());
+        faults.fold(0, u64::saturating_add)
     }
 }
 
@@ -185,5 +186,32 @@ impl Ring {
             locals: locals.clamp(1, MAX_LOCALS),
             world_size: identity.world_size,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::mem::offset_of;
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+    use crate::header::Header;
+    use crate::{Identity, RingWriter};
+
+    #[test]
+    fn fault_counts_of_damaged_rings_add_up_to_the_largest_number() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = RingDirectory::create(root.path(), "job").unwrap();
+        for rank in 0..2 {
+            let identity = Identity { rank, ..Identity::default() };
+            let ring = RingWriter::create(&directory, &identity, 64).unwrap();
+            let file = File::options().write(true).open(ring.path()).unwrap();
+            let at = offset_of!(Header, faults) as u64;
+            file.write_all_at(&u64::MAX.to_le_bytes(), at).unwrap();
+        }
+        let mut reader = JobReader::new(directory);
+        reader.look(&mut |_| {});
+        assert_eq!(reader.faults(), u64::MAX);
     }
 }

@@ -202,7 +202,10 @@ impl RingReader {
     /// [`RingError::Io`] if the file cannot be mapped.
     pub fn open(path: &Path) -> Result<Self, RingError> {
         let not_a_ring = || RingError::NotARing { path: path.to_owned() };
-        let file = File::open(path).map_err(io_error("open", path))?;
+        // Without waiting: a pipe by the name of a ring would wait for its writer.
+        let mut open = OpenOptions::new();
+        let file = open.read(true).custom_flags(libc::O_NONBLOCK).open(path);
+        let file = file.map_err(io_error("open", path))?;
         // SAFETY: the file is mapped shared and read through atomics, except for the parts
         // of the header that never change once it has its name. Rings stand in a private
         // directory, so nobody shortens them.
@@ -367,4 +370,21 @@ fn text(bytes: &[u8]) -> String {
 fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RingError {
     let path = path.to_owned();
     move |source| RingError::Io { action, path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+
+    use super::*;
+
+    #[test]
+    fn a_pipe_by_the_name_of_a_ring_is_refused_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rank0.1.ring");
+        let name = CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
+        // SAFETY: a plain system call on a string that ends in zero.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        assert!(matches!(RingReader::open(&path), Err(RingError::Io { .. })));
+    }
 }
