@@ -2,7 +2,13 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::path::Path;
 
+use liblzma::stream::{CONCATENATED, Stream};
+
 use crate::FormatError;
+
+/// Memory an xz file may ask for to be unpacked. `xz -9` asks for 65 MiB, the format allows
+/// 4 GiB; zstd has a limit of its own, 128 MiB.
+const XZ_MEMORY_BYTES: u64 = 256 << 20;
 
 /// How much of a recording is read at most.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +64,8 @@ fn unpack<'a>(
     let inner: Box<dyn Read + 'a> = if start.starts_with(&[0x1f, 0x8b]) {
         Box::new(flate2::bufread::MultiGzDecoder::new(packed))
     } else if start.starts_with(b"\xfd7zXZ\0") {
-        Box::new(liblzma::bufread::XzDecoder::new_multi_decoder(packed))
+        let stream = Stream::new_stream_decoder(XZ_MEMORY_BYTES, CONCATENATED)?;
+        Box::new(liblzma::bufread::XzDecoder::new_stream(packed, stream))
     } else if start.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
         Box::new(zstd::stream::read::Decoder::with_buffer(packed)?)
     } else {
@@ -66,4 +73,19 @@ fn unpack<'a>(
     };
     let limited = Limited { inner, left: limits.unpacked_bytes };
     Ok(BufReader::with_capacity(1 << 18, limited))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_asks_for_gigabytes_to_be_unpacked_is_refused() {
+        // The headers of an xz file with a dictionary of 4 GiB.
+        let header = b"\xfd7zXZ\0\0\x04\xe6\xd6\xb4\x46\
+            \x02\0\x21\x01\x28\0\0\0\xe6\xa0\x11\xb3";
+        let mut reader = open_bytes(header, Limits::default()).unwrap();
+        let refused = reader.fill_buf().unwrap_err();
+        assert_eq!(refused.to_string(), "memory limit reached");
+    }
 }
