@@ -3,7 +3,7 @@
 from collections import deque
 
 _CHANNEL = "model.fwd_loss_cuda_event_ms"
-# One step of ten is measured (SPEC.md 1.6, event_sample_fraction).
+# One step of ten is measured: enough for a median, too little to notice.
 _EVERY = 10
 # Polls after which an event is given up; there is one poll a step.
 _PATIENCE = 200

@@ -14,8 +14,9 @@ use crate::settings::SettingsArgs;
 
 /// Analyze recordings
 ///
-/// Reads stage matrices and mark events, plain or compressed, and finds out by itself what
-/// a file is. Folders are searched; files in them that are no recordings are skipped.
+/// Reads stage matrices, mark events and what `laggard run --record` wrote, plain or
+/// compressed, and finds out by itself what a file is. Folders are searched; files in them
+/// that are no recordings are skipped.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

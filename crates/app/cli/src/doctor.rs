@@ -9,10 +9,11 @@ use anyhow::Result;
 use ring::{Identity, RingDirectory, RingWriter, default_slots};
 use serde::Deserialize;
 
+use crate::environment;
 use crate::output::print;
 use crate::package;
 
-/// Bytes one rank's ring takes, header included.
+/// Bytes one rank's ring takes, header included, rounded up.
 const RING_BYTES: u64 = 3 << 20;
 /// Ranks a host should have room for.
 const RANKS: u64 = 8;
@@ -90,8 +91,7 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<ExitCode> {
 }
 
 fn switched_off() -> Option<Finding> {
-    let off = env::var_os("LAGGARD_ENABLE").is_some_and(|value| value == "0");
-    off.then(|| {
+    environment::is_off().then(|| {
         Finding::broken(
             "LAGGARD_ENABLE=0 switches everything off",
             "unset LAGGARD_ENABLE",
@@ -101,8 +101,7 @@ fn switched_off() -> Option<Finding> {
 
 /// The ring directory: can rings be made, and is there room?
 fn rings() -> Vec<Finding> {
-    let root = env::var_os("LAGGARD_DIR")
-        .map_or_else(RingDirectory::default_root, PathBuf::from);
+    let root = environment::ring_root();
     let place = root.display();
     let elsewhere = "set LAGGARD_DIR to a folder of yours, in memory if possible";
     let job = format!("doctor-{}", std::process::id());
@@ -120,7 +119,11 @@ fn rings() -> Vec<Finding> {
         }
     }
     if let Some(free) = free_bytes(&root).filter(|free| *free < RANKS * RING_BYTES) {
-        let text = format!("{place} has {} MB left; a rank takes 3 MB", free >> 20);
+        let text = format!(
+            "{place} has {} MiB left; {RANKS} ranks take {} MiB",
+            free >> 20,
+            (RANKS * RING_BYTES) >> 20
+        );
         findings.push(Finding::weak(text, elsewhere));
     }
     match ring::clean_stale(&root, Duration::from_mins(10)) {

@@ -8,6 +8,7 @@ mod analyze;
 mod child;
 mod demo;
 mod doctor;
+mod environment;
 mod output;
 mod package;
 mod render;

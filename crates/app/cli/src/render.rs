@@ -75,6 +75,19 @@ pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour) -> String {
     if !verdict.stages.is_empty() {
         text += &format!("\n{}\n", stage_table(verdict));
     }
+    for side in &verdict.side_channels {
+        let lost = if side.lost == 0 {
+            String::new()
+        } else {
+            format!(", {} never became ready", side.lost)
+        };
+        text += &format!(
+            "side channel {}: mean {} of {} samples{lost}\n",
+            side.name,
+            seconds(side.mean_s),
+            side.samples
+        );
+    }
     for note in &verdict.notes {
         text += &format!("note: {note}\n");
     }

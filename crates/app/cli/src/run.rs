@@ -1,4 +1,3 @@
-use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{Write, stderr};
@@ -14,6 +13,7 @@ use ring::{RingDirectory, clean_stale};
 use verdict::{Job, Settings};
 
 use crate::child::{self, Wrapped};
+use crate::environment;
 use crate::output::{print, say};
 use crate::package;
 use crate::render::{Colour, verdict_text};
@@ -73,16 +73,16 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let settings = args.settings.load()?;
     let mut command = child::command(&args.command);
     command.envs(args.environment.iter().copied());
-    if env::var_os("LAGGARD_ENABLE").is_some_and(|value| value == "0") {
+    if environment::is_off() {
         let failed = child::replace(command);
         say(&failed.text());
         return Ok(failed.exit_code());
     }
     let watch = match Watch::start(settings, args.record.as_deref()) {
         Ok(watch) => {
-            command.env("LAGGARD_ENABLE", "1");
-            command.env("LAGGARD_DIR", &watch.root);
-            command.env("LAGGARD_JOB", &watch.id);
+            command.env(environment::ENABLE, "1");
+            command.env(environment::DIR, &watch.root);
+            command.env(environment::JOB, &watch.id);
             if !package::attaches_itself(&args.command[0]) {
                 match package::lend(watch.directory.path()) {
                     Ok(path) => {
@@ -134,8 +134,7 @@ struct Watch {
 
 impl Watch {
     fn start(settings: Settings, record: Option<&Path>) -> Result<Self> {
-        let root = env::var_os("LAGGARD_DIR")
-            .map_or_else(RingDirectory::default_root, PathBuf::from);
+        let root = environment::ring_root();
         let since_epoch =
             SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let id = format!("{}-{}", since_epoch.as_secs(), std::process::id());

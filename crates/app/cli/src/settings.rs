@@ -4,11 +4,15 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use verdict::Settings;
 
+use crate::environment;
+
 /// How the analysis is set.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SettingsArgs {
     /// Settings file (TOML); docs/settings.md lists every key
-    #[arg(long, value_name = "FILE", env = "LAGGARD_CONFIG")]
+    ///
+    /// Otherwise the file named by LAGGARD_CONFIG, if any.
+    #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Cut steps before the data wait, as published, instead of where ranks last met
     #[arg(long)]
@@ -18,11 +22,12 @@ pub(crate) struct SettingsArgs {
 impl SettingsArgs {
     /// Reads and checks them. A file that cannot be understood is an error, never a default.
     pub(crate) fn load(&self) -> Result<Settings> {
-        let mut settings = match &self.config {
+        let named = || environment::value(environment::CONFIG).map(PathBuf::from);
+        let mut settings = match self.config.clone().or_else(named) {
             None => Settings::default(),
             Some(path) => {
                 let place = || format!("failed to read settings {}", path.display());
-                let text = fs::read_to_string(path).with_context(place)?;
+                let text = fs::read_to_string(&path).with_context(place)?;
                 toml::from_str(&text).with_context(place)?
             }
         };

@@ -301,6 +301,40 @@ fn a_schema_of_another_version() {
 }
 
 #[test]
+fn a_recording_of_a_later_version() {
+    let journal = b"{\"schema\":\"laggard.marks/2\",\"job\":\"j\"}\n[0]\n";
+    assert_snapshot!(complaint("journal.jsonl", journal), @r#"
+    laggard: FOLDER/journal.jsonl, at schema: "laggard.marks/2" is no recording this version reads
+      correct the values at that place and run again
+    "#);
+}
+
+#[test]
+fn a_folder_is_searched_and_what_is_no_recording_is_skipped() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let matrix = format!("{MATRIX}{:?}}}", vec![vec![vec![0.5, 0.5]; 2]; 9]);
+    for (name, text) in [
+        ("config.json", r#"{"lr": 0.1, "layers": [1, 2]}"#),
+        ("losses.json", "[3.5, 2.5]"),
+        ("matrix.json", &matrix),
+        ("notes.txt", "slow today"),
+        ("other.json", r#"{"schema": "somebody/1"}"#),
+    ] {
+        fs::write(folder.path().join(name), text).expect("a file");
+    }
+    let path = folder.path().to_str().expect("UTF-8");
+    let output = analyze(&[path]);
+    assert!(output.status.success());
+    assert!(text(&output.stdout).contains("matrix.json: 2 ranks, 9 steps"));
+    assert_snapshot!(text(&output.stderr).replace(path, "FOLDER"), @r#"
+    laggard: skipped: FOLDER/config.json is not a recording laggard knows: it is a JSON object without a schema
+    laggard: skipped: FOLDER/losses.json is not a recording laggard knows: it is a JSON list, and not of lists
+    laggard: skipped: FOLDER/notes.txt is not a recording laggard knows: it begins with 's' (byte 115)
+    laggard: skipped: FOLDER/other.json is not a recording laggard knows: its schema is "somebody/1"
+    "#);
+}
+
+#[test]
 fn a_matrix_that_was_cut_off() {
     let text = format!("{MATRIX}[[[1, 2], [1, ");
     assert_snapshot!(complaint("cut.json", text.as_bytes()), @"

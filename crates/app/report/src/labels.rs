@@ -46,8 +46,8 @@ fn meaning(label: Label) -> Meaning {
         ),
         Label::ForwardEventScopeLimited => (
             "Too few times came back from the device to say anything about it.",
-            "Take the host's times as they are; sample the device in more steps or let the \
-             window be longer.",
+            "Take the host's times as they are, or let windows be longer (`window.steps` in \
+             the settings).",
         ),
         Label::CoCritical => (
             "Several stages explain the window about equally well, and nothing recorded tells \
@@ -63,7 +63,8 @@ fn meaning(label: Label) -> Meaning {
         Label::RoleAwareNeeded => (
             "Ranks with different roles, such as pipeline stages, were compared as if they did \
              the same work; some lateness may be by design.",
-            "Tell laggard the roles, so that only ranks with the same work are compared.",
+            "Name the process groups of your parallel dimensions (`pp`, `ep`), or give a \
+             stage matrix its `roles`, so that only ranks with the same work are compared.",
         ),
         Label::TelemetryLimited => (
             "Something was not seen: a rank, records, or too much of the step outside every \

@@ -1,11 +1,14 @@
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, Metadata};
+use std::fs::{self, DirBuilder, File, Metadata};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use crate::{Identity, RingError};
+
+/// Stands in every directory we made, so that no other is ever cleaned away.
+const MARKER: &str = ".laggard";
 
 /// The directory with the rings of one job: private to the user, in memory where possible.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +34,10 @@ impl RingDirectory {
     pub fn create(root: &Path, job: &str) -> Result<Self, RingError> {
         make_private(root)?;
         let path = root.join(file_name(job));
-        make_private(&path)?;
+        if make_private(&path)? == Made::New {
+            // Without it the directory is merely not cleaned away by a later job.
+            drop(File::create(path.join(MARKER)));
+        }
         Ok(Self { path })
     }
 
@@ -82,8 +88,8 @@ pub fn process_started(pid: u32) -> Option<u64> {
     (state != "Z" && state != "X").then_some(started)
 }
 
-/// Removes the directories under `root` whose processes are all gone and that nobody
-/// touched for `age`; returns how many.
+/// Removes the job directories under `root` whose processes are all gone and that nobody
+/// touched for `age`; returns how many. What laggard did not make is left alone.
 ///
 /// # Errors
 /// What the operating system says of `root`; single directories that resist are skipped.
@@ -109,6 +115,7 @@ fn is_stale(directory: &RingDirectory, age: Duration) -> bool {
     let Ok(metadata) = fs::symlink_metadata(directory.path()) else { return false };
     let Ok(rings) = directory.rings() else { return false };
     metadata.is_dir()
+        && directory.path().join(MARKER).is_file()
         && old(&metadata)
         && rings.iter().all(|ring| match crate::RingReader::open(ring) {
             Ok(reader) => {
@@ -120,11 +127,17 @@ fn is_stale(directory: &RingDirectory, age: Duration) -> bool {
         })
 }
 
-fn make_private(path: &Path) -> Result<(), RingError> {
+#[derive(PartialEq, Eq)]
+enum Made {
+    New,
+    Found,
+}
+
+fn make_private(path: &Path) -> Result<Made, RingError> {
     let io_error =
         |action| move |source| RingError::Io { action, path: path.to_owned(), source };
     match DirBuilder::new().mode(0o700).recursive(false).create(path) {
-        Ok(()) => return Ok(()),
+        Ok(()) => return Ok(Made::New),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let mut builder = DirBuilder::new();
@@ -132,6 +145,7 @@ fn make_private(path: &Path) -> Result<(), RingError> {
                 .mode(0o700)
                 .recursive(true)
                 .create(path)
+                .map(|()| Made::New)
                 .map_err(io_error("create directory"));
         }
         Err(error) => return Err(io_error("create directory")(error)),
@@ -142,7 +156,11 @@ fn make_private(path: &Path) -> Result<(), RingError> {
     let private = metadata.is_dir()
         && metadata.uid() == user
         && metadata.permissions().mode() & 0o022 == 0;
-    if private { Ok(()) } else { Err(RingError::NotPrivate { path: path.to_owned() }) }
+    if private {
+        Ok(Made::Found)
+    } else {
+        Err(RingError::NotPrivate { path: path.to_owned() })
+    }
 }
 
 /// A job's name as one path component.
@@ -172,6 +190,19 @@ mod tests {
         fs::set_permissions(&shared, fs::Permissions::from_mode(0o777)).unwrap();
         let refused = RingDirectory::create(&shared, "job");
         assert!(matches!(refused, Err(RingError::NotPrivate { .. })));
+    }
+
+    #[test]
+    fn only_directories_we_made_are_cleaned_away() {
+        let root = tempfile::tempdir().unwrap();
+        let theirs = root.path().join("papers");
+        fs::create_dir(&theirs).unwrap();
+        fs::write(theirs.join("draft"), "precious").unwrap();
+        let ours = RingDirectory::create(root.path(), "job").unwrap();
+        let found = RingDirectory::create(root.path(), "papers").unwrap();
+        assert_eq!(clean_stale(root.path(), Duration::ZERO).unwrap(), 1);
+        assert!(!ours.path().exists());
+        assert!(found.path().join("draft").exists());
     }
 
     #[test]

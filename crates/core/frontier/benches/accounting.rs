@@ -103,6 +103,7 @@ fn window(steps: usize, ranks: usize) -> Window {
         odd_accumulation_steps: 0,
         accumulation_collapsed: false,
         roles: 1,
+        group_share: 1.0,
         mismatched_steps: 0,
         unsafe_prefetch: false,
     }

@@ -24,14 +24,6 @@ pub struct Localisation {
     pub switch_rate: f64,
 }
 
-impl Localisation {
-    /// Columns that led most of the window's `steps`, largest count first.
-    pub fn majority_leaders(&self, steps: usize) -> Vec<usize> {
-        let led = self.leaders.iter().filter(|(_, count)| **count * 2 > steps);
-        led.map(|(rank, _)| *rank).collect()
-    }
-}
-
 /// Locates the lateness at one stage of an accounted window.
 ///
 /// The boundary looked at is, step by step, the one of the stage that was charged most.

@@ -26,7 +26,7 @@ pub struct IncidentSettings {
     pub degraded_ratio: f64,
     /// Seconds the median step must have grown by as well.
     pub degraded_min_s: f64,
-    /// Windows in a row that must be slow.
+    /// Slow windows it takes; a few quiet ones between them do not matter.
     pub degraded_windows: u32,
     /// Share at which a stage that synchronises without known arrival times is mentioned.
     pub unknown_share_min: f64,

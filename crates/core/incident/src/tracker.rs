@@ -32,6 +32,14 @@ pub struct Scene<'job> {
     pub names: &'job StageNames,
     /// Host of each rank, where known.
     pub hosts: &'job BTreeMap<u32, String>,
+    /// Ranks seen.
+    pub ranks: usize,
+}
+
+/// Whether a group of ranks and those of a window have one in common: roles divide the ranks,
+/// so that it is the same group then, even if some left it.
+fn meet(group: &[u32], window: &Window) -> bool {
+    group.iter().any(|rank| window.ranks.binary_search(rank).is_ok())
 }
 
 /// Follows the faults of a job from window to window.
@@ -40,7 +48,8 @@ pub struct Tracker {
     settings: IncidentSettings,
     gates: Gates,
     tracks: Vec<Track>,
-    reference: Option<Reference>,
+    /// The best window of each group of ranks that are compared with one another.
+    references: Vec<(Vec<u32>, Reference)>,
     next_id: u64,
     last_step: u64,
 }
@@ -49,6 +58,8 @@ pub struct Tracker {
 #[derive(Clone, Debug)]
 struct Track {
     id: u64,
+    /// Ranks of the last window that showed it: its role's, where roles divide the job.
+    compared: Vec<u32>,
     /// Whether it is worth speaking of.
     spoken: bool,
     windows: u32,
@@ -92,21 +103,22 @@ impl Tracker {
         scene: Scene<'_>,
     ) -> Vec<String> {
         let mut faults = find_faults(window, found, &self.gates, &self.settings);
-        let reference = self.reference.as_ref();
+        let place = self.references.iter().position(|(group, _)| meet(group, window));
+        let reference = place.map(|place| &self.references[place].1);
         faults.extend(common_causes(window, found, &faults, reference, &self.settings));
         if let Some(now) = Reference::of(found) {
-            self.reference = Some(match self.reference.take() {
-                Some(known) => known.better(now),
+            let best = match place.map(|place| self.references.swap_remove(place)) {
+                Some((_, known)) => known.better(now),
                 None => now,
-            });
+            };
+            self.references.push((window.ranks.clone(), best));
         }
         self.last_step =
             self.last_step.max(found.steps.last().map_or(0, |last| last.step));
-        let open: Vec<bool> =
-            self.tracks.iter().map(|track| self.is_open(track)).collect();
-        for (track, _) in self.tracks.iter_mut().zip(open).filter(|(_, open)| *open) {
+        let open = |track: &Track| self.is_open(track) && meet(&track.compared, window);
+        let open: Vec<bool> = self.tracks.iter().map(open).collect();
+        for (track, _) in self.tracks.iter_mut().zip(&open).filter(|(_, open)| **open) {
             track.quiet_s += found.exposed_s;
-            track.quiet_windows += 1;
         }
         // Where a rank was named before, its stage is not asked about again.
         faults.retain(|fault| {
@@ -122,6 +134,9 @@ impl Tracker {
         vouch(window, found, &late_stages, &self.gates);
         let shown: Vec<u64> =
             faults.into_iter().map(|fault| self.follow(fault, window, found)).collect();
+        for (track, _) in self.tracks.iter_mut().zip(open).filter(|(_, open)| *open) {
+            track.quiet_windows += u32::from(!shown.contains(&track.id));
+        }
         self.forget();
         let spoken = self.tracks.iter().filter(|t| t.spoken && shown.contains(&t.id));
         let mut spoken: Vec<&Track> = spoken.collect();
@@ -139,10 +154,11 @@ impl Tracker {
 
     /// Adds a fault to the track it continues, or to a new one; returns the track's id.
     fn follow(&mut self, fault: Fault, window: &Window, found: &WindowFrontier) -> u64 {
-        let known = self
-            .tracks
-            .iter()
-            .position(|track| self.is_open(track) && track.fault.continues(&fault));
+        let known = self.tracks.iter().position(|track| {
+            self.is_open(track)
+                && meet(&track.compared, window)
+                && track.fault.continues(&fault)
+        });
         let at = known.unwrap_or_else(|| {
             let first_step = fault.strikes.first().copied().unwrap_or(window.first_step);
             let since = found.steps.iter().filter(|account| account.step >= first_step);
@@ -152,6 +168,7 @@ impl Tracker {
             self.tracks.len() - 1
         });
         let track = &mut self.tracks[at];
+        track.compared.clone_from(&window.ranks);
         track.exposed_s += std::mem::take(&mut track.quiet_s);
         track.quiet_windows = 0;
         track.windows += 1;
@@ -240,6 +257,7 @@ impl Tracker {
             share: track.share,
             hides: &track.hides,
             gain_alone_s: track.gain_alone_s,
+            group: (track.compared.len() < scene.ranks).then_some(&track.compared),
         }
     }
 
@@ -317,6 +335,7 @@ impl Track {
     fn new(id: u64, fault: &Fault, first_step: u64, exposed_s: f64) -> Self {
         Self {
             id,
+            compared: Vec::new(),
             spoken: false,
             windows: 0,
             pace: Pace::Sporadic,

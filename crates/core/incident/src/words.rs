@@ -20,6 +20,8 @@ pub(crate) struct Telling<'a> {
     pub(crate) share: f64,
     pub(crate) hides: &'a [Hidden],
     pub(crate) gain_alone_s: f64,
+    /// The ranks that are compared, if they are not all the job has.
+    pub(crate) group: Option<&'a [u32]>,
 }
 
 impl Telling<'_> {
@@ -33,6 +35,12 @@ impl Telling<'_> {
         } else {
             format!("in steps {}-{}", self.first_step, self.last_step)
         }
+    }
+
+    fn everyone(&self) -> String {
+        self.group.map_or("all ranks".to_owned(), |group| {
+            format!("all of ranks {}", fold_ranks(group))
+        })
     }
 
     fn place(&self) -> String {
@@ -101,12 +109,14 @@ pub(crate) fn sentence(telling: &Telling<'_>) -> String {
              {lateness} a step, {percent} of exposed step time {since}"
         ),
         FaultKind::InputBound => format!(
-            "all ranks wait in {stage}: {lateness} a step, {percent} of exposed step time \
-             {since}; no rank in particular is to blame"
+            "{} wait in {stage}: {lateness} a step, {percent} of exposed step time \
+             {since}; no rank in particular is to blame",
+            telling.everyone()
         ),
         FaultKind::Degraded => format!(
-            "steps are {lateness} slower than the job's best window {since}, on all ranks, \
-             mostly in {stage}"
+            "steps are {lateness} slower than the job's best window {since}, on {}, \
+             mostly in {stage}",
+            telling.everyone()
         ),
         FaultKind::UnknownRank => format!(
             "{stage} takes {} of exposed step time {since}; it holds a synchronisation and \
@@ -118,16 +128,19 @@ pub(crate) fn sentence(telling: &Telling<'_>) -> String {
 
 /// What supports the sentence.
 pub(crate) fn evidence(telling: &Telling<'_>, struck_steps: u64) -> String {
-    let stage = telling.names.name(telling.fault.stage);
+    let stages: Vec<&str> =
+        all_stages(telling.fault).map(|stage| telling.names.name(stage)).collect();
+    let stage = stages.join(" and ");
     match telling.fault.kind {
         FaultKind::LateRanks | FaultKind::Rotating => {
             let gain = match duration(telling.cost_s) {
                 cost if cost == NOTHING => "no".to_owned(),
                 cost => cost,
             };
+            let steps = if struck_steps == 1 { "step" } else { "steps" };
             format!(
                 "own work in {stage} exceeded the other ranks' by {} in {struck_steps} \
-                 steps; with it at their level the job would have been {gain} faster",
+                 {steps}; with it at their level the job would have been {gain} faster",
                 duration(telling.lateness_s),
             )
         }
@@ -228,7 +241,7 @@ fn duration(seconds: f64) -> String {
     } else if seconds >= 1e-3 {
         format!("{:.1} ms", seconds * 1e3)
     } else if seconds >= 1e-6 {
-        format!("{:.0} us", seconds * 1e6)
+        format!("{:.0} µs", seconds * 1e6)
     } else {
         NOTHING.to_owned()
     }

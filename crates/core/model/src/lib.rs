@@ -20,6 +20,7 @@ pub use stage::{StageId, StageNames};
 pub use step::{Ending, RankStep, Segment, SideSample};
 pub use verdict::{
     Evidence, Incident, IncidentKind, JobSummary, Label, Method, NextInLine, Pace,
-    SCHEMA, Severity, StageSummary, Subject, Verdict, WindowSummary, fold_ranks,
+    SCHEMA, Severity, SideSummary, StageSummary, Subject, Verdict, WindowSummary,
+    fold_ranks,
 };
 pub use window::{Block, Boundary, Closure, Cut, DeviceEvents, Sync, Window};

@@ -50,8 +50,8 @@ pub struct RankStep {
     pub segments: Vec<Segment>,
     /// Outermost backward passes in it: the accumulation factor where there is one loss.
     pub micro_steps: u16,
-    /// Batches that were read before they were needed.
-    pub read_ahead: u16,
+    /// Batches that were read in it.
+    pub batches: u16,
     /// Measurements beside the time line.
     pub side: Vec<SideSample>,
     /// Seconds that stages claimed twice; possible only in recordings.

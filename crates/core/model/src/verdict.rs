@@ -14,6 +14,9 @@ pub struct Verdict {
     pub job: JobSummary,
     /// Exposed time of each stage over the run, in schema order.
     pub stages: Vec<StageSummary>,
+    /// What side channels measured beside the stages.
+    #[serde(default)]
+    pub side_channels: Vec<SideSummary>,
     /// Every window, in time order.
     pub windows: Vec<WindowSummary>,
     /// What holds the job back, costliest first. Empty for a healthy job.
@@ -33,7 +36,7 @@ pub struct JobSummary {
     pub steps: u64,
     /// Steps that were analysed: seen whole on every rank and not warm-up.
     pub analysed_steps: u64,
-    /// Where the records came from: `run`, `stage-matrix`, `marks`.
+    /// Where the records came from: `run`, `summary`, `stage-matrix`, `marks`.
     pub source: String,
     /// Where steps are cut for accounting.
     pub cut: String,
@@ -56,6 +59,19 @@ pub struct StageSummary {
     pub gain: f64,
     /// Ranks that reached its boundary last in most steps; empty if they took turns.
     pub lead_ranks: Vec<u32>,
+}
+
+/// What one side channel measured, over all ranks and steps.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SideSummary {
+    /// The channel.
+    pub name: String,
+    /// Measurements that arrived.
+    pub samples: u64,
+    /// Device events that never became ready.
+    pub lost: u64,
+    /// Mean of the measurements, in seconds.
+    pub mean_s: f64,
 }
 
 /// One window's labels.

@@ -143,6 +143,9 @@ pub struct Window {
     pub accumulation_collapsed: bool,
     /// Distinct parallel roles among the ranks.
     pub roles: usize,
+    /// Ranks in its group over ranks in all groups: 1 unless roles divide the job, whose
+    /// windows then cover the same steps and together count once.
+    pub group_share: f64,
     /// Steps whose collectives differed over the ranks.
     pub mismatched_steps: u64,
     /// Whether batches that were read ahead could not be given to the step that uses them.

@@ -422,6 +422,19 @@ mod tests {
     }
 
     #[test]
+    fn batches_that_other_steps_use_are_told_from_batches_read_one_step_ahead() {
+        let unsafe_prefetch = |first: &str, loop_: &str| {
+            let rank = first.to_owned() + &loop_.repeat(12);
+            windows(&[rank.clone(), rank], settings())[0].unsafe_prefetch
+        };
+        let bursts = "S0 D0 D1 D0 D1 B0 K B1 O0 O1 S1 S0 B0 K B1 O0 O1 S1 ";
+        assert!(unsafe_prefetch("", bursts));
+        assert!(!unsafe_prefetch("D0 D1 ", PLAIN), "one batch ahead throughout");
+        let evaluates = PLAIN.repeat(4) + "D0 D1 D0 D1 D0 D1 ";
+        assert!(!unsafe_prefetch("", &evaluates));
+    }
+
+    #[test]
     fn a_rank_that_joins_or_changes_its_role_closes_the_window() {
         let mut aligner = Aligner::new(settings());
         let all = steps(&PLAIN.repeat(20));

@@ -13,6 +13,10 @@ use crate::align::JobStep;
 /// Share of steps in which a stage must hold a collective for the cut to rely on it.
 const REGULAR_SHARE: f64 = 0.8;
 
+/// Share of steps that use batches of an earlier step from which data waits are not trusted:
+/// bursts of two batches halve the steps that wait.
+const BURST_SHARE: f64 = 0.2;
+
 /// One rank's part of a row: segments and their durations.
 struct RankRow<'steps> {
     segments: Vec<&'steps Segment>,
@@ -37,10 +41,12 @@ pub(crate) fn build_windows(
     for (rank, role) in roles {
         groups.entry(*role).or_default().push(*rank);
     }
-    let groups = groups.into_values();
-    let windows =
-        groups.filter_map(|ranks| build(previous, steps, &ranks, published_cut));
-    windows.map(|window| Window { unseen_ranks, ..window }).collect()
+    let windows = groups.into_values().filter_map(|ranks| {
+        let group_share = ranks.len() as f64 / roles.len() as f64;
+        let window = build(previous, steps, &ranks, published_cut)?;
+        Some(Window { unseen_ranks, group_share, ..window })
+    });
+    windows.collect()
 }
 
 fn build(
@@ -69,8 +75,9 @@ fn build(
         odd_accumulation_steps: odd_accumulation_steps(steps),
         accumulation_collapsed: false,
         roles: 1,
+        group_share: 1.0,
         mismatched_steps: 0,
-        unsafe_prefetch: false,
+        unsafe_prefetch: batches_come_in_bursts(steps),
     };
     let mut blocks = Blocks::default();
     let mut role_votes = 0;
@@ -385,6 +392,22 @@ fn device_events(steps: &[JobStep], ranks: &[u32]) -> DeviceEvents {
         }
     }
     events
+}
+
+/// Whether some steps read the batches that others use: their data waits cannot be given to
+/// the step that uses the batch.
+fn batches_come_in_bursts(steps: &[JobStep]) -> bool {
+    let (mut ahead, mut short, mut batches, mut used) = (0, 0, 0.0, 0.0);
+    for rank in steps.iter().filter_map(|step| step.ranks.values().next()) {
+        ahead += usize::from(rank.batches > rank.micro_steps);
+        short += usize::from(rank.batches < rank.micro_steps);
+        batches += f64::from(rank.batches);
+        used += f64::from(rank.micro_steps);
+    }
+    // A loop that is one batch ahead throughout is fine, and so is one that reads further
+    // batches for evaluation.
+    let same_batches = (batches - used).abs() <= 0.1 * used;
+    ahead > 1 && short as f64 >= BURST_SHARE * steps.len() as f64 && same_batches
 }
 
 fn odd_accumulation_steps(steps: &[JobStep]) -> u64 {

@@ -26,7 +26,6 @@ pub struct Segmenter {
     named_open: Option<StageId>,
     step_open: bool,
     issues: Vec<(RankNs, CollectiveOp, u32)>,
-    data_begins: u16,
     broken: bool,
 }
 
@@ -106,13 +105,12 @@ impl Segmenter {
         }
         self.broken = false;
         self.now = self.now.max(mark.at);
-        self.data_begins = 0;
         self.step = Some(RankStep {
             step: mark.step,
             start: self.now,
             segments: Vec::new(),
             micro_steps: 0,
-            read_ahead: 0,
+            batches: 0,
             side: Vec::new(),
             overlap_s: 0.0,
             complete: false,
@@ -185,9 +183,7 @@ impl Segmenter {
             },
             _ if self.optimizer_open => StageId::OPTIMIZER,
             MarkKind::ForwardBegin => match self.context {
-                Some(MarkKind::OptimizerEnd) if self.data_begins == 0 => {
-                    StageId::DATA_GAP
-                }
+                Some(MarkKind::OptimizerEnd) if self.read_no_batch() => StageId::DATA_GAP,
                 _ => StageId::FORWARD,
             },
             MarkKind::StageBegin | MarkKind::StepEnd => match self.context {
@@ -197,6 +193,10 @@ impl Segmenter {
             },
             _ => StageId::CALLBACKS,
         }
+    }
+
+    fn read_no_batch(&self) -> bool {
+        self.step.as_ref().is_none_or(|step| step.batches == 0)
     }
 
     fn note(&mut self, kind: MarkKind, stage: StageId, explicit: bool) {
@@ -213,10 +213,7 @@ impl Segmenter {
         }
         if let Some(step) = &mut self.step {
             if kind == MarkKind::DataBegin {
-                self.data_begins += 1;
-                if step.micro_steps == 0 && self.data_begins > 1 {
-                    step.read_ahead += 1;
-                }
+                step.batches = step.batches.saturating_add(1);
             }
             if kind == MarkKind::BackwardEnd {
                 step.micro_steps = step.micro_steps.saturating_add(1);
@@ -315,12 +312,7 @@ mod tests {
             parts(&steps[0]).into_iter().filter(|(s, _)| *s == DATA).collect();
         assert_eq!(data, [(DATA, 2.0), (DATA, 3.0)]);
         assert_eq!(steps[0].micro_steps, 2);
-        assert_eq!(steps[0].read_ahead, 0);
-    }
-
-    #[test]
-    fn batches_read_before_they_are_needed_are_counted() {
-        assert_eq!(steps("D0 D1 D0 D1 B0 B1 O0 O1 D0")[0].read_ahead, 1);
+        assert_eq!(steps[0].batches, 2);
     }
 
     #[test]
@@ -410,7 +402,7 @@ mod tests {
         let issues = steps[0].segments.iter();
         let issues = issues.filter(|s| matches!(s.ending, Ending::Issue { .. })).count();
         assert_eq!(issues, 1);
-        assert_eq!(steps[0].read_ahead, 0);
+        assert_eq!(steps[0].batches, 1);
     }
 
     proptest! {

@@ -3,8 +3,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use frontier::{Baseline, WindowFrontier, analyse, assume_synchronisation};
 use incident::{Scene, Tracker};
 use model::{
-    Cut, Input, JobSummary, Mark, MarkKind, SCHEMA, StageId, StageNames, StageSummary,
-    Sync, Verdict, Window, WindowSummary, fold_ranks,
+    Cut, Input, JobSummary, Mark, MarkKind, SCHEMA, SideSummary, StageId, StageNames,
+    StageSummary, Sync, Verdict, Window, WindowSummary, fold_ranks,
 };
 use steps::{Aligner, Segmenter};
 
@@ -34,9 +34,19 @@ pub struct Job {
     exposed_s: f64,
     /// Steps of recordings' own windows, and of attempts before the last restart.
     earlier_steps: u64,
-    analysed_steps: u64,
+    /// Steps in the accounting; each role's part of the ranks counts for as much.
+    analysed_steps: f64,
     seen_ranks: BTreeSet<u32>,
-    lost_records: u64,
+    /// Records of each rank that were overwritten before they were read.
+    lost_records: BTreeMap<u32, u64>,
+    side_channels: BTreeMap<StageId, SideTotal>,
+}
+
+#[derive(Debug, Default)]
+struct SideTotal {
+    samples: u64,
+    sum_s: f64,
+    lost: u64,
 }
 
 /// What a rank's marks go through.
@@ -90,9 +100,10 @@ impl Job {
             notes: BTreeMap::new(),
             exposed_s: 0.0,
             earlier_steps: 0,
-            analysed_steps: 0,
+            analysed_steps: 0.0,
             seen_ranks: BTreeSet::new(),
-            lost_records: 0,
+            lost_records: BTreeMap::new(),
+            side_channels: BTreeMap::new(),
             settings,
         }
     }
@@ -140,7 +151,7 @@ impl Job {
             }
             Input::Mark { rank, mark } => self.mark(rank, &mark),
             Input::Lost { rank, records } => {
-                self.lost_records += records;
+                *self.lost_records.entry(rank).or_default() += records;
                 self.ranks.entry(rank).or_default().segmenter.lose();
             }
             Input::Left { rank, step } => {
@@ -174,6 +185,15 @@ impl Job {
             }
             _ => StageId::OTHER,
         };
+        if matches!(mark.kind, MarkKind::SideSample | MarkKind::SideLost) {
+            let total = self.side_channels.entry(stage).or_default();
+            if mark.kind == MarkKind::SideSample {
+                total.samples += 1;
+                total.sum_s += mark.args[0] as f64 * 1e-9;
+            } else {
+                total.lost += 1;
+            }
+        }
         if let Some(step) = input.segmenter.push(mark, stage) {
             self.seen_ranks.insert(rank);
             self.aligner.push(rank, step);
@@ -194,8 +214,12 @@ impl Job {
     /// Takes a whole window, from a recording that has the matrix itself.
     pub fn add_window(&mut self, window: Window) {
         self.seen_ranks.extend(&window.ranks);
-        self.earlier_steps += window.steps;
         self.analyse(window);
+    }
+
+    /// Counts the steps of a recording that brings its own windows.
+    pub fn add_steps(&mut self, steps: u64) {
+        self.earlier_steps += steps;
     }
 
     /// Ends the job: what is still open is closed.
@@ -239,8 +263,8 @@ impl Job {
         }
         let mut found = analyse(&window, &self.settings.frontier, &self.baseline);
         self.cut = Some(window.cut);
-        self.exposed_s += found.exposed_s;
-        self.analysed_steps += found.steps.len() as u64;
+        self.exposed_s += found.exposed_s * window.group_share;
+        self.analysed_steps += found.steps.len() as f64 * window.group_share;
         for rank in &window.missing_ranks {
             *self.notes.entry(Note::MissingRank(*rank)).or_default() += window.steps;
         }
@@ -257,7 +281,8 @@ impl Job {
         }
         self.add_totals(&window, &found);
         self.series.add(&window, &found);
-        let scene = Scene { names: &self.names, hosts: &self.hosts };
+        let ranks = self.seen_ranks.len();
+        let scene = Scene { names: &self.names, hosts: &self.hosts, ranks };
         let lines = self.tracker.observe(&window, &mut found, scene);
         let last = window.first_step + window.steps.saturating_sub(1);
         let steps = format!("steps {}-{last}", window.first_step);
@@ -273,8 +298,8 @@ impl Job {
     fn add_totals(&mut self, window: &Window, found: &WindowFrontier) {
         for (slot, stage) in found.stages.iter().enumerate() {
             let total = self.totals.entry(*stage).or_default();
-            total.advance_s += found.advance_s[slot];
-            total.gained_s += found.gain[slot] * found.exposed_s;
+            total.advance_s += found.advance_s[slot] * window.group_share;
+            total.gained_s += found.gain[slot] * found.exposed_s * window.group_share;
             for account in &found.steps {
                 let Some(at) = account.stages[slot] else { continue };
                 let notable = self.settings.frontier.notable_s(account.makespan_s);
@@ -313,7 +338,7 @@ impl Job {
             lead_ranks: total
                 .led
                 .iter()
-                .filter(|(_, led)| **led * 2 > self.analysed_steps)
+                .filter(|(_, led)| **led as f64 * 2.0 > self.analysed_steps)
                 .map(|(rank, _)| *rank)
                 .collect(),
         });
@@ -322,23 +347,35 @@ impl Job {
             let shares = self.totals.keys().map(share).collect();
             WindowSummary { shares, ..window.clone() }
         });
+        let side_channels = self.side_channels.iter().map(|(channel, total)| {
+            let mean_s = total.sum_s / total.samples.max(1) as f64;
+            SideSummary {
+                name: self.names.name(*channel).to_owned(),
+                samples: total.samples,
+                lost: total.lost,
+                mean_s,
+            }
+        });
         Verdict {
+            side_channels: side_channels.collect(),
             schema: SCHEMA.to_owned(),
             job: JobSummary {
                 id: self.id.clone(),
                 ranks: self.seen_ranks.len(),
                 steps: self.steps(),
-                analysed_steps: self.analysed_steps,
+                analysed_steps: self.analysed_steps.round() as u64,
                 source: self.source.clone(),
                 cut: self.cut.map_or("none".into(), Cut::name),
                 exposed_s: self.exposed_s,
-                lost_records: self.lost_records,
+                lost_records: self.lost_records.values().sum(),
             },
             stages: stages.collect(),
             windows: windows.collect(),
-            incidents: self
-                .tracker
-                .incidents(Scene { names: &self.names, hosts: &self.hosts }),
+            incidents: self.tracker.incidents(Scene {
+                names: &self.names,
+                hosts: &self.hosts,
+                ranks: self.seen_ranks.len(),
+            }),
             notes: self.note_texts(),
         }
     }
@@ -375,7 +412,7 @@ impl Job {
                     format!("the first {count} windows are left out of this list")
                 }
                 Note::Restarted => format!(
-                    "the job was restarted {count} times; steps are counted from the last start"
+                    "the job was restarted ({count}); steps are counted from the last start"
                 ),
                 Note::OtherHosts => "ranks of other hosts are not seen: this is about the \
                      ranks of this host only"
@@ -389,7 +426,7 @@ impl Job {
                  `laggard doctor` tells whether it can be"
                     .to_owned(),
             );
-        } else if self.analysed_steps == 0 {
+        } else if self.analysed_steps == 0.0 {
             let warmup = self.settings.window.warmup_steps;
             texts.push(format!(
                 "no window was analysed: {} steps of {} ranks seen, of which the first \
@@ -399,11 +436,11 @@ impl Job {
                 self.settings.window.min_steps,
             ));
         }
-        if self.seen_ranks.len() > 1 && self.lost_records > 0 {
-            let ranks: Vec<u32> = self.seen_ranks.iter().copied().collect();
+        if !self.lost_records.is_empty() {
+            let ranks: Vec<u32> = self.lost_records.keys().copied().collect();
             texts.push(format!(
-                "{} records of ranks {} were overwritten before they were read",
-                self.lost_records,
+                "{} records of rank {} were overwritten before they were read",
+                self.lost_records.values().sum::<u64>(),
                 fold_ranks(&ranks)
             ));
         }

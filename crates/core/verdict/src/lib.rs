@@ -10,4 +10,4 @@ mod settings;
 
 pub use job::Job;
 pub use series::{Column, Series};
-pub use settings::Settings;
+pub use settings::{BaselineChoice, Settings};

@@ -18,6 +18,8 @@ pub struct Series {
     /// Steps a column holds.
     width: u64,
     ranks: Vec<u32>,
+    /// First step of the last window.
+    window_first: Option<u64>,
 }
 
 /// Neighbouring steps of a [`Series`].
@@ -27,7 +29,7 @@ pub struct Column {
     pub first_step: u64,
     /// Number of steps.
     pub steps: u64,
-    /// Exposed seconds of each stage.
+    /// Exposed seconds of each stage; the mean over the groups where roles divide the job.
     pub advance_s: BTreeMap<StageId, f64>,
     /// Seconds each rank of the series reached a stage's leading boundary after the median
     /// rank, summed over the column's steps.
@@ -47,9 +49,11 @@ impl Series {
 
     /// Adds the steps of a window.
     pub(crate) fn add(&mut self, window: &Window, found: &WindowFrontier) {
-        if self.ranks.is_empty() {
-            self.ranks = window.ranks.iter().take(MAX_RANKS).copied().collect();
-        }
+        self.admit(&window.ranks);
+        // Windows of another role over the same steps.
+        let beside =
+            window.group_share < 1.0 && self.window_first == Some(window.first_step);
+        self.window_first = Some(window.first_step);
         let mut prefixes = vec![0.0; window.ranks.len()];
         for account in &found.steps {
             let mut column =
@@ -67,11 +71,38 @@ impl Series {
                     .and_then(|slot| account.stages[slot])
                     .filter(|stage| stage.boundary == boundary);
                 if let Some(leading) = leading {
-                    column.advance_s.insert(stage, leading.advance_s);
+                    let advance_s = leading.advance_s * window.group_share;
+                    column.advance_s.insert(stage, advance_s);
                     column.lag_s.insert(stage, self.lags(window, &prefixes));
                 }
             }
-            self.push(column);
+            let known = self.columns.iter_mut().rev();
+            let mut known = known.filter(|known| known.first_step <= account.step);
+            match known.next().filter(|_| beside) {
+                Some(known) => known.absorb(Column { steps: 0, ..column }),
+                None => self.push(column),
+            }
+        }
+    }
+
+    /// Makes room for ranks that were not seen before.
+    fn admit(&mut self, ranks: &[u32]) {
+        let known = self.ranks.clone();
+        for rank in ranks {
+            if let Err(place) = self.ranks.binary_search(rank)
+                && self.ranks.len() < MAX_RANKS
+            {
+                self.ranks.insert(place, *rank);
+            }
+        }
+        if self.ranks.len() == known.len() {
+            return;
+        }
+        let place = |rank: &u32| known.binary_search(rank).ok();
+        let places: Vec<Option<usize>> = self.ranks.iter().map(place).collect();
+        for lags in self.columns.iter_mut().flat_map(|column| column.lag_s.values_mut()) {
+            let lag = |place: &Option<usize>| place.map_or(0.0, |place| lags[place]);
+            *lags = places.iter().map(lag).collect();
         }
     }
 

@@ -16,15 +16,31 @@ pub struct Settings {
     pub frontier: Gates,
     /// When a finding becomes an incident.
     pub incident: IncidentSettings,
-    /// Seconds each stage takes in a run without stalls, by stage name. Without it the
-    /// baseline is the median over the ranks.
+    /// What a stage would take without a stall, where no reference says so.
+    pub baseline: BaselineChoice,
+    /// Seconds each stage takes in a run without stalls, by stage name; overrides
+    /// `baseline`.
     pub reference: BTreeMap<String, f64>,
+}
+
+/// What a stage would take without a stall.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BaselineChoice {
+    /// The median over the ranks of their medians over the window.
+    #[default]
+    CohortMedian,
+    /// Each rank's own median over the window.
+    RankMedian,
 }
 
 impl Settings {
     pub(crate) fn baseline(&self, names: &mut StageNames) -> Baseline {
         if self.reference.is_empty() {
-            return Baseline::CohortMedian;
+            return match self.baseline {
+                BaselineChoice::CohortMedian => Baseline::CohortMedian,
+                BaselineChoice::RankMedian => Baseline::RankMedian,
+            };
         }
         let stages = self.reference.iter();
         Baseline::Reference(

@@ -53,6 +53,7 @@ pub fn window_of(stages: &[StageId], steps: &[Vec<Vec<f64>>]) -> Window {
         odd_accumulation_steps: 0,
         accumulation_collapsed: false,
         roles: 1,
+        group_share: 1.0,
         mismatched_steps: 0,
         unsafe_prefetch: false,
     }

@@ -212,6 +212,7 @@ impl StageMatrix {
             }
         }
         aligner.finish();
+        job.add_steps(aligner.steps());
         let collapsed = self.grad_accum.is_some_and(|factor| factor > 1) && !expanded;
         for mut window in aligner.take_windows() {
             window.accumulation_collapsed = collapsed;
@@ -273,7 +274,7 @@ fn rank_step(
         start,
         segments,
         micro_steps: backward.min(usize::from(u16::MAX)) as u16,
-        read_ahead: 0,
+        batches: backward.min(usize::from(u16::MAX)) as u16,
         side: Vec::new(),
         overlap_s: overlap * ticks.unit_ns * 1e-9,
         complete: true,

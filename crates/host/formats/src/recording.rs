@@ -1,6 +1,7 @@
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
 
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use verdict::{Job, Settings};
 
@@ -24,7 +25,18 @@ pub enum Recording {
 /// Every variant of [`FormatError`].
 pub fn load(path: &Path, limits: Limits) -> Result<Recording, FormatError> {
     let reader = open(path, limits)?;
-    load_from(path, reader, limits)
+    load_from(path, reader, limits).map_err(|error| match error {
+        // Only a document that is meant for us has mistakes worth telling.
+        FormatError::Json { ref place, .. } if place == "[0]" => {
+            let found = "it is a JSON list, and not of lists".to_owned();
+            FormatError::Unknown { path: path.to_owned(), found }
+        }
+        FormatError::Json { .. } => open(path, limits)
+            .ok()
+            .and_then(|again| foreign(path, again))
+            .unwrap_or(error),
+        other => other,
+    })
 }
 
 /// Reads a recording from memory; `name` stands for the file in errors.
@@ -66,6 +78,33 @@ fn load_from(
                 format!("it begins with {:?} (byte {byte})", char::from(byte))
             });
             Err(FormatError::Unknown { path: path.to_owned(), found })
+        }
+    }
+}
+
+/// What is wrong with a well-formed document that was not meant for us, or not for this
+/// version.
+fn foreign(path: &Path, reader: impl BufRead) -> Option<FormatError> {
+    #[derive(Deserialize)]
+    struct Begin {
+        #[serde(default)]
+        schema: Option<String>,
+    }
+    let mut json = serde_json::Deserializer::from_reader(reader);
+    let path = path.to_owned();
+    match Begin::deserialize(&mut json).ok()?.schema {
+        Some(schema) if schema.starts_with("stage-matrix/") => None,
+        Some(schema) if schema.starts_with("laggard.") => {
+            let reason = format!("{schema:?} is no recording this version reads");
+            Some(FormatError::Content { path, place: "schema".into(), reason })
+        }
+        Some(schema) => {
+            let found = format!("its schema is {schema:?}");
+            Some(FormatError::Unknown { path, found })
+        }
+        None => {
+            let found = "it is a JSON object without a schema".to_owned();
+            Some(FormatError::Unknown { path, found })
         }
     }
 }

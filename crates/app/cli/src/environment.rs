@@ -1,0 +1,31 @@
+//! The environment variables the command reads; docs/environment.md describes them.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use ring::RingDirectory;
+
+/// `0` runs a command as if laggard were not there.
+pub(crate) const ENABLE: &str = "LAGGARD_ENABLE";
+/// Where rings stand.
+pub(crate) const DIR: &str = "LAGGARD_DIR";
+/// The job's id; set for the wrapped command.
+pub(crate) const JOB: &str = "LAGGARD_JOB";
+/// Settings file.
+pub(crate) const CONFIG: &str = "LAGGARD_CONFIG";
+
+/// Whether laggard is switched off.
+pub(crate) fn is_off() -> bool {
+    value(ENABLE).is_some_and(|value| value == "0")
+}
+
+/// The directory under which jobs have their rings.
+pub(crate) fn ring_root() -> PathBuf {
+    value(DIR).map_or_else(RingDirectory::default_root, PathBuf::from)
+}
+
+/// The value of a variable; one that is set to nothing counts as not set.
+pub(crate) fn value(name: &str) -> Option<OsString> {
+    env::var_os(name).filter(|value| !value.is_empty())
+}

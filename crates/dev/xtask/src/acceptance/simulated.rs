@@ -1,0 +1,248 @@
+//! Rows that need no real job.
+
+use formats::{Limits, StageMatrix, load_bytes};
+use frontier::{Baseline, Gates, PeerMethod, advances, analyse, peer_scores, ranking};
+use model::{Label, StageId, Window};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use sim::{Campaign, STAGES, Scenario, patterns, simulate};
+use verdict::Settings;
+
+use super::Row;
+
+type Measure = fn(&str) -> Row;
+
+pub(super) const ROWS: [(&str, Measure); 11] = [
+    ("SF-A1", telescoping),
+    ("SF-A2", bounds),
+    ("SF-A3", stability),
+    ("SF-A4", sync_wait),
+    ("SF-A5", direct_exposure),
+    ("SF-A6", downgrades),
+    ("SF-A7", campaign),
+    ("SF-A8", tau_sweep),
+    ("SF-A9", magnitudes),
+    ("SF-A18", no_fault),
+    ("SF-A19", periodic_callback),
+];
+
+const MATRICES: usize = 20_000;
+
+/// Random rows, `row[stage][rank]` flat, of 1 to 64 ranks and 1 to 12 stages.
+fn random_rows() -> impl Iterator<Item = (usize, Vec<f64>)> {
+    let mut random = SmallRng::seed_from_u64(1);
+    (0..MATRICES).map(move |_| {
+        let ranks = random.random_range(1..=64);
+        let stages = random.random_range(1..=12);
+        let row = (0..ranks * stages).map(|_| random.random_range(0.0..10.0)).collect();
+        (ranks, row)
+    })
+}
+
+fn max(values: &[f64]) -> f64 {
+    values.iter().copied().fold(0.0, f64::max)
+}
+
+/// The longest of the ranks' totals, computed on its own.
+fn makespan(ranks: usize, row: &[f64]) -> f64 {
+    let total = |rank| row.iter().skip(rank).step_by(ranks).sum();
+    max(&(0..ranks).map(total).collect::<Vec<f64>>())
+}
+
+fn telescoping(id: &str) -> Row {
+    let mut worst = 0.0f64;
+    for (ranks, row) in random_rows() {
+        let sum: f64 = advances(&row, ranks).iter().sum();
+        let makespan = makespan(ranks, &row);
+        worst = worst.max((sum - makespan).abs() / makespan);
+    }
+    let measured = format!("largest relative error {worst:.1e} of {MATRICES}");
+    Row::new(id, "advances sum to the makespan", measured, "1e-12", worst <= 1e-12)
+}
+
+fn bounds(id: &str) -> Row {
+    let mut violations = 0;
+    let tight: (usize, Vec<f64>) = (3, vec![1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]);
+    for (ranks, row) in random_rows().chain([tight]) {
+        let makespan: f64 = advances(&row, ranks).iter().sum();
+        let maxima: f64 = row.chunks(ranks).map(max).sum();
+        let means = row.iter().sum::<f64>() / ranks as f64;
+        let most = ranks.min(row.len() / ranks) as f64 * makespan;
+        let slack = 1e-9 * makespan;
+        let holds = makespan <= maxima + slack
+            && maxima <= most + slack
+            && makespan / ranks as f64 <= means + slack
+            && means <= makespan + slack;
+        violations += usize::from(!holds);
+    }
+    let measured = format!("{violations} violations in {}", MATRICES + 1);
+    Row::new(
+        id,
+        "per-stage maxima and means bound the makespan",
+        measured,
+        "0",
+        violations == 0,
+    )
+}
+
+fn stability(id: &str) -> Row {
+    let mut random = SmallRng::seed_from_u64(2);
+    let mut worst = 0.0f64;
+    for (ranks, row) in random_rows() {
+        let error_s = 1e-3;
+        let shaken: Vec<f64> = row
+            .iter()
+            .map(|value| (value + random.random_range(-error_s..error_s)).max(0.0))
+            .collect();
+        let (before, after) = (advances(&row, ranks), advances(&shaken, ranks));
+        for (stage, (before, after)) in before.iter().zip(&after).enumerate() {
+            let bound = (2 * stage + 1) as f64 * error_s;
+            worst = worst.max((before - after).abs() / bound);
+        }
+    }
+    let measured = format!("largest change is {worst:.2} of the bound");
+    Row::new(id, "advances of durations that err", measured, "at most 1", worst <= 1.0)
+}
+
+fn first_stage(window: &Window, method: Option<PeerMethod>) -> StageId {
+    let found = analyse(window, &Gates::default(), &Baseline::CohortMedian);
+    let order = match method {
+        None => ranking(&found.share),
+        Some(method) => ranking(&peer_scores(window, &found.stages, method)),
+    };
+    found.stages[order[0]]
+}
+
+fn sync_wait(id: &str) -> Row {
+    let right = |method| {
+        let windows = (0..200).map(|seed| patterns::sync_wait(1, 0.05, seed));
+        windows.filter(|window| first_stage(window, method) == StageId::DATA).count()
+    };
+    let counts = [None, Some(PeerMethod::Max), Some(PeerMethod::Mean)].map(right);
+    let [frontier, max, mean] = counts;
+    let measured = format!("frontier {frontier}, max {max}, mean {mean} of 200");
+    let scenario = "stage behind a sync wait ranked first";
+    Row::new(id, scenario, measured, "100 / 0 / 0 %", counts == [200, 0, 0])
+}
+
+fn direct_exposure(id: &str) -> Row {
+    let reference = Baseline::Reference([(StageId::FORWARD, 2.0)].into());
+    let labelled = (0..200).filter(|seed| {
+        let window = patterns::direct_exposure(1, 0.05, *seed);
+        let found = analyse(&window, &Gates::default(), &reference);
+        found.labels.contains(&Label::DirectExposure)
+    });
+    let labelled = labelled.count();
+    let measured = format!("{labelled} of 200");
+    Row::new(id, "direct exposure labelled", measured, "100 %", labelled == 200)
+}
+
+fn downgrades(id: &str) -> Row {
+    let window = || patterns::late_optimizer(100, 0.01, 3);
+    let labels = |window: &Window| {
+        analyse(window, &Gates::default(), &Baseline::CohortMedian).labels
+    };
+    let [mut missing, mut roles, mut collapsed] = [window(), window(), window()];
+    missing.missing_ranks.push(9);
+    roles.roles = 2;
+    collapsed.accumulation_collapsed = true;
+    let fired = [
+        (labels(&missing), Label::TelemetryLimited),
+        (labels(&roles), Label::RoleAwareNeeded),
+        (labels(&collapsed), Label::GradientAccumulationAmbiguous),
+        (labels(&patterns::tied_stages(50, 0.01, 1)), Label::CoCritical),
+    ];
+    let fired = fired.iter().filter(|(labels, label)| labels.contains(label)).count();
+    let measured = format!("{fired} of 4 fire");
+    Row::new(id, "four downgrades", measured, "all fire", fired == 4)
+}
+
+fn campaign(id: &str) -> Row {
+    let score = Campaign::run().score(0.80);
+    let (top1, top2, size) = (score.top1, score.top2, score.mean_size);
+    let measured = format!("top-1 {top1}/50, top-2 {top2}/50, set {size:.2}");
+    let holds = (top1, top2) == (40, 50) && (size - 2.0).abs() < 1e-9;
+    let scenario = "controlled study (fitted fixture)";
+    Row::new(id, scenario, measured, "40/50, 50/50, 2.00", holds)
+}
+
+fn tau_sweep(id: &str) -> Row {
+    let campaign = Campaign::run();
+    let sizes = [0.70, 0.75, 0.80, 0.85, 0.90]
+        .map(|tau| (campaign.score(tau).mean_size * 100.0).round() / 100.0);
+    let measured = sizes.map(|size| size.to_string()).join(" / ");
+    let scenario = "set size by tau (fitted fixture)";
+    let holds = sizes == [2.0, 2.0, 2.0, 2.2, 3.0];
+    Row::new(id, scenario, measured, "2 / 2 / 2 / 2.2 / 3", holds)
+}
+
+fn magnitudes(id: &str) -> Row {
+    let expected = [
+        (0u8, 0.19),
+        (12, 0.23),
+        (30, 0.29),
+        (60, 0.37),
+        (120, 0.48),
+        (180, 0.56),
+        (240, 0.62),
+    ];
+    let shares = expected.map(|(fault_ms, _)| {
+        let window = simulate(Scenario::Data, 8, f64::from(fault_ms) * 1e-3, 1);
+        analyse(&window, &Gates::default(), &Baseline::CohortMedian).share[0]
+    });
+    let near =
+        shares.iter().zip(expected).all(|(share, (_, to))| (share - to).abs() < 0.01);
+    let measured = shares.map(|share| format!("{share:.2}")).join(" ");
+    let scenario = "share of a data fault of 0 to 240 ms";
+    let holds = near && shares.is_sorted();
+    Row::new(id, scenario, measured, ".19 .23 .29 .37 .48 .56 .62", holds)
+}
+
+fn no_fault(id: &str) -> Row {
+    let strong = (0..105u64).filter(|seed| {
+        let ranks = if seed % 2 == 0 { 8 } else { 32 };
+        let window = simulate(Scenario::None, ranks, 0.0, *seed);
+        let found = analyse(&window, &Gates::default(), &Baseline::CohortMedian);
+        found.labels.iter().any(|label| label.is_strong())
+    });
+    let strong = strong.count();
+    let measured = format!("{strong} of 105");
+    Row::new(id, "strong labels without a fault", measured, "0 of 105", strong == 0)
+}
+
+/// A spike in one of ten steps, read from a recording as a user would.
+fn periodic_callback(id: &str) -> Row {
+    let (steps, spike_s) = (200, 0.36);
+    let window = patterns::periodic_callback(steps, spike_s, 0.02, 5);
+    let block = &window.blocks[0];
+    let row_of = |row: &[f64], rank: usize| {
+        Some(row.iter().skip(rank).step_by(block.ranks).copied().collect())
+    };
+    let matrix = block
+        .rows()
+        .map(|(_, row)| (0..block.ranks).map(|rank| row_of(row, rank)).collect())
+        .collect();
+    let names = model::StageNames::default();
+    let stages = STAGES.iter().map(|stage| names.name(*stage).to_owned()).collect();
+    let text = serde_json::to_vec(&StageMatrix::new(stages, matrix)).unwrap_or_default();
+    let recording = load_bytes("periodic", &text, Limits::default());
+    let Ok(recording) = recording else {
+        return Row::new(id, "rare spike", "unreadable", "", false);
+    };
+    let verdict = recording.replay("periodic", Settings::default()).verdict();
+    let share = verdict.stages[3].share;
+    let truth = (steps / 10) as f64 * spike_s / verdict.job.exposed_s;
+    let found = analyse(&window, &Gates::default(), &Baseline::CohortMedian);
+    let mut middle: Vec<f64> = found
+        .steps
+        .iter()
+        .filter_map(|step| Some(step.stages.get(3)?.as_ref()?.advance_s))
+        .collect();
+    let middle_ms = frontier::median(&mut middle).unwrap_or(f64::NAN) * 1e3;
+    let measured = format!(
+        "share {share:.3}, spikes / makespans {truth:.3}, median {middle_ms:.1} ms"
+    );
+    let holds = (share - truth).abs() < 0.03 && middle_ms < 2.0;
+    let scenario = "callback that spikes in 1 of 10 steps";
+    Row::new(id, scenario, measured, "share = spike sum / makespan sum", holds)
+}

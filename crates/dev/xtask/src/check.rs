@@ -1,0 +1,119 @@
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+/// Lines of a source file, tests included.
+const MAX_LINES: usize = 800;
+/// Lines of ARCHITECTURE.md: one page.
+const MAX_PAGE_LINES: usize = 120;
+/// The floors, lowest first; a room stands on the floors below it, or on its own.
+const FLOORS: [&str; 5] = ["core", "capture", "host", "app", "dev"];
+
+/// Checks the structure; prints each fault and fails if there is one.
+pub(crate) fn check(root: &Path) -> Result<ExitCode> {
+    let crates = crates(root)?;
+    let mut faults = arrows(&crates)?;
+    faults.extend(code_map(root, &crates)?);
+    faults.extend(long_files(root)?);
+    for fault in &faults {
+        eprintln!("xtask: {fault}");
+    }
+    println!("xtask: {} crates, {} faults", crates.len(), faults.len());
+    Ok(ExitCode::from(u8::from(!faults.is_empty())))
+}
+
+struct Crate {
+    floor: usize,
+    /// `core/model`.
+    place: String,
+    /// Crates of this workspace that its product needs.
+    needs: Vec<String>,
+}
+
+fn crates(root: &Path) -> Result<BTreeMap<String, Crate>> {
+    let metadata =
+        output(root, "cargo", &["metadata", "--no-deps", "--format-version=1"])?;
+    let metadata: Value = serde_json::from_str(&metadata)?;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let mut crates = BTreeMap::new();
+    for package in list(&metadata["packages"]) {
+        let manifest = text(&package["manifest_path"]);
+        let place = manifest.rsplit("crates/").next().unwrap_or_default();
+        let place = place.trim_end_matches("/Cargo.toml").to_owned();
+        let (floor, folder) = place.split_once('/').context("a crate without a floor")?;
+        let name = text(&package["name"]);
+        ensure!(folder == name, "crate {name} lives in a folder called {folder}");
+        let floor = FLOORS.iter().position(|known| *known == floor);
+        let floor = floor.with_context(|| format!("{place} is on no floor"))?;
+        let own = |dependency: &Value| {
+            dependency["path"].is_string() && dependency["kind"].as_str() != Some("dev")
+        };
+        let needs = list(&package["dependencies"]).into_iter().filter(own);
+        let needs = needs.map(|dependency| text(&dependency["name"])).collect();
+        crates.insert(name, Crate { floor, place, needs });
+    }
+    Ok(crates)
+}
+
+/// Dependencies that point up. Rooms of one floor may use each other; cargo refuses cycles.
+fn arrows(crates: &BTreeMap<String, Crate>) -> Result<Vec<String>> {
+    let mut faults = Vec::new();
+    for room in crates.values() {
+        for needed in &room.needs {
+            let below = crates.get(needed).context("a path outside the workspace")?;
+            if below.floor > room.floor {
+                faults.push(format!("{} stands on {}", room.place, below.place));
+            }
+        }
+    }
+    Ok(faults)
+}
+
+/// Crates that ARCHITECTURE.md does not name in its code map, and names of none.
+fn code_map(root: &Path, crates: &BTreeMap<String, Crate>) -> Result<Vec<String>> {
+    let path = root.join("ARCHITECTURE.md");
+    let page = fs::read_to_string(&path).context("failed to read ARCHITECTURE.md")?;
+    let mut faults = Vec::new();
+    if page.lines().count() > MAX_PAGE_LINES {
+        faults.push(format!("ARCHITECTURE.md is longer than {MAX_PAGE_LINES} lines"));
+    }
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
+    let named: Vec<&str> = rows
+        .filter_map(|row| row.split('`').next())
+        .filter(|name| FLOORS.iter().any(|floor| name.starts_with(&format!("{floor}/"))))
+        .collect();
+    for room in crates.values().filter(|room| !named.contains(&room.place.as_str())) {
+        faults.push(format!("ARCHITECTURE.md does not name {}", room.place));
+    }
+    for name in named {
+        if !crates.values().any(|room| room.place == name) {
+            faults.push(format!("ARCHITECTURE.md names {name}, which is not there"));
+        }
+    }
+    Ok(faults)
+}
+
+fn long_files(root: &Path) -> Result<Vec<String>> {
+    let files = output(root, "git", &["ls-files", "*.rs", "*.py"])?;
+    let mut faults = Vec::new();
+    for name in files.lines() {
+        // A file that was deleted is still listed until the deletion is committed.
+        let Ok(text) = fs::read_to_string(root.join(name)) else { continue };
+        let lines = text.lines().count();
+        if lines > MAX_LINES {
+            faults.push(format!("{name} has {lines} lines, more than {MAX_LINES}"));
+        }
+    }
+    Ok(faults)
+}
+
+fn output(root: &Path, program: &str, arguments: &[&str]) -> Result<String> {
+    let output = Command::new(program).args(arguments).current_dir(root).output()?;
+    ensure!(output.status.success(), "{program} {} failed", arguments.join(" "));
+    Ok(String::from_utf8(output.stdout)?)
+}
