@@ -65,7 +65,7 @@ impl RowAccount {
 /// # Complexity
 /// One pass over `row`, no allocation once `account` has grown.
 /// # Source
-/// StageFrontier (2026), equations 1, 2 and 4; SPEC.md §1.2.
+/// StageFrontier (2026), equations 1, 2 and 4; docs/math/frontier.md.
 pub fn account_row(
     row: &[f64],
     ranks: usize,

@@ -10,7 +10,7 @@ const RANK_CHUNK: usize = 256;
 /// What a stage would take without the stall under question.
 ///
 /// # Source
-/// SPEC.md §1.3: the three choices the paper names.
+/// StageFrontier (2026): the three choices it names.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Baseline {
     /// Each rank's own median over the window.

@@ -3,7 +3,7 @@ use serde::{Deserialize, Serialize};
 /// Every threshold of the labeler, by name.
 ///
 /// Each can be set in the `[frontier]` table of the settings file. Where the paper names a
-/// value the field says so; the others are our choice (SPEC.md §1.6).
+/// value the field says so; the others are our choice (docs/settings.md).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Gates {

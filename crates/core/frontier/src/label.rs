@@ -19,7 +19,7 @@ pub struct Axes {
 /// [`Label::TelemetryLimited`] and [`Label::RoleAwareNeeded`] exclude every strong label.
 /// A single rank gets no label about other ranks.
 /// # Source
-/// SPEC.md §1.6 and §1.7.
+/// StageFrontier (2026), its labeler; docs/labels.md.
 pub fn label(window: &Window, found: &WindowFrontier, gates: &Gates) -> Axes {
     if found.steps.is_empty() || window.ranks.is_empty() {
         let downgrades = vec!["no step was seen whole on every rank".into()];

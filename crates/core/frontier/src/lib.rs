@@ -6,7 +6,7 @@
 //! them. What an operator should be told about it is the business of the `incident` crate.
 //!
 //! # Source
-//! StageFrontier (2026); SPEC.md §1. Ours: the step cut, issue boundaries and the replay
+//! StageFrontier (2026). Ours: the step cut, issue boundaries and the replay
 //! (docs/math/frontier.md).
 
 mod accounting;

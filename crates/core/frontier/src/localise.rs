@@ -7,7 +7,7 @@ use crate::{Gates, WindowFrontier, median};
 /// Who reaches a stage's boundary last, and by how much.
 ///
 /// # Source
-/// SPEC.md §1.4.
+/// StageFrontier (2026); docs/math/frontier.md.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Localisation {
     /// Median over the steps of the frontier's distance to the median rank, in seconds.

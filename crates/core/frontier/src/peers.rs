@@ -3,7 +3,7 @@ use model::{StageId, Window};
 /// The ways of ranking stages that StageFrontier is compared with.
 ///
 /// # Source
-/// SPEC.md §1.10; the paper's exact spread formula is not known, ours is max − min.
+/// StageFrontier (2026), its comparison; the paper's exact spread formula is not known, ours is max − min.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerMethod {
     /// The slowest rank of each stage.

@@ -16,7 +16,7 @@ const LOWEST_EXPONENT: u64 = 1023 - 30;
 /// are exact up to [`BoundarySketch::tie_set`]'s limit, the median prefix is within 1/128 of
 /// its value (docs/merging.md).
 /// # Source
-/// Ours; the frontier is a maximum, which is what makes it possible (SPEC.md §1.1).
+/// Ours; the frontier is a maximum, which is what makes it possible.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sketch {
     ranks: u64,

@@ -84,7 +84,7 @@ impl WindowFrontier {
 /// Linear in the matrix for the accounting; the cohort baseline adds a selection over the
 /// steps of each rank and stage.
 /// # Source
-/// SPEC.md §1.2, §1.3, §1.5, §1.7.
+/// StageFrontier (2026); docs/math/frontier.md.
 pub fn analyse(window: &Window, gates: &Gates, baseline: &Baseline) -> WindowFrontier {
     let stages = window.stages();
     let slots: Vec<Vec<usize>> = window
@@ -176,7 +176,7 @@ pub fn ranking(scores: &[f64]) -> Vec<usize> {
 /// The routing set: the shortest prefix of stages, by falling share, that explains `tau`.
 ///
 /// # Source
-/// SPEC.md §1.5. Independent of the ambiguity set.
+/// StageFrontier (2026). Independent of the ambiguity set.
 pub fn candidates(stages: &[StageId], shares: &[f64], tau: f64) -> Vec<StageId> {
     let mut explained = 0.0;
     let mut set = Vec::new();

@@ -9,7 +9,7 @@ pub struct StageId(pub u16);
 /// Names of the built-in stages in schema order, and the one stage we add.
 ///
 /// # Source
-/// StageFrontier's default schema (SPEC.md §1.1); `data.gap` is ours: the time between the
+/// StageFrontier's default schema; `data.gap` is ours: the time between the
 /// optimizer and the forward pass where no data loader is seen.
 const BUILT_IN: [&str; 8] = [
     "data.next_wait",

@@ -100,7 +100,7 @@ pub struct WindowSummary {
 /// The labels of StageFrontier; orthogonal, not a ladder of confidence.
 ///
 /// # Source
-/// SPEC.md §1.7; docs/labels.md says what each means and what to do next.
+/// StageFrontier (2026); docs/labels.md says what each means and what to do next.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]

@@ -5,7 +5,7 @@ use crate::{CollectiveOp, Ending, MarkKind, StageId};
 /// Where the cycle of the training loop is cut into steps for accounting.
 ///
 /// # Source
-/// SPEC.md §1.14: a delay after the last synchronisation of a cycle belongs to the step
+/// Ours, docs/math/frontier.md: a delay after the last synchronisation of a cycle belongs to the step
 /// that pays for it, the next one; so the cut stands where the ranks last met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cut {

@@ -12,7 +12,7 @@ const RUNS_WITHOUT_DATA: u8 = 8;
 /// data loader, where the next forward or backward pass begins. Explicit steps override
 /// both. All ranks of a job run the same loop, so they count alike.
 /// # Source
-/// SPEC.md §2.2 (cut the stream before each D that follows an O).
+/// PerfTracker (2025): the stream is cut before each D that follows an O.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StepCounter {
     step: u32,

@@ -1,10 +1,10 @@
 use std::collections::VecDeque;
 
-/// Repetitions that must agree before a pattern is believed. SPEC.md §2.2 (paper).
+/// Repetitions that must agree before a pattern is believed. The paper's.
 const REPETITIONS: usize = 10;
-/// Longest iteration looked for, in pieces. SPEC.md §2.2 (ours).
+/// Longest iteration looked for, in pieces. Ours.
 const LONGEST: usize = 20;
-/// Unmatched pieces before the pattern is learned anew. SPEC.md §2.2 (paper).
+/// Unmatched pieces before the pattern is learned anew. The paper's.
 const RELEARN_AFTER: usize = 200;
 
 /// What the learner made of a piece.
@@ -24,7 +24,7 @@ pub enum Heard {
 /// kind. An iteration is the shortest sequence of up to 20 pieces whose last 10 repetitions
 /// agree.
 /// # Source
-/// PerfTracker's iteration learner; SPEC.md §2.2.
+/// PerfTracker (2025), iteration detection.
 #[derive(Clone, Debug, Default)]
 pub struct IterationLearner {
     recent: VecDeque<u64>,

@@ -6,9 +6,9 @@ use rand_distr::{Distribution, Normal};
 
 use crate::{STAGES, window_of};
 
-/// Standard deviation of every stage, in seconds. SPEC.md §1.10.
+/// Standard deviation of every stage, in seconds. As in the paper.
 const NOISE_S: f64 = 0.5e-3;
-/// Steps of a row. SPEC.md §1.10.
+/// Steps of a row. As in the paper.
 const STEPS: usize = 120;
 
 /// A kind of fault of the controlled study.
@@ -60,7 +60,7 @@ impl Scenario {
 }
 
 /// Usual times of the stages, in seconds, by number of ranks. Chosen by hand to meet the
-/// paper's tables (SPEC.md §1.10).
+/// paper's tables.
 fn usual_s(ranks: usize) -> [f64; 6] {
     let ms = if ranks <= 8 {
         [38.0, 58.0, 106.0, 0.0, 4.0, 1.0]

@@ -6,7 +6,7 @@
 //! small worked examples, with noise.
 //!
 //! # Source
-//! SPEC.md §1.9 and §1.10.
+//! StageFrontier (2026), its controlled study and examples.
 
 mod campaign;
 pub mod patterns;

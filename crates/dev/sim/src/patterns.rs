@@ -1,7 +1,7 @@
 //! The worked examples of the method, as windows.
 //!
 //! # Source
-//! SPEC.md §1.7 (fixtures) and §1.9.
+//! StageFrontier (2026), its examples; ours where docs/math/frontier.md has them.
 
 use model::{StageId, Window};
 use rand::rngs::SmallRng;
