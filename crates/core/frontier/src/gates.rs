@@ -1,3 +1,4 @@
+use model::threshold;
 use serde::{Deserialize, Serialize};
 
 /// Every threshold of the labeler, by name.
@@ -8,41 +9,56 @@ use serde::{Deserialize, Serialize};
 #[serde(default, deny_unknown_fields)]
 pub struct Gates {
     /// Largest share of wall time outside every stage; above it telemetry is limited.
+    #[serde(deserialize_with = "threshold")]
     pub closure_residual_max: f64,
     /// Largest share of wall time claimed twice; above it telemetry is limited.
+    #[serde(deserialize_with = "threshold")]
     pub overlap_error_max: f64,
     /// Ranks that may be missing. The purpose is complete evidence, so none.
     pub missing_rank_max: usize,
     /// Smallest share of device events that must have become ready.
+    #[serde(deserialize_with = "threshold")]
     pub event_ready_ratio_min: f64,
     /// Fewest device events that a median is taken of; one event never suffices (paper).
     pub event_min_samples: usize,
     /// Share a stage must have to be called dominant.
+    #[serde(deserialize_with = "threshold")]
     pub dominance_min: f64,
     /// Gain a stage must have before it is called directly exposed.
+    #[serde(deserialize_with = "threshold")]
     pub static_gain_min: f64,
     /// Shares closer than this cannot be told apart; the paper calls 0.039 a tie.
+    #[serde(deserialize_with = "threshold")]
     pub share_tie_tol: f64,
     /// Gains closer than this cannot be told apart.
+    #[serde(deserialize_with = "threshold")]
     pub gain_tie_tol: f64,
     /// Lead, in seconds, below which a step's leader is not counted.
+    #[serde(deserialize_with = "threshold")]
     pub leader_gap_abs_s: f64,
     /// The same as a share of the step.
+    #[serde(deserialize_with = "threshold")]
     pub leader_gap_rel: f64,
     /// Highest rate at which confident leaders may change from step to step.
+    #[serde(deserialize_with = "threshold")]
     pub leader_switch_max: f64,
     /// Share the candidate set must explain.
+    #[serde(deserialize_with = "threshold")]
     pub candidate_tau: f64,
     /// Whether the caller vouches that waits follow the synchronisation model. The labeler
     /// never infers it (paper).
     pub model_fit: bool,
     /// Device share of the step above which device work is a candidate.
+    #[serde(deserialize_with = "threshold")]
     pub device_high_share: f64,
     /// Device time over host time of the forward pass below which the host is suspected.
+    #[serde(deserialize_with = "threshold")]
     pub device_low_ratio: f64,
     /// Exposed seconds of a window below which no shares are given.
+    #[serde(deserialize_with = "threshold")]
     pub denom_floor_s: f64,
     /// How far from its old median a step may stay to count as recovered, as a share.
+    #[serde(deserialize_with = "threshold")]
     pub recovery_tol: f64,
 }
 

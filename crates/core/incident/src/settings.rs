@@ -1,3 +1,4 @@
+use model::threshold;
 use serde::{Deserialize, Serialize};
 
 /// When a finding becomes an incident; the `[incident]` table of the settings file.
@@ -8,31 +9,43 @@ use serde::{Deserialize, Serialize};
 #[serde(default, deny_unknown_fields)]
 pub struct IncidentSettings {
     /// Share of exposed time a steady or periodic fault must cost.
+    #[serde(deserialize_with = "threshold")]
     pub steady_share_min: f64,
     /// Share a fault must cost that strikes now and then without a pattern.
+    #[serde(deserialize_with = "threshold")]
     pub sporadic_share_min: f64,
     /// Share a fault must cost that moves from rank to rank.
+    #[serde(deserialize_with = "threshold")]
     pub rotating_share_min: f64,
     /// Seconds a single stall must cost.
+    #[serde(deserialize_with = "threshold")]
     pub stall_min_s: f64,
     /// The same in median steps.
+    #[serde(deserialize_with = "threshold")]
     pub stall_min_steps: f64,
     /// Lateness counts in a step if it exceeds this many times the stage's own spread.
+    #[serde(deserialize_with = "threshold")]
     pub noise_factor: f64,
     /// Share of exposed time that waiting for data must have before the job is called
     /// input-bound although no rank is to blame.
+    #[serde(deserialize_with = "threshold")]
     pub input_share_min: f64,
     /// Median step over the best earlier window's at which the job is called degraded.
+    #[serde(deserialize_with = "threshold")]
     pub degraded_ratio: f64,
     /// Seconds the median step must have grown by as well.
+    #[serde(deserialize_with = "threshold")]
     pub degraded_min_s: f64,
     /// Slow windows it takes; a few quiet ones between them do not matter.
     pub degraded_windows: u32,
     /// Share at which a stage that synchronises without known arrival times is mentioned.
+    #[serde(deserialize_with = "threshold")]
     pub unknown_share_min: f64,
     /// Share of exposed time from which an incident is a warning.
+    #[serde(deserialize_with = "threshold")]
     pub warning_share: f64,
     /// Share of exposed time from which an incident is critical.
+    #[serde(deserialize_with = "threshold")]
     pub critical_share: f64,
     /// Windows without a trace after which an incident is closed.
     pub resolve_windows: u32,

@@ -10,6 +10,7 @@ mod input;
 mod mark;
 mod stage;
 mod step;
+mod threshold;
 mod verdict;
 mod window;
 
@@ -18,6 +19,7 @@ pub use input::Input;
 pub use mark::{CollectiveOp, Mark, MarkKind, PAYLOAD_WORDS};
 pub use stage::{StageId, StageNames};
 pub use step::{Ending, RankStep, Segment, SideSample};
+pub use threshold::{threshold, thresholds};
 pub use verdict::{
     Evidence, Incident, IncidentKind, JobSummary, Label, Method, NextInLine, Pace,
     SCHEMA, Severity, SideSummary, StageSummary, Subject, Verdict, WindowSummary,

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use frontier::{Baseline, Gates};
 use incident::IncidentSettings;
-use model::StageNames;
+use model::{StageNames, thresholds};
 use serde::{Deserialize, Serialize};
 use steps::WindowSettings;
 
@@ -20,6 +20,7 @@ pub struct Settings {
     pub baseline: BaselineChoice,
     /// Seconds each stage takes in a run without stalls, by stage name; overrides
     /// `baseline`.
+    #[serde(deserialize_with = "thresholds")]
     pub reference: BTreeMap<String, f64>,
 }
 
