@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 
-use model::{Ending, RankStep, StageId, Window};
+use model::{Ending, RankNs, RankStep, StageId, Window, threshold};
 use serde::{Deserialize, Serialize};
 
 use crate::IterationLearner;
@@ -30,8 +30,10 @@ pub struct WindowSettings {
     pub steps: usize,
     /// Seconds a window lasts at least, so that fast steps are not judged by the hiccups of
     /// a moment; twenty times `steps` close it in any case.
+    #[serde(deserialize_with = "threshold")]
     pub min_s: f64,
     /// Seconds after which a window closes, if it has at least `min_steps`.
+    #[serde(deserialize_with = "threshold")]
     pub max_s: f64,
     /// Fewest steps a window is closed on for its age, or analysed at all.
     pub min_steps: usize,
@@ -66,6 +68,14 @@ impl JobStep {
     }
 }
 
+/// A step that some ranks have delivered.
+#[derive(Debug)]
+struct Pending {
+    /// When the first of them started it.
+    start: RankNs,
+    ranks: BTreeMap<u32, RankStep>,
+}
+
 #[derive(Debug, Default)]
 struct Expected {
     role: Option<String>,
@@ -82,11 +92,17 @@ struct Expected {
 /// # Properties
 /// Windows hold each settled step once, in order; memory is bounded by one window and
 /// [`MAX_PENDING_STEPS`] pending steps.
+/// # Complexity
+/// A step costs each rank a few look-ups, however many ranks there are.
 #[derive(Debug, Default)]
 pub struct Aligner {
     settings: WindowSettings,
     expected: BTreeMap<u32, Expected>,
-    pending: BTreeMap<u32, BTreeMap<u32, RankStep>>,
+    /// Ranks that were announced and have delivered nothing yet.
+    unseen: BTreeSet<u32>,
+    pending: BTreeMap<u32, Pending>,
+    /// The first pending step and the first rank it waits for, as last looked at.
+    waits_for: Option<(u32, u32)>,
     /// The settled step before the open window.
     previous: Option<JobStep>,
     open: Vec<JobStep>,
@@ -117,11 +133,20 @@ impl Aligner {
         let expected = self.expected.entry(rank).or_default();
         expected.role = role;
         expected.gone = false;
+        if expected.next == 0 {
+            self.unseen.insert(rank);
+        }
+        self.waits_for = None;
     }
 
     /// Whether a rank was announced.
     pub fn expects(&self, rank: u32) -> bool {
         self.expected.contains_key(&rank)
+    }
+
+    /// Number of ranks that were announced or have delivered something.
+    pub fn ranks(&self) -> usize {
+        self.expected.len()
     }
 
     /// Says how many ranks the whole job has, those of other hosts included.
@@ -139,20 +164,28 @@ impl Aligner {
 
     /// Takes one step of one rank. Steps of a rank come in order.
     pub fn push(&mut self, rank: u32, step: RankStep) {
-        let expected = self.expected.entry(rank).or_default();
+        let expected = self.expected.entry(rank).or_insert_with(|| {
+            self.waits_for = None;
+            Expected::default()
+        });
         expected.next = expected.next.max(step.step.saturating_add(1));
+        self.unseen.remove(&rank);
         let settled_until = self.open.last().or(self.previous.as_ref());
         if settled_until.is_some_and(|settled| step.step <= settled.step) {
             return;
         }
-        self.pending.entry(step.step).or_default().insert(rank, step);
+        let start = step.start;
+        let new = || Pending { start, ranks: BTreeMap::new() };
+        let pending = self.pending.entry(step.step).or_insert_with(new);
+        pending.start = pending.start.min(start);
+        pending.ranks.insert(rank, step);
         self.settle();
     }
 
     /// Settles what is there and closes the last window.
     pub fn finish(&mut self) {
-        while let Some((step, ranks)) = self.pending.pop_first() {
-            self.on_settled(JobStep { step, ranks });
+        while let Some((step, pending)) = self.pending.pop_first() {
+            self.on_settled(JobStep { step, ranks: pending.ranks });
         }
         self.close();
     }
@@ -178,31 +211,34 @@ impl Aligner {
 
     /// Gives up ranks that were announced and never came.
     fn give_up_unseen(&mut self) {
-        let start = |ranks: Option<&BTreeMap<u32, RankStep>>| {
-            ranks.and_then(|ranks| ranks.values().map(|step| step.start).min())
-        };
-        let first = start(self.pending.values().next());
-        let last = start(self.pending.values().next_back());
-        let waited_s =
-            first.zip(last).map_or(0.0, |(first, last)| last.seconds_since(first));
+        let first = self.pending.values().next();
+        let last = self.pending.values().next_back();
+        let waited_s = first
+            .zip(last)
+            .map_or(0.0, |(first, last)| last.start.seconds_since(first.start));
         if self.pending.len() > UNSEEN_STEPS || waited_s > UNSEEN_S {
-            for expected in self.expected.values_mut().filter(|rank| rank.next == 0) {
-                expected.gone = true;
+            for rank in mem::take(&mut self.unseen) {
+                self.expected.entry(rank).or_default().gone = true;
             }
         }
     }
 
     fn settle(&mut self) {
         self.give_up_unseen();
-        while let Some((&step, ranks)) = self.pending.first_key_value() {
-            let settled = self.expected.iter().all(|(rank, expected)| {
-                ranks.contains_key(rank) || expected.next > step || expected.gone
+        while let Some((&step, pending)) = self.pending.first_key_value() {
+            // Ranks before the one it waited for have nothing left to deliver of it.
+            let from = self.waits_for.filter(|(waiting, _)| *waiting == step);
+            let mut ranks = self.expected.range(from.map_or(0, |(_, rank)| rank)..);
+            let missing = ranks.find(|(rank, expected)| {
+                let delivered = pending.ranks.contains_key(rank) || expected.next > step;
+                !delivered && !expected.gone
             });
-            if !settled && self.pending.len() <= MAX_PENDING_STEPS {
+            self.waits_for = missing.map(|(rank, _)| (step, *rank));
+            if self.waits_for.is_some() && self.pending.len() <= MAX_PENDING_STEPS {
                 return;
             }
-            if let Some((step, ranks)) = self.pending.pop_first() {
-                self.on_settled(JobStep { step, ranks });
+            if let Some((step, pending)) = self.pending.pop_first() {
+                self.on_settled(JobStep { step, ranks: pending.ranks });
             }
         }
     }
@@ -260,7 +296,7 @@ impl Aligner {
         let whole_iterations = steps.is_multiple_of(self.learner.cycle().len().max(1));
         let is_long = steps >= self.settings.steps && span_s >= self.settings.min_s;
         (is_long && whole_iterations)
-            || steps >= STEPS_AT_MOST * self.settings.steps
+            || steps >= self.settings.steps.saturating_mul(STEPS_AT_MOST)
             || span_s >= self.settings.max_s
     }
 
@@ -520,6 +556,42 @@ mod tests {
         let windows = aligner.take_windows();
         let groups = windows[0].blocks[0].groups.as_ref().unwrap();
         assert!(groups.chunks(2).any(|pair| pair == [0, 5]));
+    }
+
+    #[test]
+    fn a_rank_that_joins_behind_the_others_is_waited_for() {
+        let mut aligner = Aligner::new(settings());
+        (1..3).for_each(|rank| aligner.expect(rank, None));
+        let all = steps(&PLAIN.repeat(31));
+        for step in &all[..25] {
+            (1..3).for_each(|rank| aligner.push(rank, step.clone()));
+        }
+        // Unannounced, and with a step that is settled already.
+        aligner.push(0, all[20].clone());
+        let settled = aligner.steps();
+        for step in &all[25..] {
+            (1..3).for_each(|rank| aligner.push(rank, step.clone()));
+        }
+        assert_eq!(aligner.steps(), settled);
+    }
+
+    /// Each look-up that grows with the ranks shows here as minutes.
+    #[test]
+    fn twenty_thousand_ranks_are_aligned_in_passing() {
+        let mut aligner = Aligner::new(settings());
+        (0..20_000).for_each(|rank| aligner.expect(rank, None));
+        let all = steps(&"D0 B1 O1 ".repeat(5));
+        for step in &all {
+            (0..20_000).for_each(|rank| aligner.push(rank, step.clone()));
+        }
+        aligner.finish();
+        assert_eq!(aligner.steps(), all.len() as u64);
+    }
+
+    #[test]
+    fn a_window_of_more_steps_than_can_be_counted_closes_at_the_end() {
+        let endless = WindowSettings { steps: usize::MAX, ..settings() };
+        assert_eq!(spans(&windows(&[PLAIN.repeat(31)], endless)).len(), 1);
     }
 
     #[test]

@@ -55,10 +55,13 @@ fn build(
     expected: &[u32],
     published_cut: bool,
 ) -> Option<Window> {
-    let delivered =
-        |rank: u32| steps.iter().filter(|step| step.ranks.contains_key(&rank)).count();
-    let (ranks, missing_ranks): (Vec<u32>, Vec<u32>) =
-        expected.iter().partition(|rank| delivered(**rank) * 2 > steps.len());
+    let mut delivered: BTreeMap<u32, usize> = BTreeMap::new();
+    for rank in steps.iter().flat_map(|step| step.ranks.keys()) {
+        *delivered.entry(*rank).or_default() += 1;
+    }
+    let (ranks, missing_ranks): (Vec<u32>, Vec<u32>) = expected
+        .iter()
+        .partition(|rank| delivered.get(rank).is_some_and(|d| d * 2 > steps.len()));
     let first_step = steps.first()?.step;
     let cut = if published_cut { Cut::Data } else { choose_cut(steps, &ranks) };
     let mut window = Window {
@@ -382,7 +385,7 @@ fn closure(window: &Window, overlap_s: f64) -> Closure {
 fn device_events(steps: &[JobStep], ranks: &[u32]) -> DeviceEvents {
     let mut events = DeviceEvents::default();
     let pieces = steps.iter().flat_map(|step| step.ranks.iter());
-    for (_, piece) in pieces.filter(|(rank, _)| ranks.contains(rank)) {
+    for (_, piece) in pieces.filter(|(rank, _)| ranks.binary_search(rank).is_ok()) {
         for sample in piece.side.iter().filter(|s| s.channel == StageId::FORWARD_EVENT) {
             events.enabled = true;
             match sample.seconds {

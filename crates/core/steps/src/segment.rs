@@ -4,6 +4,8 @@ use model::{
 
 /// Segments one step may have; further collective issues are not kept as boundaries.
 const MAX_SEGMENTS: usize = 1024;
+/// Side samples of one step that are kept; a loop without steps takes them for ever.
+const MAX_SIDE_SAMPLES: usize = 1024;
 
 /// Turns the marks of one rank into steps whose segments tile its time.
 ///
@@ -38,7 +40,8 @@ impl Segmenter {
             MarkKind::SideSample | MarkKind::SideLost => {
                 let seconds = (mark.kind == MarkKind::SideSample)
                     .then(|| mark.args.first().map_or(0.0, |ns| *ns as f64 * 1e-9));
-                if let Some(step) = &mut self.step {
+                let step = self.step.as_mut();
+                if let Some(step) = step.filter(|s| s.side.len() < MAX_SIDE_SAMPLES) {
                     step.side.push(SideSample { channel: stage, seconds });
                 }
                 None
@@ -67,7 +70,8 @@ impl Segmenter {
     fn issue(&mut self, mark: &Mark) {
         // A collective of another thread marks progress of the loop only while the loop
         // stands inside the backward pass, where autograd runs threads of its own.
-        if self.step.is_some() && (mark.on_loop_thread || self.backward_open) {
+        let counts = mark.on_loop_thread || self.backward_open;
+        if self.step.is_some() && counts && self.issues.len() < MAX_SEGMENTS {
             let group = mark.args.first().map_or(0, |group| *group as u32);
             self.issues.push((mark.at, CollectiveOp(mark.code), group));
         }
@@ -388,6 +392,18 @@ mod tests {
             steps.extend(segmenter.push(mark, *stage).map(|step| step.step));
         }
         assert_eq!(steps, [0, 2]);
+    }
+
+    #[test]
+    fn a_step_that_never_ends_takes_bounded_memory() {
+        let mut segmenter = Segmenter::default();
+        let begin = marks("D0")[0];
+        segmenter.push(&begin.0, begin.1);
+        for kind in [MarkKind::CollectiveIssue, MarkKind::SideSample].repeat(5000) {
+            segmenter.push(&Mark { kind, ..begin.0 }, StageId::FORWARD_EVENT);
+        }
+        assert_eq!(segmenter.issues.len(), MAX_SEGMENTS);
+        assert_eq!(segmenter.step.unwrap().side.len(), MAX_SIDE_SAMPLES);
     }
 
     #[test]
