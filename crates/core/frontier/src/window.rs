@@ -117,7 +117,7 @@ pub fn analyse(window: &Window, gates: &Gates, baseline: &Baseline) -> WindowFro
         }
     }
     steps.sort_by_key(|account| account.step);
-    let measurable = exposed_s >= gates.denom_floor_s;
+    let measurable = exposed_s > 0.0 && exposed_s >= gates.denom_floor_s;
     let part = |seconds: f64| if measurable { seconds / exposed_s } else { 0.0 };
     let share: Vec<f64> = advance_s.iter().map(|seconds| part(*seconds)).collect();
     let gain = relieved_s.iter().map(|relieved| part(exposed_s - relieved)).collect();

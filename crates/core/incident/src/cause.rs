@@ -55,7 +55,8 @@ pub(crate) fn common_causes(
     };
     if let Some(slot) = found.slot(StageId::DATA) {
         let cost_s = found.advance_s[slot] - explained_s(StageId::DATA);
-        if cost_s >= settings.input_share_min * found.exposed_s {
+        let dominant = cost_s >= settings.input_share_min * found.exposed_s;
+        if dominant && cost_s > 0.0 {
             let kind = FaultKind::InputBound;
             causes.push(common(kind, StageId::DATA, cost_s, found));
         }

@@ -13,6 +13,9 @@ use crate::{Series, Settings};
 /// Window summaries kept; the oldest make room.
 const MAX_WINDOWS: usize = 4096;
 
+/// Ranks that are waited for on the word of a rank beside them; no host has more.
+const MAX_NEIGHBOURS: usize = 4096;
+
 /// One job, from marks to verdict.
 #[derive(Debug)]
 pub struct Job {
@@ -134,8 +137,10 @@ impl Job {
             Input::Rank { rank, host, role, first_local, locals, world_size } => {
                 self.hosts.insert(rank, host);
                 // Ranks beside it are taken to have its role until they say otherwise.
-                for peer in first_local..first_local.saturating_add(locals) {
-                    if peer != rank && !self.aligner.expects(peer) {
+                let peers = first_local..first_local.saturating_add(locals);
+                for peer in peers.take(MAX_NEIGHBOURS) {
+                    let is_new = peer != rank && !self.aligner.expects(peer);
+                    if is_new && self.aligner.ranks() < MAX_NEIGHBOURS {
                         self.aligner.expect(peer, role.clone());
                     }
                 }
@@ -151,7 +156,8 @@ impl Job {
             }
             Input::Mark { rank, mark } => self.mark(rank, &mark),
             Input::Lost { rank, records } => {
-                *self.lost_records.entry(rank).or_default() += records;
+                let lost = self.lost_records.entry(rank).or_default();
+                *lost = lost.saturating_add(records);
                 self.ranks.entry(rank).or_default().segmenter.lose();
             }
             Input::Left { rank, step } => {
@@ -367,7 +373,7 @@ impl Job {
                 source: self.source.clone(),
                 cut: self.cut.map_or("none".into(), Cut::name),
                 exposed_s: self.exposed_s,
-                lost_records: self.lost_records.values().sum(),
+                lost_records: self.lost_records(),
             },
             stages: stages.collect(),
             windows: windows.collect(),
@@ -380,6 +386,10 @@ impl Job {
         }
     }
 
+    fn lost_records(&self) -> u64 {
+        self.lost_records.values().copied().fold(0, u64::saturating_add)
+    }
+
     fn note_texts(&self) -> Vec<String> {
         let mut texts = Vec::new();
         // A rank that left with all the others simply finished.
@@ -390,7 +400,7 @@ impl Job {
         let last_step = last_steps.max().unwrap_or(0);
         for (note, count) in &self.notes {
             texts.push(match note {
-                Note::RankLeft(_, step) if step + 1 >= last_step => continue,
+                Note::RankLeft(_, step) if step.saturating_add(1) >= last_step => continue,
                 Note::RankLeft(rank, step) => format!(
                     "rank {rank} ended in step {step}; the others went on to step {last_step}"
                 ),
@@ -440,10 +450,59 @@ impl Job {
             let ranks: Vec<u32> = self.lost_records.keys().copied().collect();
             texts.push(format!(
                 "{} records of rank {} were overwritten before they were read",
-                self.lost_records.values().sum::<u64>(),
+                self.lost_records(),
                 fold_ranks(&ranks)
             ));
         }
         texts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::RankNs;
+
+    use super::*;
+
+    #[test]
+    fn the_largest_numbers_are_taken_as_they_come() {
+        let mut job = Job::new("job", "marks", Settings::default());
+        for rank in [0, 0, u32::MAX] {
+            job.take(Input::Lost { rank, records: u64::MAX });
+            job.take(Input::Left { rank, step: u32::MAX });
+        }
+        job.finish();
+        assert_eq!(job.verdict().job.lost_records, u64::MAX);
+    }
+
+    #[test]
+    fn a_job_that_took_no_time_has_neither_shares_nor_incidents() {
+        let mut settings = Settings::default();
+        (settings.window.warmup_steps, settings.frontier.denom_floor_s) = (0, 0.0);
+        let mut job = Job::new("job", "marks", settings);
+        for step in 0..20 {
+            for kind in &MarkKind::ALL[..9] {
+                let (at, kind, on_loop_thread) = (RankNs(0), *kind, true);
+                let mark = Mark { at, step, kind, on_loop_thread, code: 0, args: [0; 5] };
+                job.take(Input::Mark { rank: 0, mark });
+            }
+        }
+        job.finish();
+        let verdict = job.verdict();
+        assert!(verdict.job.analysed_steps > 0 && verdict.incidents.is_empty());
+        let shares = verdict.windows.iter().flat_map(|window| &window.shares);
+        assert!(shares.chain(verdict.stages.iter().map(|s| &s.gain)).all(|s| *s == 0.0));
+    }
+
+    #[test]
+    fn a_rank_announces_no_more_neighbours_than_a_host_has() {
+        let mut job = Job::new("job", "marks", Settings::default());
+        for rank in 0..10 {
+            let (host, role) = ("host".to_owned(), None);
+            let (first_local, locals) = (rank << 24, u32::MAX);
+            let world_size = u32::MAX;
+            job.take(Input::Rank { rank, host, role, first_local, locals, world_size });
+        }
+        assert!(job.aligner.ranks() <= MAX_NEIGHBOURS + 10);
     }
 }
