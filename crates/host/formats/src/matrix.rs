@@ -11,6 +11,11 @@ use crate::FormatError;
 
 /// Cells a matrix may have: what fits comfortably in memory.
 const MAX_CELLS: usize = 1 << 31;
+/// Stages a step may have: what a page can show, and more than any schema times any
+/// accumulation.
+const MAX_STAGES: usize = 4096;
+/// Nanoseconds all steps of a rank may take: its clock counts no further.
+const MAX_NS: f64 = u64::MAX as f64;
 
 /// `[step][rank][stage]`, `None` where a rank delivered nothing.
 type Cells = Vec<Vec<Option<Vec<f64>>>>;
@@ -80,10 +85,10 @@ impl StageMatrix {
             let reason = format!("expected {:?}, found {:?}", Self::SCHEMA, self.schema);
             return refuse("schema".into(), reason);
         }
-        if self.nanoseconds().is_none() {
+        let Some(unit_ns) = self.nanoseconds() else {
             let reason = format!("expected s, ms, us or ns, found {:?}", self.unit);
             return refuse("unit".into(), reason);
-        }
+        };
         let (name, stages, matrix) = self.chosen();
         if stages.is_empty() || matrix.is_empty() {
             return refuse(name.into(), "no step or no stage".into());
@@ -92,11 +97,16 @@ impl StageMatrix {
             let reason = "micro_stages and micro_matrix belong together".into();
             return refuse("micro_stages".into(), reason);
         }
+        if stages.len() > MAX_STAGES {
+            let reason = format!("{} stages, at most {MAX_STAGES}", stages.len());
+            return refuse(name.into(), reason);
+        }
         let ranks = matrix[0].len();
         if ranks == 0 || matrix.len().saturating_mul(ranks * stages.len()) > MAX_CELLS {
             let reason = format!("{} steps of {ranks} ranks", matrix.len());
             return refuse(name.into(), reason);
         }
+        let mut until_ns = vec![0.0; ranks];
         for (step, rows) in matrix.iter().enumerate() {
             if rows.len() != ranks {
                 let reason = format!("{} ranks, the first step has {ranks}", rows.len());
@@ -113,6 +123,11 @@ impl StageMatrix {
                 if let Some((stage, value)) = bad_duration(row) {
                     let reason = format!("{value} is not a duration");
                     return refuse(format!("{}[{stage}]", place()), reason);
+                }
+                until_ns[rank] += row.iter().sum::<f64>() * unit_ns;
+                if until_ns[rank] >= MAX_NS {
+                    let reason = "the steps of this rank take centuries".into();
+                    return refuse(place(), reason);
                 }
             }
         }
@@ -296,4 +311,28 @@ fn end_of(stage: StageId) -> MarkKind {
 fn bad_duration(values: &[f64]) -> Option<(usize, f64)> {
     let bad = |value: &f64| !value.is_finite() || *value < 0.0;
     values.iter().copied().enumerate().find(|(_, value)| bad(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(stages: usize, row: &[f64]) -> bool {
+        let stages = (0..stages).map(|stage| stage.to_string()).collect();
+        let matrix = StageMatrix::new(stages, vec![vec![Some(row.to_vec()); 2]; 3]);
+        matrix.check(Path::new("matrix")).is_err()
+    }
+
+    #[test]
+    fn durations_that_no_clock_can_add_up_are_refused() {
+        assert!(!refused(2, &[1e9, 1e9]));
+        assert!(refused(2, &[1e308, 1e308]));
+        assert!(refused(2, &[1e10, 1.0]), "three steps of 317 years");
+    }
+
+    #[test]
+    fn more_stages_than_a_page_can_show_are_refused() {
+        assert!(!refused(MAX_STAGES, &vec![1.0; MAX_STAGES]));
+        assert!(refused(MAX_STAGES + 1, &vec![1.0; MAX_STAGES + 1]));
+    }
 }
