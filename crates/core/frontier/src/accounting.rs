@@ -308,6 +308,40 @@ mod tests {
             prop_assert_eq!(advances(&with_idler, ranks + 1), advances(&row, ranks));
         }
 
+        /// SF-P8, with stages that return: boundary `i` belongs to stage `i % stages`.
+        #[test]
+        fn the_gain_is_a_share_that_falls_with_the_baseline(
+            (ranks, row) in any_row(), stages in 1usize..4, baseline in 0.0..10.0f64,
+            more in 0.0..10.0f64,
+        ) {
+            let slots: Vec<usize> =
+                (0..row.len() / ranks).map(|boundary| boundary % stages).collect();
+            let relieved = |seconds: f64| {
+                let baseline = StageBaseline::uniform(vec![seconds; stages]);
+                let mut account = RowAccount::default();
+                account_row(&row, ranks, &slots, Some(&baseline), &mut account);
+                account.relieved_s
+            };
+            let makespan = makespan(ranks, &row);
+            let slack = 1e-9;
+            let (low, high) = (relieved(baseline), relieved(baseline + more));
+            for (stage, (low, high)) in low.into_iter().zip(high).enumerate() {
+                prop_assert!(-slack <= low && low <= high + slack && high <= makespan + slack);
+                let naive = (0..ranks).map(|rank| {
+                    let of = |wanted: bool| -> f64 {
+                        let cells = slots.iter().zip(row.iter().skip(rank).step_by(ranks));
+                        let cells = cells.filter(|(slot, _)| (**slot == stage) == wanted);
+                        cells.map(|(_, duration)| duration).sum()
+                    };
+                    of(false) + of(true).min(baseline)
+                });
+                prop_assert!((low - naive.fold(0.0, f64::max)).abs() < slack);
+            }
+            for untouched in relieved(f64::INFINITY) {
+                prop_assert!((untouched - makespan).abs() < slack, "no gain above the stage");
+            }
+        }
+
         /// SF-P9.
         #[test]
         fn splitting_a_stage_and_adding_up_changes_nothing(

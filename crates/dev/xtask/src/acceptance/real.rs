@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use frontier::Gates;
 use model::{Incident, Pace, Verdict};
 use sha2::{Digest, Sha256};
 
@@ -233,7 +234,7 @@ fn removal(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
         let (before, during, after) = (phase(0, 100), phase(100, 200), phase(200, 300));
         let recovery = 1.0 - (after - before).abs() / (during - before);
         let off_ms = (after - before).abs() * 1e3;
-        let tolerance_ms = 0.1 * before * 1e3;
+        let tolerance_ms = Gates::default().recovery_tol * before * 1e3;
         let measured = format!("{recovery:.3}, back within {off_ms:.2} ms");
         let paper = format!(">= 0.98 (0.998), tolerance {tolerance_ms:.2} ms");
         let holds = recovery >= 0.98 && off_ms <= tolerance_ms;

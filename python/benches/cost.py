@@ -1,0 +1,213 @@
+"""What laggard costs a training process. Prints a table and keeps the raw pairs.
+
+    python cost.py [--traceml BIN] [--pairs FILE]
+
+1. A stage context in a loop, beside an empty ``with`` block in pure Python.
+2. The automatic attach: main-thread CPU time per step of a one-rank training step of about
+   2 ms. Blocks of steps with and without the hooks take turns inside one process, so that both
+   see the same machine; the pairs are neighbouring blocks.
+3. Whole commands, in turns: the training alone, under ``laggard run``, and under TraceML.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+BIN = Path(sys.executable).parent
+LOOPS, REPEATS = 20_000, 21
+BLOCK, BLOCK_PAIRS = 25, 400
+COMMAND_ROUNDS = 9
+
+
+class Empty:
+    """The cheapest context a pure-Python tool could have."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        return False
+
+
+def ns_per_loop(loop):
+    began = time.perf_counter_ns()
+    loop()
+    return (time.perf_counter_ns() - began) / LOOPS
+
+
+def context_cost():
+    import laggard
+
+    def staged():
+        for _ in range(LOOPS):
+            with laggard.stage("optim.step_cpu_wall"):
+                pass
+
+    def empty():
+        for _ in range(LOOPS):
+            with Empty():
+                pass
+
+    def bare():
+        for _ in range(LOOPS):
+            pass
+
+    with laggard.step():
+        rounds = [[ns_per_loop(loop) for loop in (staged, empty, bare)] for _ in range(REPEATS)]
+    return {"unit": "ns", "columns": ["laggard.stage", "empty with", "bare loop"], "rows": rounds}
+
+
+class Hooks:
+    """Everything the attach set on the path of a step, to take off and put on again."""
+
+    def __init__(self, torch):
+        from torch.autograd.variable import Variable
+        from torch.optim import optimizer
+        from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+        self.places = [(_BaseDataLoaderIter, "__next__"), (Variable, "_execution_engine")]
+        self.bare = [vars(owner)[name] for owner, name in self.places]
+        import laggard  # noqa: F401  (attaches)
+
+        self.ours = [vars(owner)[name] for owner, name in self.places]
+        assert all(ours is not bare for ours, bare in zip(self.ours, self.bare))
+        globals_of = vars(optimizer)
+        self.tables = [
+            globals_of["_global_optimizer_pre_hooks"],
+            globals_of["_global_optimizer_post_hooks"],
+        ]
+        self.entries = [dict(table) for table in self.tables]
+        assert all(self.entries)
+
+    def put(self, on):
+        for (owner, name), value in zip(self.places, self.ours if on else self.bare):
+            setattr(owner, name, value)
+        for table, entries in zip(self.tables, self.entries):
+            table.clear()
+            table.update(entries if on else {})
+
+
+def attach_cost():
+    import torch
+    from torch import nn
+
+    hooks = Hooks(torch)
+    torch.set_num_threads(1)
+    parts = [part for _ in range(4) for part in (nn.Linear(240, 240), nn.ReLU())]
+    model = nn.Sequential(*parts)
+    optimizer = torch.optim.Adam(model.parameters())
+    batches = torch.utils.data.TensorDataset(torch.randn(128 * BLOCK, 240))
+    loader = torch.utils.data.DataLoader(batches, batch_size=128)
+
+    def cpu_us_per_step(on):
+        hooks.put(on)
+        steps = iter(loader)
+        times = []
+        for _ in range(BLOCK):
+            began = time.thread_time_ns()
+            (x,) = next(steps)
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+            times.append((time.thread_time_ns() - began) / 1e3)
+        return statistics.median(times)
+
+    for on in (True, False) * 4:
+        cpu_us_per_step(on)
+    rows = []
+    for pair in range(BLOCK_PAIRS):
+        # The order changes from pair to pair, so that drift takes no side.
+        order = (True, False) if pair % 2 else (False, True)
+        cost = {on: cpu_us_per_step(on) for on in order}
+        rows.append([cost[False], cost[True]])
+    from laggard import _native
+
+    assert _native.is_active(), "the hooks record"
+    return {"unit": "us", "columns": ["without", "with"], "rows": rows}
+
+
+def command_cost(traceml):
+    def medians(command):
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        lines = (done.stdout + done.stderr).splitlines()
+        found = [line[line.index('{"cpu_us"') :] for line in lines if '{"cpu_us"' in line]
+        assert found, done.stderr
+        return json.loads(found[-1])
+
+    script = str(HERE / "step.py")
+    launch = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "1", script]
+    commands = {"alone": launch, "laggard": [str(BIN / "laggard"), "run", "--", *launch]}
+    if traceml:
+        options = "--nproc-per-node 1 --save-training-output --args --traceml".split()
+        commands["TraceML"] = [str(Path(traceml) / "traceml"), "run", script, *options]
+    rows = []
+    for round_ in range(COMMAND_ROUNDS):
+        order = list(commands) if round_ % 2 else list(reversed(commands))
+        found = {name: medians(commands[name]) for name in order}
+        rows.append([found[name]["cpu_us"] for name in commands])
+    return {"unit": "us", "columns": list(commands), "rows": rows}
+
+
+def columns(table):
+    return dict(zip(table["columns"], zip(*table["rows"])))
+
+
+def differences(table, name, base):
+    values = columns(table)
+    return [a - b for a, b in zip(values[name], values[base])]
+
+
+def said(values, unit):
+    middle = statistics.median(values)
+    quarters = statistics.quantiles(values, n=4)
+    return f"{middle:+.1f} {unit} (quartiles {quarters[0]:+.1f} to {quarters[2]:+.1f})"
+
+
+def measure_in_child(part, rings):
+    """Runs one part in a process of its own that records into a ring."""
+    # The import attaches, not the environment: the bare functions are to be had before.
+    environment = {**os.environ, "LAGGARD_DIR": rings}
+    environment.pop("LAGGARD_ENABLE", None)
+    command = [sys.executable, __file__, "--part", part]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--traceml", help="folder with the traceml command")
+    parser.add_argument("--pairs", help="file for the raw pairs (JSON)")
+    parser.add_argument("--part", choices=("context", "attach"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.part:
+        print(json.dumps({"context": context_cost, "attach": attach_cost}[args.part]()))
+        return
+    with tempfile.TemporaryDirectory() as rings:
+        context = measure_in_child("context", rings)
+        attach = measure_in_child("attach", rings)
+    for name, values in columns(context).items():
+        print(f"{name:14} {statistics.median(values):7.0f} ns a loop")
+    usual = statistics.median(columns(attach)["without"])
+    added = differences(attach, "with", "without")
+    print(f"attach, blocks in turns: {said(added, 'us')} of a step of {usual:.0f} us")
+    commands = command_cost(args.traceml)
+    for name in commands["columns"][1:]:
+        added = differences(commands, name, "alone")
+        print(f"{name}, whole commands in turns: {said(added, 'us')}")
+        print("  pairs " + " ".join(f"{value:+.0f}" for value in added))
+    if args.pairs:
+        found = {"context": context, "attach": attach, "commands": commands}
+        Path(args.pairs).write_text(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()
