@@ -1,9 +1,9 @@
 use std::collections::BTreeSet;
 
-use frontier::{Gates, WindowFrontier, ranking};
-use model::{Ending, MarkKind, Pace, StageId, Window};
+use frontier::{Gates, WindowFrontier, median, ranking};
+use model::{Boundary, Ending, MarkKind, Pace, StageId, Window};
 
-use crate::lateness::{Lateness, median_of_others};
+use crate::lateness::{Lateness, medians_of_others};
 use crate::{IncidentSettings, pace_of};
 
 /// Candidate faults one stage may have in a window.
@@ -299,40 +299,49 @@ fn gain_of(
             continue;
         }
         let boundaries = &window.blocks[account.block].boundaries;
-        let makespan_s = replay.makespan_with(|boundary, rank, own_s| {
-            let stage = boundaries[boundary].stage;
-            let is_late = struck.iter().any(|candidate| {
-                found.stages[candidate.slot] == stage
-                    && candidate.columns.contains(&rank)
-                    && lateness.late_s(row, candidate.slot, rank) > 0.0
-            });
-            if !is_late {
-                return own_s;
-            }
-            let peers: Vec<f64> =
-                (0..ranks).map(|peer| replay.own_s(boundary, peer)).collect();
-            own_s.min(peer_work(&peers, rank, |peer| {
-                struck.iter().any(|candidate| {
-                    found.stages[candidate.slot] == stage
-                        && candidate.columns.contains(&peer)
-                        && lateness.late_s(row, candidate.slot, peer) > 0.0
-                })
-            }))
-        });
+        let mended_s = mended_row(boundaries, found, lateness, row, &struck);
+        let makespan_s =
+            replay.makespan_with(|boundary, rank, _| mended_s[boundary * ranks + rank]);
         gain_s += (replay.makespan_s() - makespan_s).max(0.0);
     }
     gain_s
 }
 
-/// The median of the ranks that are not late, of all others if everyone is.
-fn peer_work(own_s: &[f64], rank: usize, is_late: impl Fn(usize) -> bool) -> f64 {
-    let mut punctual: Vec<f64> = own_s
-        .iter()
-        .enumerate()
-        .filter(|(peer, _)| *peer != rank && !is_late(*peer))
-        .map(|(_, seconds)| *seconds)
-        .collect();
-    frontier::median(&mut punctual).unwrap_or_else(|| median_of_others(own_s, rank))
+/// Own work of a row, `[boundary][rank]`, with each late rank at the level of the others: the
+/// median of those that are not late, of all others if everyone is.
+fn mended_row(
+    boundaries: &[Boundary],
+    found: &WindowFrontier,
+    lateness: &Lateness<'_>,
+    row: usize,
+    struck: &[&&Candidate],
+) -> Vec<f64> {
+    let mut mended_s = Vec::with_capacity(boundaries.len() * lateness.ranks());
+    for (at, boundary) in boundaries.iter().enumerate() {
+        let mut own_s = lateness.own_s(row, at);
+        let here = struck.iter().filter(|c| found.stages[c.slot] == boundary.stage);
+        let here: Vec<_> = here.collect();
+        if !here.is_empty() {
+            let (late, punctual): (Vec<usize>, Vec<usize>) =
+                (0..own_s.len()).partition(|rank| {
+                    here.iter().any(|candidate| {
+                        candidate.columns.contains(rank)
+                            && lateness.late_s(row, candidate.slot, *rank) > 0.0
+                    })
+                });
+            let mut level_s: Vec<f64> =
+                punctual.into_iter().map(|rank| own_s[rank]).collect();
+            let level_s = match median(&mut level_s) {
+                Some(level_s) => vec![level_s; own_s.len()],
+                None => medians_of_others(&own_s),
+            };
+            for rank in late {
+                own_s[rank] = own_s[rank].min(level_s[rank]);
+            }
+        }
+        mended_s.extend(own_s);
+    }
+    mended_s
 }
 
 fn describe(
@@ -388,19 +397,17 @@ fn place(
     for row in &candidate.rows {
         let account = &found.steps[*row];
         let block = &window.blocks[account.block];
-        let replay = &lateness.replays[*row];
         let excess = |boundary: usize| {
-            let own: Vec<f64> =
-                (0..block.ranks).map(|rank| replay.own_s(boundary, rank)).collect();
+            let own_s = lateness.own_s(*row, boundary);
+            let level_s = medians_of_others(&own_s);
             let late = candidate.columns.iter();
-            late.map(|column| own[*column] - median_of_others(&own, *column))
+            late.map(|column| own_s[*column] - level_s[*column])
                 .fold(f64::NEG_INFINITY, f64::max)
         };
-        let places: Vec<usize> = (0..block.boundaries.len())
+        let (worst, _) = (0..block.boundaries.len())
             .filter(|at| block.boundaries[*at].stage == stage)
-            .collect();
-        let worst =
-            places.into_iter().max_by(|a, b| excess(*a).total_cmp(&excess(*b)))?;
+            .map(|at| (at, excess(at)))
+            .max_by(|(_, a), (_, b)| a.total_cmp(b))?;
         let text = place_text(
             block.boundaries[worst].after,
             block.boundaries[worst].ending,
@@ -525,5 +532,60 @@ impl Record {
                 stopped || (enough(5) && share >= settings.sporadic_share_min)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use frontier::{Baseline, analyse};
+    use model::{Block, Closure, Cut, DeviceEvents, Sync};
+
+    use super::*;
+
+    /// A window of one stage in which every other rank takes twice as long.
+    fn every_other_rank_late(ranks: u32, steps: u64) -> Window {
+        let boundary = Boundary {
+            stage: StageId::BACKWARD,
+            after: MarkKind::BackwardBegin,
+            ending: Ending::Mark(MarkKind::BackwardEnd),
+            sync: Sync::None,
+        };
+        let durations_s = (0..u64::from(ranks) * steps).map(|at| 1.0 + (at % 2) as f64);
+        let block = Block {
+            boundaries: [boundary].into(),
+            groups: None,
+            steps: (0..steps).collect(),
+            durations_s: durations_s.collect(),
+            ranks: ranks as usize,
+            carried: 0,
+        };
+        Window {
+            first_step: 0,
+            steps,
+            ranks: (0..ranks).collect(),
+            missing_ranks: Vec::new(),
+            unseen_ranks: 0,
+            incomplete_steps: 0,
+            blocks: vec![block],
+            cut: Cut::Data,
+            closure: Closure::default(),
+            device: DeviceEvents::default(),
+            odd_accumulation_steps: 0,
+            accumulation_collapsed: false,
+            roles: 1,
+            group_share: 1.0,
+            mismatched_steps: 0,
+            unsafe_prefetch: false,
+        }
+    }
+
+    /// Each comparison of all ranks with all ranks shows here as minutes.
+    #[test]
+    fn ten_thousand_late_ranks_are_weighed_in_passing() {
+        let window = every_other_rank_late(20_001, 6);
+        let (gates, settings) = (Gates::default(), IncidentSettings::default());
+        let found = analyse(&window, &gates, &Baseline::CohortMedian);
+        let faults = find_faults(&window, &found, &gates, &settings);
+        assert_eq!(faults[0].lateness_s, 1.0);
     }
 }

@@ -52,8 +52,9 @@ impl<'window> Lateness<'window> {
                 let cells = lateness.cells(row, slot);
                 let threshold_s = notable_s(account.makespan_s).max(noise_s);
                 let own_s = &own_s[cells.clone()];
+                let level_s = medians_of_others(own_s);
                 for (rank, cell) in cells.enumerate() {
-                    let late_s = own_s[rank] - median_of_others(own_s, rank);
+                    let late_s = own_s[rank] - level_s[rank];
                     if ranks > 1 && late_s > threshold_s {
                         lateness.late_s[cell] = late_s;
                     }
@@ -66,6 +67,16 @@ impl<'window> Lateness<'window> {
     /// Seconds a rank was late in a stage of a row; zero if it was not.
     pub(crate) fn late_s(&self, row: usize, slot: usize, rank: usize) -> f64 {
         self.late_s[(row * self.stages + slot) * self.ranks + rank]
+    }
+
+    /// Own work of each rank in a segment of a row, in seconds.
+    pub(crate) fn own_s(&self, row: usize, boundary: usize) -> Vec<f64> {
+        let replay = &self.replays[row];
+        (0..self.ranks).map(|rank| replay.own_s(boundary, rank)).collect()
+    }
+
+    pub(crate) fn ranks(&self) -> usize {
+        self.ranks
     }
 
     pub(crate) fn rows(&self) -> usize {
@@ -94,13 +105,45 @@ impl<'window> Lateness<'window> {
     }
 }
 
-/// Median of `values` without the one at `rank`; the value itself if there is no other.
-pub(crate) fn median_of_others(values: &[f64], rank: usize) -> f64 {
-    let mut others: Vec<f64> = values
-        .iter()
-        .enumerate()
-        .filter(|(at, _)| *at != rank)
-        .map(|(_, v)| *v)
-        .collect();
-    median(&mut others).unwrap_or(values[rank])
+/// For each value the median of the others; the value itself if there is no other.
+///
+/// # Complexity
+/// That of a sort.
+pub(crate) fn medians_of_others(values: &[f64]) -> Vec<f64> {
+    let Some(others) = values.len().checked_sub(1).filter(|others| *others > 0) else {
+        return values.to_vec();
+    };
+    let mut order: Vec<usize> = (0..values.len()).collect();
+    order.sort_unstable_by(|a, b| values[*a].total_cmp(&values[*b]));
+    let mut medians = vec![0.0; values.len()];
+    for (place, at) in order.iter().enumerate() {
+        let nth = |n: usize| values[order[if n < place { n } else { n + 1 }]];
+        let upper = nth(others / 2);
+        let even = others.is_multiple_of(2);
+        medians[*at] =
+            if even { f64::midpoint(nth(others / 2 - 1), upper) } else { upper };
+    }
+    medians
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_compared_with_the_median_of_the_others() {
+        assert_eq!(medians_of_others(&[]), []);
+        assert_eq!(medians_of_others(&[7.0]), [7.0]);
+        assert_eq!(medians_of_others(&[7.0, 5.0]), [5.0, 7.0]);
+        assert_eq!(medians_of_others(&[3.0, 1.0, 2.0]), [1.5, 2.5, 2.0]);
+        for count in 2..40 {
+            let value = |at: usize| (at * 7919 % 23) as f64;
+            let values: Vec<f64> = (0..count).map(value).collect();
+            for (at, found) in medians_of_others(&values).into_iter().enumerate() {
+                let mut others = values.clone();
+                others.remove(at);
+                assert_eq!(Some(found), median(&mut others));
+            }
+        }
+    }
 }
