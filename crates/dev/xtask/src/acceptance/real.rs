@@ -49,9 +49,10 @@ impl Lab {
         Ok(Self { root: fs::canonicalize(root)?, bin, scratch })
     }
 
+    /// A command of the virtual environment, or else of this machine.
     fn command(&self, program: &str) -> Result<Command> {
         let path = std::env::var("PATH").unwrap_or_default();
-        let mut command = Command::new(self.bin.join(program));
+        let mut command = Command::new(program);
         command.current_dir(self.scratch.path()).env("OMP_NUM_THREADS", "1");
         command.env("PATH", format!("{}:{path}", self.bin.to_str().context("a path")?));
         Ok(command)
