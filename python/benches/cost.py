@@ -146,7 +146,7 @@ def command_cost(traceml):
     launch = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "1", script]
     commands = {"alone": launch, "laggard": [str(BIN / "laggard"), "run", "--", *launch]}
     if traceml:
-        options = "--nproc-per-node 1 --save-training-output --args --traceml".split()
+        options = ["--nproc-per-node", "1", "--save-training-output", "--args", "--traceml"]
         commands["TraceML"] = [str(Path(traceml) / "traceml"), "run", script, *options]
     rows = []
     for round_ in range(COMMAND_ROUNDS):

@@ -22,8 +22,8 @@ if os.environ.get("LAGGARD_ENABLE") == "0":
     from ._off import side_channel, stage, step, summary
 else:
     try:
-        from ._native import side_channel, stage, step
         from ._attach import summary
+        from ._native import side_channel, stage, step
     except ImportError as error:
         import sys
 

@@ -6,6 +6,7 @@ except the thin functions that call it.
 """
 
 import atexit
+import contextlib
 import functools
 import json
 import os
@@ -73,10 +74,9 @@ def become_rank(rank=None, world_size=None):
 
         if torch.utils.data.get_worker_info() is not None:
             return
-        if rank is None and torch.distributed.is_available():
-            if torch.distributed.is_initialized():
-                rank = torch.distributed.get_rank()
-                world_size = torch.distributed.get_world_size()
+        group = torch.distributed
+        if rank is None and group.is_available() and group.is_initialized():
+            rank, world_size = group.get_rank(), group.get_world_size()
         rank = _number("RANK", 0) if rank is None else rank
         world_size = _number("WORLD_SIZE", 1) if world_size is None else world_size
         _native.activate(
@@ -108,10 +108,8 @@ def _at_exit():
     groups = set(_watched)
     groups.update(c10d._world.pg_map if c10d is not None else ())
     for group in groups:
-        try:
+        with contextlib.suppress(Exception):  # not ours, or a PyTorch without hooks
             group.unregister_pre_hook(_HOOK_ID)
-        except Exception:  # not ours, or a PyTorch without hooks
-            pass
     if _server is not None:
         _server.shutdown()
     _native.close()

@@ -25,4 +25,4 @@ def summary():
 
     :returns: ``None``.
     """
-    return None
+    return

@@ -72,9 +72,7 @@ def test_explicit_stages_are_named(run):
 
 
 def test_older_versions_read_arrival_times_from_the_flight_recorder(run):
-    outcome = run(
-        torchrun(JOBS / "slow_backward.py"), SLOW_RANK="1", STEPS="80", LAGGARD_HOOKS="0"
-    )
+    outcome = run(torchrun(JOBS / "slow_backward.py"), SLOW_RANK="1", STEPS="80", LAGGARD_HOOKS="0")
     first = outcome.incidents[0]
     assert first["subject"]["ranks"] == [1], first["text"]
     assert first["subject"]["stage"] == "model.backward_cpu_wall"

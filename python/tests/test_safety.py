@@ -1,5 +1,6 @@
 """Whatever happens to laggard, training does not notice: same weights, same exit status."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -77,10 +78,8 @@ class Started:
             return self.process.communicate(timeout=120)
         finally:
             # Whatever is left of the session that this test started.
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
 
 
 def test_the_result_is_the_same_under_laggard(untouched, tmp_path, rings):

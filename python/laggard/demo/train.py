@@ -7,7 +7,6 @@ other's way and the hidden fault is the only one there is.
 """
 
 import argparse
-import os
 import random
 import time
 

@@ -43,7 +43,10 @@ steps = int(os.environ.get("STEPS", "60"))
 accumulate = arguments.gradient_accumulation_steps
 # The Trainer gives each rank every nth batch.
 trainer = Trainer(
-    Model(), arguments, train_dataset=Samples(ranks * steps * accumulate, slow=False), data_collator=collate
+    Model(),
+    arguments,
+    train_dataset=Samples(ranks * steps * accumulate, slow=False),
+    data_collator=collate,
 )
 trainer.train()
 del trainer

@@ -23,7 +23,6 @@ class Model(lightning.LightningModule):
         return optim.SGD(self.parameters(), lr=0.01)
 
 
-
 ranks = int(os.environ.get("WORLD_SIZE", "1"))
 trainer = lightning.Trainer(
     accelerator="cpu",

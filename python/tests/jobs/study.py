@@ -110,7 +110,8 @@ range_of = record_function if args.matrix else lambda name: nullcontext()
 measured = profile(activities=[ProfilerActivity.CPU]) if args.matrix else nullcontext()
 with measured as profiler:
     batches = iter(DataLoader(Samples(), batch_size=1))
-    for now in range(args.steps):
+    for step in range(args.steps):
+        now = step  # what spend() asks
         with range_of("step"):
             optimizer.zero_grad()
             for micro in range(args.accumulation):

@@ -11,8 +11,9 @@ from torch.utils.data import DataLoader
 mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
 model = network()
 model[2].register_forward_hook(
-    lambda module, args, out: dist.all_reduce(out.detach().clone(), group=mesh.get_group("tp"))
-    and None
+    lambda module, args, out: (
+        dist.all_reduce(out.detach().clone(), group=mesh.get_group("tp")) and None
+    )
 )
 model = DistributedDataParallel(model, process_group=mesh.get_group("dp"))
 optimizer = optim.SGD(model.parameters(), lr=0.01)

@@ -91,7 +91,7 @@ struct Expected {
 /// differs once stays in its window.
 /// # Properties
 /// Windows hold each settled step once, in order; memory is bounded by one window and
-/// [`MAX_PENDING_STEPS`] pending steps.
+/// 4096 pending steps.
 /// # Complexity
 /// A step costs each rank a few look-ups, however many ranks there are.
 #[derive(Debug, Default)]
