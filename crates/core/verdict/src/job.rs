@@ -137,12 +137,12 @@ impl Job {
             Input::Rank { rank, host, role, first_local, locals, world_size } => {
                 self.hosts.insert(rank, host);
                 // Ranks beside it are taken to have its role until they say otherwise.
+                let room = MAX_NEIGHBOURS.saturating_sub(self.aligner.ranks());
                 let peers = first_local..first_local.saturating_add(locals);
-                for peer in peers.take(MAX_NEIGHBOURS) {
-                    let is_new = peer != rank && !self.aligner.expects(peer);
-                    if is_new && self.aligner.ranks() < MAX_NEIGHBOURS {
-                        self.aligner.expect(peer, role.clone());
-                    }
+                let is_new = |peer: &u32| *peer != rank && !self.aligner.expects(*peer);
+                let peers = peers.take(MAX_NEIGHBOURS).filter(is_new).take(room);
+                for peer in peers.collect::<Vec<_>>() {
+                    self.aligner.expect(peer, role.clone());
                 }
                 self.aligner.expect(rank, role);
                 self.aligner.set_world_size(world_size);
