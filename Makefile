@@ -50,9 +50,12 @@ sanitize:
 
 ## Every parser of foreign bytes, SECONDS each (needs a nightly toolchain and cargo-fuzz)
 SECONDS ?= 60
+fuzz: export CARGO_TARGET_DIR = $(CACHE)/target-fuzz
 fuzz:
 	cd fuzz && for target in $$(cargo +nightly fuzz list); do \
-		cargo +nightly fuzz run $$target -- -max_total_time=$(SECONDS) || exit 1; done
+		mkdir -p corpus/$$target && \
+		cargo +nightly fuzz run $$target corpus/$$target seeds/$$target -- \
+			-dict=words.dict -max_total_time=$(SECONDS) -timeout=10 || exit 1; done
 
 ## The wheel with the command in it, installed into $(VENV)
 install: venv
@@ -75,4 +78,5 @@ $(CACHE)/venv.stamp: python/requirements.txt
 	cp python/requirements.txt $@
 
 clean:
-	rm -rf $(CACHE)/target $(CACHE)/target-loom $(CACHE)/target-sanitize $(CACHE)/wheels
+	rm -rf $(CACHE)/target $(CACHE)/target-loom $(CACHE)/target-sanitize \
+		$(CACHE)/target-fuzz $(CACHE)/wheels

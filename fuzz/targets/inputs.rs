@@ -1,0 +1,97 @@
+//! Whatever ranks are said to do, a job gets a sound verdict, and the same one from its
+//! recording.
+#![no_main]
+
+use std::collections::BTreeMap;
+
+use formats::{JournalWriter, Limits, load};
+use fuzz::{eager, judge};
+use model::{Input, Mark, MarkKind, RankNs};
+use serde_json::{Value, json};
+use verdict::Job;
+
+/// Bytes that say one thing.
+const RECORD_BYTES: usize = 6;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let inputs = inputs(bytes);
+    if inputs.is_empty() {
+        return;
+    }
+    let mut job = Job::new("job", "marks", eager());
+    for input in &inputs {
+        job.take(input.clone());
+    }
+    job.finish();
+    judge(&job);
+    assert_eq!(recorded(&inputs).verdict(), job.verdict());
+});
+
+/// A few ranks, most of whose steps and times go up a little at a time.
+fn inputs(bytes: &[u8]) -> Vec<Input> {
+    let mut ranks: BTreeMap<u32, (u32, u64)> = BTreeMap::new();
+    let (records, _) = bytes.as_chunks::<RECORD_BYTES>();
+    let input = |record: &[u8; RECORD_BYTES]| {
+        let [what, rank, a, b, c, d] = *record;
+        let rank = if rank == 255 { u32::MAX } else { u32::from(rank % 8) };
+        let (step, now) = ranks.entry(rank).or_default();
+        if what & 7 == 7 {
+            return told(rank, *step, a, [b, c, d]);
+        }
+        *step =
+            if b == 255 { edge(c) as u32 } else { step.saturating_add(u32::from(b & 3)) };
+        *now = now.saturating_add(u64::from(c) << (d % 56));
+        let mark = Mark {
+            at: RankNs(*now),
+            step: *step,
+            kind: MarkKind::ALL[usize::from(a) % MarkKind::ALL.len()],
+            on_loop_thread: what & 8 == 0,
+            code: u16::from(what >> 4),
+            args: [edge(d), edge(c), u64::from(b), 0, 0],
+        };
+        Input::Mark { rank, mark }
+    };
+    records.iter().map(input).collect()
+}
+
+/// What is not a mark, as a recording has it.
+fn told(rank: u32, step: u32, what: u8, numbers: [u8; 3]) -> Input {
+    let [a, b, c] = numbers.map(|number| edge(number) as u32);
+    let role: Value = if c & 1 == 0 { Value::Null } else { json!("role") };
+    let told = match what % 8 {
+        0 => json!({
+            "is": "rank", "rank": rank, "host": "host", "role": role,
+            "first_local": a, "locals": b, "world_size": c,
+        }),
+        1 => json!({ "is": "name", "rank": rank, "name": format!("stage {a}") }),
+        2 => {
+            json!({ "is": "name", "rank": rank, "name": "model.fwd_loss_cuda_event_ms" })
+        }
+        3 => json!({ "is": "note", "text": "note\n" }),
+        4 => json!({ "is": "lost", "rank": rank, "records": edge(numbers[0]) }),
+        5 => json!({ "is": "left", "rank": rank, "step": step }),
+        6 => json!({ "is": "left", "rank": rank, "step": a }),
+        _ => json!({ "is": "restart" }),
+    };
+    serde_json::from_value(told).expect("an input")
+}
+
+/// Small numbers, and those at the ends of 32 and 64 bits.
+fn edge(number: u8) -> u64 {
+    match number {
+        0..240 => u64::from(number),
+        240..248 => u64::from(u32::MAX) - u64::from(number - 240),
+        248.. => u64::MAX - u64::from(number - 248),
+    }
+}
+
+fn recorded(inputs: &[Input]) -> Job {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("journal.jsonl");
+    let mut journal = JournalWriter::create(&path, "job").expect("a file");
+    for input in inputs {
+        journal.write(input).expect("room");
+    }
+    journal.finish().expect("room");
+    load(&path, Limits::default()).expect("a journal").replay("job", eager())
+}

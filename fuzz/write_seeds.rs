@@ -1,0 +1,228 @@
+//! Writes the seeds anew: small recordings of a job whose last rank is late, in every format.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+use formats::JournalWriter;
+use model::{Input, Mark, MarkKind, RankNs};
+use ring::{Identity, NameKind, RingDirectory, RingWriter};
+use serde_json::{Value, json};
+use verdict::Settings;
+
+/// What one rank does in one step, its name in an event list, and the milliseconds before it.
+const STEP: [(MarkKind, &str, u64); 8] = [
+    (MarkKind::DataBegin, "D0", 1),
+    (MarkKind::DataEnd, "D1", 4),
+    (MarkKind::BackwardBegin, "B0", 9),
+    (MarkKind::CollectiveIssue, "K:ALLREDUCE", 6),
+    (MarkKind::BackwardEnd, "B1", 5),
+    (MarkKind::OptimizerBegin, "O0", 1),
+    (MarkKind::OptimizerEnd, "O1", 2),
+    (MarkKind::SideSample, "", 0),
+];
+const ALLREDUCE: u16 = 3;
+/// The ring's header with room for two names, and where its slots begin.
+const HEAD_BYTES: usize = 1024;
+const SLOTS_AT: usize = 36_864;
+
+fn main() -> io::Result<()> {
+    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds");
+    let write = |name: &str, bytes: &[u8]| {
+        let path = seeds.join(name);
+        fs::create_dir_all(path.parent().unwrap_or(&seeds))?;
+        fs::write(path, bytes)
+    };
+    write("events/late_in_data.json", events(3, 12).as_bytes())?;
+    write("events/small.json", events(2, 4).as_bytes())?;
+    write("matrix/matrix.json", matrix().as_bytes())?;
+    write("matrix/micro.json", micro_matrix().as_bytes())?;
+    write("flight_recorder/dump.json", flight_recorder().as_bytes())?;
+    let journal = journal(Some("pp=1"))?;
+    write("journal/roles.jsonl", &journal)?;
+    write("journal/peers.jsonl", &self::journal(None)?)?;
+    write("packed/plain.json", matrix().as_bytes())?;
+    write("packed/events.json.gz", &gzip(events(2, 4).as_bytes())?)?;
+    write("packed/matrix.json.xz", &xz(matrix().as_bytes())?)?;
+    write("packed/journal.jsonl.zst", &zstd::encode_all(journal.as_slice(), 3)?)?;
+    write("inputs/inputs", &inputs())?;
+    write("ring/ring", &ring()?)?;
+    let settings = toml::to_string(&Settings::default()).map_err(io::Error::other)?;
+    write("settings/settings.toml", (settings + "\"data.next_wait\" = 0.1\n").as_bytes())
+}
+
+/// The marks of a rank, in order.
+fn marks(rank: u32, last_rank: u32, steps: u32) -> Vec<(Mark, &'static str)> {
+    let mut now = u64::from(rank) * 1000;
+    let mut marks = Vec::new();
+    for step in 0..steps {
+        for (kind, name, ms) in STEP {
+            let late = kind == MarkKind::DataEnd && rank == last_rank;
+            // Everybody else waits for the last rank in the backward pass.
+            let waits = kind == MarkKind::BackwardEnd && rank != last_rank;
+            now += (ms + u64::from(late || waits) * 40) * 1_000_000 + 17_000;
+            let code = if kind == MarkKind::CollectiveIssue { ALLREDUCE } else { 0 };
+            let args = match kind {
+                MarkKind::CollectiveIssue => [7, u64::from(step), 0, 0, 0],
+                MarkKind::SideSample => [8_000_000, 0, 0, 0, 0],
+                _ => [0; 5],
+            };
+            let at = RankNs(now);
+            let mark = Mark { at, step, kind, on_loop_thread: true, code, args };
+            marks.push((mark, name));
+        }
+    }
+    marks
+}
+
+fn events(ranks: u32, steps: u32) -> String {
+    let of_rank = |rank| {
+        let named = marks(rank, ranks - 1, steps).into_iter();
+        let named = named.filter(|(_, name)| !name.is_empty());
+        json!(named.map(|(mark, name)| json!([mark.at.0, name])).collect::<Vec<_>>())
+    };
+    json!((0..ranks).map(of_rank).collect::<Vec<_>>()).to_string()
+}
+
+fn matrix() -> String {
+    let row = |rank: u32| {
+        if rank == 2 { [0.05, 0.01, 0.02, 0.001] } else { [0.01, 0.01, 0.06, 0.001] }
+    };
+    let cells = vec![[row(0), row(1), row(2)]; 6];
+    let mut cells = json!(cells);
+    cells[5][0] = json!(null);
+    json!({
+        "schema": "stage-matrix/1",
+        "scenario": "seed",
+        "stages": [
+            "data.next_wait", "model.fwd_loss_cpu_wall", "model.backward_cpu_wall",
+            "step.other_cpu_wall",
+        ],
+        "unit": "s",
+        "matrix": cells,
+        "wall": vec![[0.081; 3]; 6],
+        "python_collective_time": vec![[[0.0, 0.0, 0.005, 0.0]; 3]; 6],
+        "grad_accum": 2,
+        "roles": ["first", "last", "last"],
+    })
+    .to_string()
+}
+
+fn micro_matrix() -> String {
+    json!({
+        "schema": "stage-matrix/1",
+        "stages": ["model.backward_cpu_wall"],
+        "unit": "ms",
+        "matrix": vec![[[20.0]; 2]; 6],
+        "grad_accum": 2,
+        "micro_stages": ["model.backward_cpu_wall@0", "model.backward_cpu_wall@1"],
+        "micro_matrix": vec![[[8.0, 12.0], [18.0, 2.0]]; 6],
+    })
+    .to_string()
+}
+
+fn flight_recorder() -> String {
+    json!({
+        "version": "2.10",
+        "entries": [
+            {
+                "record_id": 1, "time_created_ns": 20_000, "state": "completed",
+                "profiling_name": "gloo:barrier", "process_group": ["0", "default_pg"],
+            },
+            {
+                "record_id": 0, "time_created_ns": 10_000,
+                "profiling_name": "nccl:send 0->1",
+            },
+        ],
+    })
+    .to_string()
+}
+
+fn journal(role: Option<&str>) -> io::Result<Vec<u8>> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("journal.jsonl");
+    let mut journal = JournalWriter::create(&path, "seed")?;
+    for rank in 0..2 {
+        let role = role.filter(|_| rank == 1);
+        journal.write(&told(json!({
+            "is": "rank", "rank": rank, "host": "host", "role": role,
+            "first_local": 0, "locals": 2, "world_size": 4,
+        }))?)?;
+        let name = "model.fwd_loss_cuda_event_ms";
+        journal.write(&told(json!({ "is": "name", "rank": rank, "name": name }))?)?;
+    }
+    let ranks = [0, 1].map(|rank| marks(rank, 1, 4));
+    for step in 0..4 {
+        for (rank, marks) in (0..).zip(&ranks) {
+            for (mark, _) in marks.iter().filter(|(mark, _)| mark.step == step) {
+                journal.write(&Input::Mark { rank, mark: *mark })?;
+            }
+        }
+    }
+    journal.write(&told(json!({ "is": "lost", "rank": 0, "records": 3 }))?)?;
+    journal.write(&told(json!({ "is": "note", "text": "a note" }))?)?;
+    journal.write(&told(json!({ "is": "left", "rank": 1, "step": 3 }))?)?;
+    journal.write(&told(json!({ "is": "restart" }))?)?;
+    journal.finish()?;
+    fs::read(path)
+}
+
+fn told(told: Value) -> io::Result<Input> {
+    Ok(serde_json::from_value(told)?)
+}
+
+/// Six steps of two ranks as the target `inputs` reads them: rank, kind, step, time.
+fn inputs() -> Vec<u8> {
+    let ranks = [0u8, 1].map(|rank| marks(rank.into(), 1, 6));
+    let mut bytes = Vec::new();
+    for at in 0..ranks[0].len() {
+        for (rank, marks) in (0u8..).zip(&ranks) {
+            let mark = marks[at].0;
+            let before = at.checked_sub(1).map_or(mark, |before| marks[before].0);
+            let kind = MarkKind::ALL.iter().position(|kind| *kind == mark.kind);
+            let kind = kind.and_then(|kind| u8::try_from(kind).ok()).unwrap_or(0);
+            let step = u8::from(mark.step > before.step);
+            let ms = (mark.at.0 - before.at.0) / 1_000_000;
+            let ms = u8::try_from(ms).unwrap_or(u8::MAX);
+            // 2^20 ns are about a millisecond.
+            bytes.extend([3 << 4, rank, kind, step, ms, 20]);
+        }
+    }
+    bytes
+}
+
+/// A ring file of process zero, without the room between its header and its slots.
+fn ring() -> io::Result<Vec<u8>> {
+    let folder = tempfile::tempdir()?;
+    let directory =
+        RingDirectory::create(folder.path(), "job").map_err(io::Error::other)?;
+    let identity = Identity {
+        job: "job".to_owned(),
+        host: "host".to_owned(),
+        world_size: 2,
+        local_world_size: 2,
+        ..Identity::default()
+    };
+    let ring = RingWriter::create(&directory, &identity, 64).map_err(io::Error::other)?;
+    ring.name(NameKind::Stage, "model.fwd_loss_cuda_event_ms");
+    ring.name(NameKind::Role, "pp=1");
+    for (mark, _) in marks(0, 0, 9) {
+        ring.write(mark);
+    }
+    ring.set_stepped(9);
+    let file = fs::read(ring.path())?;
+    Ok([&file[..HEAD_BYTES], &file[SLOTS_AT..]].concat())
+}
+
+fn gzip(bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let mut packer =
+        flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    packer.write_all(bytes)?;
+    packer.finish()
+}
+
+fn xz(bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let mut packer = liblzma::write::XzEncoder::new(Vec::new(), 6);
+    packer.write_all(bytes)?;
+    packer.finish()
+}
