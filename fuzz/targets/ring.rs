@@ -2,9 +2,9 @@
 //! gives a sound verdict.
 #![no_main]
 
-use std::fs;
 use std::path::Path;
-use std::process;
+use std::sync::LazyLock;
+use std::{env, fs, process};
 
 use fuzz::{eager, judge};
 use ring::{Drained, JobReader, RingDirectory, RingReader, process_started};
@@ -21,14 +21,18 @@ const STARTED_AT: usize = 48;
 /// Drains after which a reader has given up every record that stays unfinished.
 const DRAINS: usize = 25;
 
+/// Used again by every input and every run: making a folder takes longer than reading a ring.
+static DIRECTORY: LazyLock<RingDirectory> = LazyLock::new(|| {
+    let root = env::temp_dir().join("laggard-fuzz");
+    RingDirectory::create(&root, "job").expect("a directory")
+});
+
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    let folder = tempfile::tempdir().expect("a folder");
-    let directory = RingDirectory::create(folder.path(), "job").expect("a directory");
-    let path = directory.path().join("rank0.1.ring");
+    let path = DIRECTORY.path().join("rank0.1.ring");
     let file = ring_file(bytes);
     fs::write(&path, &file).expect("a file");
     read_ring(&path, file.len());
-    read_job(directory);
+    read_job(DIRECTORY.clone());
 });
 
 /// A small input, with room between its header and its slots. A process of number zero

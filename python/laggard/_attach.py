@@ -41,6 +41,7 @@ _ROLE_GROUPS = {
 _watched = weakref.WeakSet()
 _roles = {}
 _notes = []
+_groups = []
 _after_activation = []
 _server = None
 _given_up = False
@@ -92,6 +93,8 @@ def become_rank(rank=None, world_size=None):
         )
         for note in _notes:
             _native.note(note)
+        for group in _groups:
+            _native.group(*group)
         if _roles:
             _tell_role()
         for call in _after_activation:
@@ -305,8 +308,26 @@ def _watch(group, ranks):
     if not hasattr(group, "register_pre_hook"):
         return
     _watched.add(group)
-    number = zlib.crc32(",".join(map(str, ranks)).encode())
+    members = _fold(sorted(ranks))
+    number = zlib.crc32(f"{group.group_name} {members}".encode())
     group.register_pre_hook(_HOOK_ID, _native.CollectiveHook(number))
+    # Beyond this the table of names would have no room for stages.
+    if len(_groups) < 32:
+        name = group.group_desc
+        name = f"group_{group.group_name}" if name == "undefined" else name.removesuffix("_pg")
+        _groups.append((number, name, members if len(members) < 150 else ""))
+        _native.group(*_groups[-1])
+
+
+def _fold(ranks):
+    """Ranks for reading: ``0-3,7``."""
+    parts = []
+    for rank in ranks:
+        if parts and parts[-1][1] + 1 == rank:
+            parts[-1][1] = rank
+        else:
+            parts.append([rank, rank])
+    return ",".join(f"{a}-{b}" if a < b else f"{a}" for a, b in parts)
 
 
 def _tell_role():

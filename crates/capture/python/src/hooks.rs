@@ -1,5 +1,8 @@
 //! What `python/laggard` hooks into PyTorch.
 
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
 use model::{CollectiveOp, MarkKind};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -77,6 +80,8 @@ impl OptimizerHook {
 #[derive(Debug)]
 pub(crate) struct CollectiveHook {
     group: u32,
+    /// Collectives of the whole group that were issued so far: all members count alike.
+    issued: AtomicU64,
 }
 
 #[pymethods]
@@ -84,7 +89,7 @@ impl CollectiveHook {
     /// :param group: The same number on all members of the group, another for any other.
     #[new]
     fn new(group: u32) -> Self {
-        Self { group }
+        Self { group, issued: AtomicU64::new(0) }
     }
 
     fn __call__(&self, args: &Bound<'_, PyAny>) {
@@ -96,7 +101,12 @@ impl CollectiveHook {
                 args.getattr(intern!(py, "op_id")).and_then(|id| id.extract::<u64>());
             // An unknown kind of arguments still says when a collective was issued.
             let op = op.unwrap_or(CollectiveOp::UNKNOWN.0);
-            probe.collective(op, self.group, op_id.unwrap_or(0));
+            let number = if CollectiveOp(op).is_point_to_point() {
+                0
+            } else {
+                self.issued.fetch_add(1, Relaxed) + 1
+            };
+            probe.collective(op, self.group, op_id.unwrap_or(0), number);
         });
     }
 }

@@ -21,7 +21,7 @@ mod _native {
     use crate::hooks::{CollectiveHook, OptimizerHook, mark, side_lost, side_sample};
     #[pymodule_export]
     use crate::probe::{
-        activate, close, current_step, is_active, note, ring_path, set_role,
+        activate, close, current_step, group, is_active, note, ring_path, set_role,
     };
     #[pymodule_export]
     use crate::summary::job_verdict;

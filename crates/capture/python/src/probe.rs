@@ -137,14 +137,14 @@ impl Probe {
 
     /// Takes note of a collective, from any thread.
     #[inline]
-    pub(crate) fn collective(&self, op: u16, group: u32, op_id: u64) {
+    pub(crate) fn collective(&self, op: u16, group: u32, op_id: u64, number: u64) {
         self.ring.write(Mark {
             at: now(),
             step: self.step.load(Relaxed),
             kind: MarkKind::CollectiveIssue,
             on_loop_thread: self.is_loop_thread(),
             code: op,
-            args: [u64::from(group), op_id, 0, 0, 0],
+            args: [u64::from(group), op_id, number, 0, 0],
         });
     }
 
@@ -355,6 +355,19 @@ pub(crate) fn set_role(role: &str) {
 pub(crate) fn note(text: &str) {
     with_probe(|probe| {
         probe.name(NameKind::Note, text);
+    });
+}
+
+/// Says who belongs to a process group: its number, its name and its ranks, as in ``0-3,7``.
+#[pyfunction]
+pub(crate) fn group(number: u32, name: &str, ranks: &str) {
+    with_probe(|probe| {
+        let name: String = name
+            .chars()
+            .map(|c| if c.is_whitespace() { '_' } else { c })
+            .take(60)
+            .collect();
+        probe.name(NameKind::Group, &format!("{number} {name} {ranks}"));
     });
 }
 

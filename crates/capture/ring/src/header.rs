@@ -53,6 +53,8 @@ pub enum NameKind {
     Role = 2,
     /// Something a person should be told about the sensors of this rank.
     Note = 3,
+    /// A group of ranks: its number, its name without spaces, its members.
+    Group = 4,
 }
 
 #[cfg(not(loom))]

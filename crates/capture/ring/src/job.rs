@@ -11,6 +11,9 @@ use crate::{Drained, NameKind, RingDirectory, RingError, RingReader, process_sta
 /// that the others are given up.
 const TURN: usize = 2048;
 
+/// Members a group may have; more is damage.
+const MAX_MEMBERS: usize = 1 << 20;
+
 /// Ranks one host may have; more is a mistake in somebody's environment.
 const MAX_LOCALS: u32 = 4096;
 
@@ -108,7 +111,9 @@ impl JobReader {
         for ring in self.rings.values_mut().filter(|ring| !ring.alive && ring.announced) {
             if ring.reader.is_drained() || ring.take_turn(take) == 0 {
                 let step = ring.reader.step().unwrap_or(0);
-                take(Input::Left { rank: ring.reader.identity().rank, step });
+                let (rank, orderly) =
+                    (ring.reader.identity().rank, ring.reader.is_closed());
+                take(Input::Left { rank, step, orderly });
                 ring.announced = false;
             }
         }
@@ -164,6 +169,11 @@ impl Ring {
                     self.announced = false;
                 }
                 NameKind::Note => take(Input::Note { text: name.clone() }),
+                NameKind::Group => {
+                    if let Some(group) = group_of(&name) {
+                        take(group);
+                    }
+                }
                 NameKind::Stage => {}
             }
             // Codes count all entries, so those that are no stages hold a place too.
@@ -189,6 +199,21 @@ impl Ring {
     }
 }
 
+/// Reads a group's entry, `NUMBER NAME RANKS` with ranks as in `0-3,7`.
+fn group_of(entry: &str) -> Option<Input> {
+    let mut parts = entry.splitn(3, ' ');
+    let group = parts.next()?.parse().ok()?;
+    let name = parts.next()?.to_owned();
+    let mut members = Vec::new();
+    for part in parts.next()?.split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        let room = MAX_MEMBERS.checked_sub(members.len())?;
+        members.extend((first..=last).take(room));
+    }
+    Some(Input::Group { group, name, members })
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs::File;
@@ -198,6 +223,23 @@ mod tests {
     use super::*;
     use crate::header::Header;
     use crate::{Identity, RingWriter};
+
+    #[test]
+    fn a_group_is_read_with_its_members() {
+        let read = |entry| match group_of(entry)? {
+            Input::Group { group, name, members } => Some((group, name, members)),
+            _ => None,
+        };
+        let members = vec![0, 1, 2, 7];
+        assert_eq!(read("77 default 0-2,7"), Some((77, "default".into(), members)));
+        assert_eq!(read("77 tp "), Some((77, "tp".into(), Vec::new())));
+        assert_eq!(read("x default 0"), None);
+        assert_eq!(read("1 a 0-x"), None);
+        assert_eq!(
+            read("1 a 0-4294967295").map(|group| group.2.len()),
+            Some(MAX_MEMBERS)
+        );
+    }
 
     #[test]
     fn fault_counts_of_damaged_rings_add_up_to_the_largest_number() {

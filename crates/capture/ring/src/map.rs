@@ -283,6 +283,7 @@ impl RingReader {
             let kind = match entry.kind {
                 2 => NameKind::Role,
                 3 => NameKind::Note,
+                4 => NameKind::Group,
                 _ => NameKind::Stage,
             };
             let bytes = entry.text.get(..entry.bytes as usize).unwrap_or_default();

@@ -8,6 +8,7 @@
 
 mod cause;
 mod fault;
+mod hang;
 mod lateness;
 mod pace;
 mod settings;
@@ -16,6 +17,7 @@ mod vouch;
 mod words;
 
 pub use fault::{Fault, FaultKind, Hidden, find_faults};
+pub use hang::hang;
 pub use pace::pace_of;
 pub use settings::IncidentSettings;
 pub use tracker::{Scene, Tracker};

@@ -222,7 +222,7 @@ fn stage_words(names: &StageNames, stage: StageId) -> String {
     names.name(stage).to_owned()
 }
 
-fn who(ranks: &[u32]) -> String {
+pub(crate) fn who(ranks: &[u32]) -> String {
     let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
     format!("{noun} {}", fold_ranks(ranks))
 }
@@ -235,7 +235,7 @@ fn are(ranks: &[u32], who: &str) -> String {
 const NOTHING: &str = "nothing";
 
 /// Seconds for reading: "50.1 ms", "2.40 s".
-fn duration(seconds: f64) -> String {
+pub(crate) fn duration(seconds: f64) -> String {
     if seconds >= 1.0 {
         format!("{seconds:.2} s")
     } else if seconds >= 1e-3 {

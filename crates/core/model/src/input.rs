@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use crate::Mark;
+use crate::{Mark, RankNs, Stack};
 
 /// One thing a job's analysis is told. All of them, in order, are the job: the same inputs
 /// give the same verdict, live or from a recording.
@@ -56,7 +56,33 @@ pub enum Input {
         rank: u32,
         /// The last step it was in.
         step: u32,
+        /// Whether it ended in good order: not killed, not crashed.
+        #[serde(default)]
+        orderly: bool,
     },
     /// All ranks start over.
     Restart,
+    /// A rank belongs to a group of ranks that meet in collectives.
+    Group {
+        /// The group's number, as marks have it.
+        group: u32,
+        /// Its name.
+        name: String,
+        /// Its members.
+        members: Vec<u32>,
+    },
+    /// Nobody has done anything until now: looked for only while the job is quiet.
+    Quiet {
+        /// The time, on the clock of the marks.
+        at: RankNs,
+    },
+    /// Where a rank is, asked for because it is suspected or for comparison.
+    Stack {
+        /// The rank.
+        rank: u32,
+        /// Its stack.
+        stack: Stack,
+    },
+    /// All stacks that were asked for, and could be had, were told.
+    StacksTold,
 }

@@ -8,6 +8,7 @@
 mod clock;
 mod input;
 mod mark;
+mod stack;
 mod stage;
 mod step;
 mod threshold;
@@ -17,6 +18,7 @@ mod window;
 pub use clock::RankNs;
 pub use input::Input;
 pub use mark::{CollectiveOp, Mark, MarkKind, PAYLOAD_WORDS};
+pub use stack::{Frame, ProcessState, Stack};
 pub use stage::{StageId, StageNames};
 pub use step::{Ending, RankStep, Segment, SideSample};
 pub use threshold::{threshold, thresholds};

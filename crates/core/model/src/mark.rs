@@ -36,7 +36,8 @@ pub enum MarkKind {
     /// It is left.
     StepEnd = 13,
     /// A collective is issued; `code` is its [`CollectiveOp`], `args[0]` its group,
-    /// `args[1]` its operation id.
+    /// `args[1]` its operation id, `args[2]` how many collectives the rank has issued in the
+    /// group, this one included; zero for sends and receives, and if nobody counted.
     CollectiveIssue = 14,
     /// A side channel measured `args[0]` nanoseconds for the name `code`.
     SideSample = 16,

@@ -3,11 +3,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use frontier::{Baseline, WindowFrontier, analyse, assume_synchronisation};
 use incident::{Scene, Tracker};
 use model::{
-    Cut, Input, JobSummary, Mark, MarkKind, SCHEMA, SideSummary, StageId, StageNames,
-    StageSummary, Sync, Verdict, Window, WindowSummary, fold_ranks,
+    Cut, Incident, Input, JobSummary, Mark, MarkKind, Method, RankNs, SCHEMA,
+    SideSummary, StageId, StageNames, StageSummary, Sync, Verdict, Window, WindowSummary,
+    fold_ranks,
 };
 use steps::{Aligner, Segmenter};
 
+use crate::hangs::Hangs;
 use crate::{Series, Settings};
 
 /// Window summaries kept; the oldest make room.
@@ -28,6 +30,7 @@ pub struct Job {
     ranks: BTreeMap<u32, RankInput>,
     aligner: Aligner,
     tracker: Tracker,
+    hangs: Hangs,
     totals: BTreeMap<StageId, StageTotal>,
     windows: VecDeque<(WindowSummary, BTreeMap<StageId, f64>)>,
     series: Series,
@@ -94,6 +97,7 @@ impl Job {
             hosts: BTreeMap::new(),
             ranks: BTreeMap::new(),
             aligner: Aligner::new(settings.window.clone()),
+            hangs: Hangs::new(settings.hang.clone()),
             tracker: Tracker::new(settings.incident.clone(), settings.frontier.clone()),
             totals: BTreeMap::new(),
             windows: VecDeque::new(),
@@ -160,7 +164,14 @@ impl Job {
                 *lost = lost.saturating_add(records);
                 self.ranks.entry(rank).or_default().segmenter.lose();
             }
-            Input::Left { rank, step } => {
+            Input::Group { group, name, members } => {
+                self.hangs.join(group, &name, &members);
+            }
+            Input::Quiet { at } => self.hangs.quiet(at),
+            Input::Stack { rank, stack } => self.hangs.stack(rank, stack),
+            Input::StacksTold => self.tell_hang(),
+            Input::Left { rank, step, orderly } => {
+                self.hangs.leave(rank, orderly);
                 self.finish_rank(rank);
                 self.aligner.leave(rank);
                 self.notes.insert(Note::RankLeft(rank, step), 1);
@@ -170,12 +181,39 @@ impl Job {
                 self.finish();
                 self.earlier_steps += self.aligner.steps();
                 self.aligner = Aligner::new(self.settings.window.clone());
+                self.hangs = Hangs::new(self.settings.hang.clone());
                 *self.notes.entry(Note::Restarted).or_default() += 1;
             }
         }
     }
 
+    /// Ranks whose stacks would help to say why the job does not move.
+    pub fn wanted_stacks(&self) -> Vec<u32> {
+        self.hangs.wanted_stacks()
+    }
+
+    /// The last mark of any rank.
+    pub fn last_at(&self) -> Option<RankNs> {
+        self.hangs.last_at()
+    }
+
+    fn scene(&self) -> Scene<'_> {
+        Scene { names: &self.names, hosts: &self.hosts, ranks: self.seen_ranks.len() }
+    }
+
+    fn tell_hang(&mut self) {
+        let ranks = self.seen_ranks.len();
+        let scene = Scene { names: &self.names, hosts: &self.hosts, ranks };
+        let Some(hang) = self.hangs.tell(scene) else { return };
+        let stacks = hang.evidence.into_iter().filter(|e| e.method == Method::Stack);
+        self.lines.push(hang.text);
+        self.lines.extend(stacks.map(|stack| format!("  {}", stack.text)));
+    }
+
     fn mark(&mut self, rank: u32, mark: &Mark) {
+        if let Some(quiet_s) = self.hangs.mark(rank, mark) {
+            self.lines.push(format!("the job moves again after {quiet_s:.1} s"));
+        }
         let input = self.ranks.entry(rank).or_default();
         let stage = match mark.kind {
             MarkKind::StageBegin
@@ -377,17 +415,35 @@ impl Job {
             },
             stages: stages.collect(),
             windows: windows.collect(),
-            incidents: self.tracker.incidents(Scene {
-                names: &self.names,
-                hosts: &self.hosts,
-                ranks: self.seen_ranks.len(),
-            }),
+            incidents: self.incidents(),
             notes: self.note_texts(),
         }
     }
 
     fn lost_records(&self) -> u64 {
         self.lost_records.values().copied().fold(0, u64::saturating_add)
+    }
+
+    /// A hang first, then what costs most. A stall that passed and the incident its steps
+    /// belong to are one.
+    fn incidents(&self) -> Vec<Incident> {
+        let mut incidents = self.tracker.incidents(self.scene());
+        for stall in self.hangs.passed(self.scene()) {
+            let same = incidents.iter_mut().find(|incident| {
+                let steps =
+                    incident.first_step.saturating_sub(1)..=incident.last_step + 1;
+                let ranks = &incident.subject.ranks;
+                steps.contains(&stall.first_step)
+                    && (ranks.is_empty()
+                        || stall.subject.ranks.iter().any(|rank| ranks.contains(rank)))
+            });
+            match same {
+                Some(incident) => incident.evidence.extend(stall.evidence),
+                None => incidents.push(stall),
+            }
+        }
+        let hang = self.hangs.under_way(self.scene());
+        hang.into_iter().chain(incidents).collect()
     }
 
     fn note_texts(&self) -> Vec<String> {
@@ -469,7 +525,7 @@ mod tests {
         let mut job = Job::new("job", "marks", Settings::default());
         for rank in [0, 0, u32::MAX] {
             job.take(Input::Lost { rank, records: u64::MAX });
-            job.take(Input::Left { rank, step: u32::MAX });
+            job.take(Input::Left { rank, step: u32::MAX, orderly: true });
         }
         job.finish();
         assert_eq!(job.verdict().job.lost_records, u64::MAX);

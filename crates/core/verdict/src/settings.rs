@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 
+use collective::HangSettings;
 use frontier::{Baseline, Gates};
 use incident::IncidentSettings;
 use model::{StageNames, thresholds};
@@ -14,6 +15,8 @@ pub struct Settings {
     pub window: WindowSettings,
     /// The gates of the labeler.
     pub frontier: Gates,
+    /// When a job that does not move is said to hang.
+    pub hang: HangSettings,
     /// When a finding becomes an incident.
     pub incident: IncidentSettings,
     /// What a stage would take without a stall, where no reference says so.

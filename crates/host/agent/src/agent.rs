@@ -6,7 +6,11 @@ use model::Input;
 use ring::{JobReader, RankState, RingDirectory};
 use verdict::{Job, Settings};
 
-use crate::flight::FlightFeed;
+use crate::flight::{FlightFeed, monotonic_now};
+use crate::stacks::stack_of;
+
+/// Quiet of a job that is worth telling the analysis about.
+const QUIET_S: f64 = 1.0;
 
 /// How often new rings and dead processes are looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -47,7 +51,35 @@ impl Agent {
         }
         self.read(JobReader::drain);
         self.read_flight(FlightFeed::poll);
+        self.look_for_hang();
         self.job.take_lines()
+    }
+
+    /// Says how long the job has been quiet, and looks where its ranks are if that is asked
+    /// for: only of a job that does not move.
+    fn look_for_hang(&mut self) {
+        let now = monotonic_now();
+        let quiet = |last_at| now.seconds_since(last_at) >= QUIET_S;
+        if !self.job.last_at().is_some_and(quiet) {
+            return;
+        }
+        self.tell(Input::Quiet { at: now });
+        let wanted = self.job.wanted_stacks();
+        if wanted.is_empty() {
+            return;
+        }
+        let ranks: Vec<RankState> = self
+            .ranks()
+            .filter(|rank| rank.alive && wanted.contains(&rank.rank))
+            .collect();
+        for RankState { rank, pid, .. } in ranks {
+            self.tell(Input::Stack { rank, stack: stack_of(pid) });
+        }
+        self.tell(Input::StacksTold);
+    }
+
+    fn tell(&mut self, input: Input) {
+        keep(&mut self.journal, &mut self.job, input);
     }
 
     fn read(&mut self, how: impl FnOnce(&mut JobReader, &mut dyn FnMut(Input))) {

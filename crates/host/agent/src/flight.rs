@@ -94,7 +94,7 @@ impl FlightFeed {
                 }
             }
             Input::Restart => self.release_all(take),
-            Input::Rank { .. } | Input::Name { .. } | Input::Note { .. } => {}
+            _ => {}
         }
         take(input);
     }
@@ -212,7 +212,8 @@ fn post(socket: &Path, handler: &str) -> io::Result<Vec<u8>> {
     }
 }
 
-fn monotonic_now() -> RankNs {
+/// The clock of the marks.
+pub(crate) fn monotonic_now() -> RankNs {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
     RankNs(seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0))

@@ -5,5 +5,6 @@
 
 mod agent;
 mod flight;
+mod stacks;
 
 pub use agent::Agent;

@@ -1,0 +1,18 @@
+//! Progress of ranks through the collectives of their groups: who never arrived.
+//!
+//! [`Collectives`] is told every mark of a job. Once nothing has moved for longer than is
+//! usual, [`Collectives::stall`] says which collectives are stuck, who waits in them, and
+//! who is waited for: the ranks at the root of the wait graph, or a cycle. Only counts are
+//! compared, never clocks of different hosts.
+//!
+//! # Source
+//! Mycroft (2025): wait graph, root group and MinOp; the trigger is ours, on single marks
+//! instead of windows.
+
+mod progress;
+mod settings;
+mod stall;
+
+pub use progress::Collectives;
+pub use settings::HangSettings;
+pub use stall::{Stall, StallKind, Wait};

@@ -1,0 +1,127 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::{CollectiveOp, Mark, MarkKind, RankNs};
+
+use crate::{HangSettings, Stall, stall};
+
+/// Steps that are the first ones.
+const FIRST_STEPS: u32 = 3;
+/// What is left after a step of the longest pause remembered: a pause counts for some
+/// hundred steps.
+const PAUSE_DECAY: f64 = 0.98;
+
+/// Progress of every rank of a job.
+///
+/// # Properties
+/// Memory is bounded by ranks times groups.
+#[derive(Clone, Debug, Default)]
+pub struct Collectives {
+    settings: HangSettings,
+    pub(crate) groups: BTreeMap<u32, Group>,
+    pub(crate) ranks: BTreeMap<u32, RankProgress>,
+    /// The last mark of any rank.
+    last_at: Option<RankNs>,
+    step: u32,
+    longest_pause_s: f64,
+}
+
+/// One communicator.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Group {
+    pub(crate) name: String,
+    pub(crate) members: BTreeSet<u32>,
+    /// The last collective each member issued.
+    pub(crate) last: BTreeMap<u32, Issue>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Issue {
+    /// How many collectives the rank has issued in the group, this one included.
+    pub(crate) number: u64,
+    pub(crate) op: CollectiveOp,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RankProgress {
+    pub(crate) step: u32,
+    /// Its last mark of the loop itself.
+    pub(crate) kind: Option<MarkKind>,
+    pub(crate) gone: bool,
+}
+
+impl Collectives {
+    /// A job nothing is known of yet.
+    pub fn new(settings: HangSettings) -> Self {
+        Self { settings, ..Self::default() }
+    }
+
+    /// Says who belongs to a group.
+    pub fn join(&mut self, group: u32, name: &str, members: &[u32]) {
+        let group = self.groups.entry(group).or_default();
+        name.clone_into(&mut group.name);
+        group.members.extend(members);
+    }
+
+    /// Takes the next mark of a rank.
+    pub fn mark(&mut self, rank: u32, mark: &Mark) {
+        if let Some(last_at) = self.last_at {
+            self.longest_pause_s =
+                self.longest_pause_s.max(mark.at.seconds_since(last_at));
+        }
+        self.last_at = self.last_at.max(Some(mark.at));
+        if mark.step > self.step {
+            self.step = mark.step;
+            self.longest_pause_s *= PAUSE_DECAY;
+        }
+        let progress = self.ranks.entry(rank).or_insert(RankProgress {
+            step: 0,
+            kind: None,
+            gone: false,
+        });
+        progress.step = mark.step;
+        progress.gone = false;
+        if mark.kind != MarkKind::CollectiveIssue {
+            progress.kind = Some(mark.kind);
+            return;
+        }
+        let op = CollectiveOp(mark.code);
+        let [group, _, number, ..] = mark.args;
+        // Recordings of older versions do not count.
+        if op.is_point_to_point() || number == 0 {
+            return;
+        }
+        let group = self.groups.entry(group as u32).or_default();
+        group.members.insert(rank);
+        group.last.insert(rank, Issue { number, op });
+    }
+
+    /// Says that a rank's process has ended.
+    pub fn leave(&mut self, rank: u32) {
+        if let Some(progress) = self.ranks.get_mut(&rank) {
+            progress.gone = true;
+        }
+    }
+
+    /// The last mark of any rank.
+    pub fn last_at(&self) -> Option<RankNs> {
+        self.last_at
+    }
+
+    /// What is stuck at `now`, if nothing has moved for longer than usual.
+    ///
+    /// # Units
+    /// `now` is the clock of the marks.
+    pub fn stall(&self, now: RankNs) -> Option<Stall> {
+        let last_at = self.last_at?;
+        let quiet_s = now.seconds_since(last_at);
+        let usual_s = self.settings.quiet_ratio * self.longest_pause_s;
+        let mut patience_s = self.settings.quiet_min_s.max(usual_s);
+        if self.step < FIRST_STEPS {
+            patience_s = patience_s.max(self.settings.first_quiet_s);
+        }
+        if quiet_s < patience_s {
+            return None;
+        }
+        stall::stuck(self, u64::from(self.step), last_at)
+    }
+}

@@ -1,0 +1,21 @@
+use serde::{Deserialize, Serialize};
+
+/// When a job that does not move is said to hang; the `[hang]` table of the settings file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HangSettings {
+    /// Seconds without any mark of any rank after which a stuck collective is spoken of.
+    pub quiet_min_s: f64,
+    /// The same as a multiple of the longest pause the job has shown lately.
+    pub quiet_ratio: f64,
+    /// Seconds for the first steps, in which jobs compile, allocate and connect.
+    pub first_quiet_s: f64,
+}
+
+impl Default for HangSettings {
+    /// Our choice: two seconds is what a person notices; three times the longest pause lets
+    /// a job breathe as it used to.
+    fn default() -> Self {
+        Self { quiet_min_s: 1.5, quiet_ratio: 3.0, first_quiet_s: 60.0 }
+    }
+}

@@ -1,0 +1,300 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::{CollectiveOp, MarkKind, RankNs};
+
+use crate::Collectives;
+use crate::progress::{Group, Issue};
+
+/// A collective that some ranks are in and others are not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// Name of the group.
+    pub group: String,
+    /// How many collectives were issued in the group, this one included.
+    pub number: u64,
+    /// Which collective, as most of those in it say.
+    pub op: CollectiveOp,
+    /// Ranks that entered it.
+    pub entered: Vec<u32>,
+    /// Members of the group that did not.
+    pub missing: Vec<u32>,
+    /// Ranks that entered another collective under this number, with it.
+    pub odd: Vec<(u32, CollectiveOp)>,
+}
+
+/// Why nothing moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StallKind {
+    /// The culprits never entered a collective the others wait in.
+    Missing,
+    /// The culprits entered another collective than the others.
+    Mismatch,
+    /// The culprits wait for one another, in different collectives.
+    Deadlock,
+}
+
+/// A job in which nothing moves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stall {
+    /// Why.
+    pub kind: StallKind,
+    /// Ranks that everybody waits for, or that wait in a circle; never empty.
+    pub culprits: Vec<u32>,
+    /// Those of them whose process has ended.
+    pub gone: Vec<u32>,
+    /// The stuck collectives the culprits are part of; never empty.
+    pub waits: Vec<Wait>,
+    /// All ranks that wait in some collective.
+    pub waiting: Vec<u32>,
+    /// The last thing each culprit did that we know of.
+    pub last_kinds: BTreeMap<u32, MarkKind>,
+    /// The furthest step a rank is in.
+    pub step: u64,
+    /// The last mark of any rank.
+    pub since: RankNs,
+}
+
+/// Finds what is stuck in a job that does not move.
+///
+/// # Properties
+/// If a collective lacks members there is a culprit (MY-P2).
+/// # Source
+/// Mycroft (2025), root group and MinOp.
+pub(crate) fn stuck(job: &Collectives, step: u64, since: RankNs) -> Option<Stall> {
+    let waits: Vec<Wait> = job.groups.values().filter_map(wait_in).collect();
+    let lacking: Vec<&Wait> =
+        waits.iter().filter(|wait| !wait.missing.is_empty()).collect();
+    let entered: BTreeSet<u32> = lacking.iter().flat_map(|w| w.entered.clone()).collect();
+    let missing: BTreeSet<u32> = lacking.iter().flat_map(|w| w.missing.clone()).collect();
+    let roots: Vec<u32> = missing.difference(&entered).copied().collect();
+    let odd: Vec<u32> =
+        waits.iter().flat_map(|w| w.odd.iter().map(|(r, _)| *r)).collect();
+    let (kind, culprits) = if !roots.is_empty() {
+        (StallKind::Missing, roots)
+    } else if !missing.is_empty() {
+        (StallKind::Deadlock, circle(&lacking))
+    } else if !odd.is_empty() {
+        (StallKind::Mismatch, odd)
+    } else {
+        return None;
+    };
+    let concerns = |wait: &Wait| {
+        let odd = wait.odd.iter().map(|(rank, _)| rank);
+        wait.missing.iter().chain(odd).any(|rank| culprits.contains(rank))
+    };
+    let mut concerned: Vec<Wait> =
+        waits.iter().filter(|w| concerns(w)).cloned().collect();
+    // The one most ranks are in says most.
+    concerned.sort_by_key(|wait| std::cmp::Reverse(wait.entered.len()));
+    let waiting = waits.iter().flat_map(|wait| wait.entered.clone());
+    let waiting: BTreeSet<u32> =
+        waiting.filter(|rank| !culprits.contains(rank)).collect();
+    let progress = |rank: &u32| job.ranks.get(rank);
+    let gone = culprits.iter().filter(|rank| progress(rank).is_some_and(|p| p.gone));
+    let last_kinds =
+        culprits.iter().filter_map(|rank| Some((*rank, progress(rank)?.kind?)));
+    Some(Stall {
+        kind,
+        gone: gone.copied().collect(),
+        last_kinds: last_kinds.collect(),
+        culprits,
+        waits: concerned,
+        waiting: waiting.into_iter().collect(),
+        step,
+        since,
+    })
+}
+
+/// The last collective of a group, unless all its members entered the same one.
+fn wait_in(group: &Group) -> Option<Wait> {
+    let number = group.last.values().map(|issue| issue.number).max()?;
+    let in_it: BTreeMap<u32, Issue> = group
+        .last
+        .iter()
+        .filter(|(_, i)| i.number == number)
+        .map(|(r, i)| (*r, *i))
+        .collect();
+    let missing: Vec<u32> =
+        group.members.iter().filter(|rank| !in_it.contains_key(rank)).copied().collect();
+    let mut votes: BTreeMap<CollectiveOp, usize> = BTreeMap::new();
+    for issue in in_it.values() {
+        *votes.entry(issue.op).or_default() += 1;
+    }
+    let (op, most) = votes.iter().max_by_key(|(_, count)| **count)?;
+    // Two against two: nobody can say who is wrong, so all are named.
+    let tied = votes.values().filter(|count| *count == most).count() > 1;
+    let odd = in_it.iter().filter(|(_, issue)| tied || issue.op != *op);
+    let odd: Vec<(u32, CollectiveOp)> =
+        odd.map(|(rank, issue)| (*rank, issue.op)).collect();
+    if missing.is_empty() && odd.is_empty() {
+        return None;
+    }
+    let name = group.name.clone();
+    let entered = in_it.keys().copied().collect();
+    Some(Wait { group: name, number, op: *op, entered, missing, odd })
+}
+
+/// Ranks that wait for a rank that, in the end, waits for them.
+fn circle(waits: &[&Wait]) -> Vec<u32> {
+    let mut left: BTreeSet<u32> = waits.iter().flat_map(|w| w.entered.clone()).collect();
+    loop {
+        let stays = |rank: &u32| {
+            let inside = |ranks: &[u32]| ranks.iter().any(|other| left.contains(other));
+            let waits_inside =
+                waits.iter().any(|w| w.entered.contains(rank) && inside(&w.missing));
+            let awaited_inside =
+                waits.iter().any(|w| w.missing.contains(rank) && inside(&w.entered));
+            waits_inside && awaited_inside
+        };
+        let next: BTreeSet<u32> =
+            left.iter().filter(|rank| stays(rank)).copied().collect();
+        if next.len() == left.len() {
+            return next.into_iter().collect();
+        }
+        left = next;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::HangSettings;
+
+    const WORLD: u32 = 1;
+    const PAIR: u32 = 2;
+    const REDUCE: CollectiveOp = CollectiveOp(3);
+
+    fn job() -> Collectives {
+        let mut job = Collectives::new(HangSettings::default());
+        job.join(WORLD, "default", &[0, 1, 2, 3]);
+        job.join(PAIR, "tp", &[0, 1]);
+        job
+    }
+
+    fn issue(
+        job: &mut Collectives,
+        rank: u32,
+        group: u32,
+        number: u64,
+        op: CollectiveOp,
+    ) {
+        job.mark(
+            rank,
+            &mark(MarkKind::CollectiveIssue, op.0, [group.into(), 0, number, 0, 0]),
+        );
+    }
+
+    fn mark(kind: MarkKind, code: u16, args: [u64; 5]) -> model::Mark {
+        let at = RankNs(1_000_000_000);
+        model::Mark { at, step: 61, kind, on_loop_thread: true, code, args }
+    }
+
+    fn stall_after(job: &Collectives, seconds: u64) -> Option<Stall> {
+        job.stall(RankNs(1_000_000_000 * (1 + seconds)))
+    }
+
+    #[test]
+    fn a_rank_that_never_entered_is_named_with_those_that_wait() {
+        let mut job = job();
+        for rank in [0, 1, 3] {
+            issue(&mut job, rank, WORLD, 42, REDUCE);
+        }
+        issue(&mut job, 2, WORLD, 41, REDUCE);
+        job.mark(2, &mark(MarkKind::DataBegin, 0, [0; 5]));
+        assert_eq!(stall_after(&job, 1), None);
+        let stall = stall_after(&job, 2).unwrap();
+        assert_eq!((stall.kind, &stall.culprits), (StallKind::Missing, &vec![2]));
+        let wait = &stall.waits[0];
+        assert_eq!((wait.number, wait.op, wait.group.as_str()), (42, REDUCE, "default"));
+        assert_eq!((&wait.entered, &wait.missing), (&vec![0, 1, 3], &vec![2]));
+        assert_eq!((stall.step, stall.last_kinds[&2]), (61, MarkKind::DataBegin));
+    }
+
+    #[test]
+    fn a_victim_of_a_victim_is_not_blamed() {
+        let mut job = job();
+        // Rank 1 waits for rank 0 in the pair; rank 0 waits for rank 2 in the world.
+        issue(&mut job, 1, PAIR, 7, REDUCE);
+        issue(&mut job, 0, PAIR, 6, REDUCE);
+        for (rank, number) in [(0, 11), (1, 10), (2, 10), (3, 11)] {
+            issue(&mut job, rank, WORLD, number, REDUCE);
+        }
+        assert_eq!(stall_after(&job, 9).unwrap().culprits, [2]);
+    }
+
+    #[test]
+    fn collectives_in_crossed_order_are_a_deadlock_with_both_groups() {
+        let mut job = job();
+        for (rank, number) in [(0, 11), (1, 10), (2, 11), (3, 11)] {
+            issue(&mut job, rank, WORLD, number, REDUCE);
+        }
+        issue(&mut job, 0, PAIR, 5, REDUCE);
+        issue(&mut job, 1, PAIR, 6, REDUCE);
+        let stall = stall_after(&job, 9).unwrap();
+        assert_eq!((stall.kind, &stall.culprits), (StallKind::Deadlock, &vec![0, 1]));
+        let groups: Vec<&str> =
+            stall.waits.iter().map(|wait| wait.group.as_str()).collect();
+        assert_eq!(groups, ["default", "tp"]);
+    }
+
+    #[test]
+    fn the_minority_entered_the_wrong_collective() {
+        let mut job = job();
+        for rank in 0..4 {
+            let op = if rank == 0 { CollectiveOp::BARRIER } else { REDUCE };
+            issue(&mut job, rank, WORLD, 11, op);
+        }
+        let stall = stall_after(&job, 9).unwrap();
+        assert_eq!((stall.kind, &stall.culprits), (StallKind::Mismatch, &vec![0]));
+        assert_eq!(stall.waits[0].odd, [(0, CollectiveOp::BARRIER)]);
+    }
+
+    #[test]
+    fn ranks_that_all_arrived_or_compute_are_no_hang() {
+        let mut job = job();
+        assert_eq!(stall_after(&job, 99), None);
+        for rank in 0..4 {
+            issue(&mut job, rank, WORLD, 11, REDUCE);
+        }
+        assert_eq!(stall_after(&job, 99), None);
+    }
+
+    #[test]
+    fn a_job_is_given_three_times_its_longest_pause() {
+        let mut job = job();
+        issue(&mut job, 0, WORLD, 1, REDUCE);
+        let later = model::Mark {
+            at: RankNs(11_000_000_000),
+            ..mark(MarkKind::DataEnd, 0, [0; 5])
+        };
+        job.mark(0, &later);
+        assert_eq!(job.stall(RankNs(40_000_000_000)), None);
+        assert!(job.stall(RankNs(42_000_000_000)).is_some());
+    }
+
+    proptest! {
+        /// MY-P2.
+        #[test]
+        fn a_stuck_collective_always_has_a_culprit(
+            issues in prop::collection::vec((0u32..6, 0u32..4, 1u64..5), 1..40),
+        ) {
+            let mut job = Collectives::new(HangSettings::default());
+            for group in 0..4 {
+                job.join(group, "g", &[group, group + 1, group + 2]);
+            }
+            for (rank, group, number) in issues {
+                if (group..group + 3).contains(&rank) {
+                    issue(&mut job, rank, group, number, REDUCE);
+                }
+            }
+            if let Some(stall) = stall_after(&job, 99) {
+                prop_assert!(!stall.culprits.is_empty() && !stall.waits.is_empty());
+            } else {
+                let lacks = job.groups.values().filter_map(wait_in);
+                prop_assert!(lacks.filter(|wait| !wait.missing.is_empty()).count() == 0);
+            }
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! The words of a job that does not move.
+
+use std::collections::BTreeMap;
+
+use collective::{Stall, StallKind, Wait};
+use model::{
+    Evidence, Frame, Incident, IncidentKind, MarkKind, Method, Pace, ProcessState,
+    Severity, Stack, StageId, Subject, fold_ranks,
+};
+
+use crate::Scene;
+use crate::words::{duration, who};
+
+/// Frames of a stack that are told.
+const TOLD_FRAMES: usize = 4;
+/// What functions and files are called in which jobs pause and do not hang.
+const PAUSES: [(&str, &str); 9] = [
+    ("checkpoint", "writes a checkpoint"),
+    ("ckpt", "writes a checkpoint"),
+    ("torch/serialization.py", "writes or reads a checkpoint"),
+    ("torch/_inductor", "compiles"),
+    ("torch/_dynamo", "compiles"),
+    ("triton/", "compiles"),
+    ("evaluate", "evaluates"),
+    ("validat", "evaluates"),
+    ("download", "downloads"),
+];
+
+/// Words an incident about a job that does not move, or did not for a while.
+pub fn hang(
+    stall: &Stall,
+    stacks: &BTreeMap<u32, Stack>,
+    scene: Scene<'_>,
+    id: String,
+    quiet_s: f64,
+    open: bool,
+) -> Incident {
+    let pause = pause(stall, stacks);
+    let since = stall.step;
+    let head = match (&pause, open) {
+        (None, true) => format!("hang since step {since}"),
+        (Some(_), true) => format!("waiting since step {since}"),
+        (_, false) => format!("nothing moved for {} in step {since}", duration(quiet_s)),
+    };
+    let mut text = format!("{head}: {}", what(stall));
+    for rank in stall.culprits.iter().take(2) {
+        text += &format!("; rank {rank} {}", whereabouts(stall, stacks, *rank));
+    }
+    if let Some(pause) = pause {
+        text += &format!(" and {pause}");
+    }
+    let advice = advice(stall, pause);
+    let stage = stall.culprits.first().and_then(|rank| stage_of(stall, *rank));
+    let function = stall.culprits.first().and_then(|rank| own_frame(stacks.get(rank)?));
+    let hosts = stall.culprits.iter().filter_map(|rank| scene.hosts.get(rank));
+    let mut hosts: Vec<String> = hosts.cloned().collect();
+    hosts.dedup();
+    let mut evidence: Vec<Evidence> = stall.waits.iter().map(of_wait).collect();
+    evidence.extend(of_stacks(stacks, &stall.culprits));
+    Incident {
+        id,
+        kind: IncidentKind::Hang,
+        severity: if open && pause.is_none() {
+            Severity::Critical
+        } else {
+            Severity::Info
+        },
+        open,
+        subject: Subject {
+            ranks: stall.culprits.clone(),
+            hosts,
+            stage: stage.map(|stage| scene.names.name(stage).to_owned()),
+            collective: stall.waits.first().map(collective),
+            function: function.map(Frame::text),
+            ..Subject::default()
+        },
+        pace: Pace::Once { step: since },
+        first_step: since,
+        last_step: since,
+        cost_s: quiet_s,
+        cost_share: 0.0,
+        gain_alone_s: quiet_s,
+        next_in_line: Vec::new(),
+        text,
+        evidence,
+        advice,
+    }
+}
+
+fn collective(wait: &Wait) -> String {
+    let group = if wait.group.is_empty() { "unknown" } else { &wait.group };
+    format!("{} #{} of group {group}", wait.op.name(), wait.number)
+}
+
+fn what(stall: &Stall) -> String {
+    let Some(wait) = stall.waits.first() else { return String::new() };
+    match stall.kind {
+        StallKind::Missing => {
+            let verb = if wait.entered.len() == 1 { "waits" } else { "wait" };
+            format!(
+                "{} never entered {} ({} {verb} in it)",
+                who(&stall.culprits),
+                collective(wait),
+                who(&wait.entered)
+            )
+        }
+        StallKind::Mismatch => {
+            let odd =
+                wait.odd.iter().map(|(rank, op)| format!("rank {rank} {}", op.name()));
+            let odd: Vec<String> = odd.collect();
+            format!("{} entered as {}", odd.join(", "), collective(wait))
+        }
+        StallKind::Deadlock => {
+            let part = |wait: &Wait| {
+                format!(
+                    "{} in {} without {}",
+                    who(&wait.entered),
+                    collective(wait),
+                    who(&wait.missing)
+                )
+            };
+            let parts: Vec<String> = stall.waits.iter().map(part).collect();
+            format!("{} wait for one another: {}", who(&stall.culprits), parts.join("; "))
+        }
+    }
+}
+
+/// Where a culprit is: its stack says most, its last mark something.
+fn whereabouts(stall: &Stall, stacks: &BTreeMap<u32, Stack>, rank: u32) -> String {
+    if stall.gone.contains(&rank) {
+        return "has ended".to_owned();
+    }
+    let stack = stacks.get(&rank);
+    let stopped = stack.is_some_and(|stack| stack.state == ProcessState::Stopped);
+    let mut text = if stopped { "is stopped".to_owned() } else { "is".to_owned() };
+    match (stack.and_then(own_frame), stage_of(stall, rank)) {
+        (Some(frame), _) => text += &format!(" in {}", frame.text()),
+        (None, Some(stage)) => {
+            text += &format!(" in {}", model::StageNames::default().name(stage));
+        }
+        (None, None) if stopped => {}
+        (None, None) => text += " elsewhere",
+    }
+    text
+}
+
+/// The stage a rank stands in after its last mark.
+fn stage_of(stall: &Stall, rank: u32) -> Option<StageId> {
+    match stall.last_kinds.get(&rank)? {
+        MarkKind::DataBegin => Some(StageId::DATA),
+        MarkKind::DataEnd | MarkKind::ForwardBegin => Some(StageId::FORWARD),
+        MarkKind::BackwardBegin => Some(StageId::BACKWARD),
+        MarkKind::OptimizerBegin => Some(StageId::OPTIMIZER),
+        MarkKind::OptimizerEnd | MarkKind::BackwardEnd | MarkKind::DataStop => {
+            Some(StageId::CALLBACKS)
+        }
+        _ => None,
+    }
+}
+
+/// The innermost frame of the script's own code, or of any code.
+fn own_frame(stack: &Stack) -> Option<&Frame> {
+    stack.frames.iter().find(|frame| frame.is_own()).or(stack.frames.first())
+}
+
+/// What a culprit does that is known to take its time.
+fn pause(stall: &Stall, stacks: &BTreeMap<u32, Stack>) -> Option<&'static str> {
+    let mut frames =
+        stall.culprits.iter().filter_map(|rank| stacks.get(rank)).flat_map(|s| &s.frames);
+    let stopped = |rank: &u32| {
+        stacks.get(rank).is_some_and(|stack| stack.state == ProcessState::Stopped)
+    };
+    if stall.kind != StallKind::Missing || stall.culprits.iter().any(stopped) {
+        return None;
+    }
+    frames.find_map(|frame| {
+        let (function, file) = (frame.function.to_lowercase(), &frame.file);
+        let hit = |word: &str| function.contains(word) || file.contains(word);
+        PAUSES.iter().find(|(word, _)| hit(word)).map(|(_, what)| *what)
+    })
+}
+
+fn advice(stall: &Stall, pause: Option<&str>) -> String {
+    let culprits = who(&stall.culprits);
+    match stall.kind {
+        _ if pause.is_some() => format!("wait, or look whether {culprits} still gets on"),
+        StallKind::Missing if !stall.gone.is_empty() => {
+            format!("look at the output of {culprits}: its process has ended")
+        }
+        StallKind::Missing => {
+            format!(
+                "look at the stack of {culprits}; the others wait for it and are fine"
+            )
+        }
+        StallKind::Mismatch => {
+            format!(
+                "make {culprits} issue the same collectives in the same order as the others"
+            )
+        }
+        StallKind::Deadlock => {
+            "issue the collectives of both groups in the same order on all ranks"
+                .to_owned()
+        }
+    }
+}
+
+fn of_wait(wait: &Wait) -> Evidence {
+    let mut text = format!("{} entered {}", who(&wait.entered), collective(wait));
+    if !wait.missing.is_empty() {
+        text += &format!("; {} did not", who(&wait.missing));
+    }
+    let values = [
+        ("entered_ranks", wait.entered.len() as f64),
+        ("missing_ranks", wait.missing.len() as f64),
+    ];
+    Evidence {
+        method: Method::Collective,
+        label: "min_op".to_owned(),
+        text,
+        values: values.map(|(name, value)| (name.to_owned(), value)).into(),
+    }
+}
+
+/// Stacks, equal ones folded, the culprits' first.
+fn of_stacks(stacks: &BTreeMap<u32, Stack>, culprits: &[u32]) -> Vec<Evidence> {
+    let mut folded: Vec<(String, Vec<u32>)> = Vec::new();
+    let order = stacks.iter().filter(|(rank, _)| culprits.contains(rank));
+    let order = order.chain(stacks.iter().filter(|(rank, _)| !culprits.contains(rank)));
+    for (rank, stack) in order {
+        let from =
+            stack.frames.iter().position(Frame::is_own).unwrap_or(0).saturating_sub(1);
+        let frames = stack.frames.iter().skip(from).take(TOLD_FRAMES).map(Frame::text);
+        let frames: Vec<String> = frames.collect();
+        let text =
+            if frames.is_empty() { "no Python frame".into() } else { frames.join(" < ") };
+        match folded.iter_mut().find(|(known, _)| *known == text) {
+            Some((_, ranks)) => ranks.push(*rank),
+            None => folded.push((text, vec![*rank])),
+        }
+    }
+    let evidence = folded.into_iter().map(|(text, ranks)| Evidence {
+        method: Method::Stack,
+        label: "stack".to_owned(),
+        text: format!("rank {}: {text}", fold_ranks(&ranks)),
+        values: BTreeMap::new(),
+    });
+    evidence.collect()
+}

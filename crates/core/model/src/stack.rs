@@ -1,0 +1,52 @@
+use serde::{Deserialize, Serialize};
+
+/// What a process does, as its operating system says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProcessState {
+    /// It runs, or could.
+    Running,
+    /// It waits for something.
+    Sleeping,
+    /// It waits for a device or file system and cannot be interrupted.
+    Uninterruptible,
+    /// Somebody stopped it.
+    Stopped,
+    /// Nothing could be learned of it.
+    Unknown,
+}
+
+/// Where the main thread of a rank is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stack {
+    /// What its process does.
+    pub state: ProcessState,
+    /// Python frames, innermost first; empty if they could not be read.
+    pub frames: Vec<Frame>,
+}
+
+/// One Python function call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Frame {
+    /// The function.
+    pub function: String,
+    /// The file, as the interpreter knows it.
+    pub file: String,
+    /// The line in it.
+    pub line: i32,
+}
+
+impl Frame {
+    /// Whether it is code of the job itself rather than of an installed package or of Python.
+    pub fn is_own(&self) -> bool {
+        !["/site-packages/", "/dist-packages/", "/lib/python", "<frozen", "<string>"]
+            .iter()
+            .any(|place| self.file.contains(place))
+    }
+
+    /// The frame for reading: `read_shard (dataset.py:77)`.
+    pub fn text(&self) -> String {
+        let file = self.file.rsplit('/').next().unwrap_or_default();
+        format!("{} ({file}:{})", self.function, self.line)
+    }
+}

@@ -1,0 +1,140 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use collective::{Collectives, HangSettings, Stall};
+use incident::{Scene, hang};
+use model::{Incident, Mark, RankNs, Stack};
+
+/// Waiting ranks whose stacks are asked for beside the culprits'.
+const COMPARED_RANKS: usize = 3;
+/// Culprits whose stacks are asked for.
+const ASKED_CULPRITS: usize = 8;
+/// Hangs of one job that are kept; later ones replace the shortest.
+const MAX_HANGS: usize = 64;
+
+/// Hangs of a job: the one under way, and those that passed.
+#[derive(Debug, Default)]
+pub(crate) struct Hangs {
+    collectives: Collectives,
+    now: Option<Under>,
+    passed: Vec<Passed>,
+}
+
+/// A stall that still goes on.
+#[derive(Debug)]
+struct Under {
+    stall: Stall,
+    stacks: BTreeMap<u32, Stack>,
+    told: bool,
+    /// The time until which it is known to last.
+    at: RankNs,
+    left_orderly: BTreeSet<u32>,
+}
+
+#[derive(Debug)]
+struct Passed {
+    stall: Stall,
+    stacks: BTreeMap<u32, Stack>,
+    quiet_s: f64,
+}
+
+impl Hangs {
+    pub(crate) fn new(settings: HangSettings) -> Self {
+        Self { collectives: Collectives::new(settings), ..Self::default() }
+    }
+
+    pub(crate) fn join(&mut self, group: u32, name: &str, members: &[u32]) {
+        self.collectives.join(group, name, members);
+    }
+
+    /// Takes a mark; the seconds of a stall that was spoken of and that it ends.
+    pub(crate) fn mark(&mut self, rank: u32, mark: &Mark) -> Option<f64> {
+        self.collectives.mark(rank, mark);
+        let under = self.now.take_if(|under| mark.at > under.stall.since)?;
+        let quiet_s = mark.at.seconds_since(under.stall.since);
+        if under.told {
+            let Under { stall, stacks, .. } = under;
+            self.passed.push(Passed { stall, stacks, quiet_s });
+        }
+        if self.passed.len() > MAX_HANGS {
+            self.passed.sort_by(|a, b| b.quiet_s.total_cmp(&a.quiet_s));
+            self.passed.truncate(MAX_HANGS);
+        }
+        under.told.then_some(quiet_s)
+    }
+
+    /// A rank's process has ended. Where all ranks of a stall end in good order, the job was
+    /// about to end and nothing was wrong.
+    pub(crate) fn leave(&mut self, rank: u32, orderly: bool) {
+        self.collectives.leave(rank);
+        self.now.take_if(|under| {
+            under.left_orderly.extend(orderly.then_some(rank));
+            let involved = under.stall.culprits.iter().chain(&under.stall.waiting);
+            involved.into_iter().all(|rank| under.left_orderly.contains(rank))
+        });
+    }
+
+    /// Nobody has done anything until `at`.
+    pub(crate) fn quiet(&mut self, at: RankNs) {
+        match &mut self.now {
+            Some(under) => under.at = at,
+            None => {
+                self.now = self.collectives.stall(at).map(|stall| Under {
+                    stall,
+                    stacks: BTreeMap::new(),
+                    told: false,
+                    at,
+                    left_orderly: BTreeSet::new(),
+                });
+            }
+        }
+    }
+
+    /// The last mark of any rank.
+    pub(crate) fn last_at(&self) -> Option<RankNs> {
+        self.collectives.last_at()
+    }
+
+    /// Ranks whose stacks would help to say what is wrong.
+    pub(crate) fn wanted_stacks(&self) -> Vec<u32> {
+        let Some(under) = self.now.as_ref().filter(|under| !under.told) else {
+            return Vec::new();
+        };
+        let culprits = under.stall.culprits.iter().take(ASKED_CULPRITS);
+        culprits.chain(under.stall.waiting.iter().take(COMPARED_RANKS)).copied().collect()
+    }
+
+    pub(crate) fn stack(&mut self, rank: u32, stack: Stack) {
+        if let Some(under) = &mut self.now {
+            under.stacks.insert(rank, stack);
+        }
+    }
+
+    /// The hang to speak of, once all that can be known of it is.
+    pub(crate) fn tell(&mut self, scene: Scene<'_>) -> Option<Incident> {
+        let under = self.now.as_mut().filter(|under| !under.told)?;
+        under.told = true;
+        Some(under.incident(scene))
+    }
+
+    /// The hang that goes on at the end of what was seen, if it was spoken of.
+    pub(crate) fn under_way(&self, scene: Scene<'_>) -> Option<Incident> {
+        let under = self.now.as_ref().filter(|under| under.told)?;
+        Some(under.incident(scene))
+    }
+
+    /// Stalls that were spoken of and passed.
+    pub(crate) fn passed(&self, scene: Scene<'_>) -> Vec<Incident> {
+        let passed = self.passed.iter().enumerate().map(|(at, passed)| {
+            let id = format!("h{}", at + 1);
+            hang(&passed.stall, &passed.stacks, scene, id, passed.quiet_s, false)
+        });
+        passed.collect()
+    }
+}
+
+impl Under {
+    fn incident(&self, scene: Scene<'_>) -> Incident {
+        let quiet_s = self.at.seconds_since(self.stall.since);
+        hang(&self.stall, &self.stacks, scene, "h0".to_owned(), quiet_s, true)
+    }
+}
