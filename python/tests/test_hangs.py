@@ -82,7 +82,7 @@ def hanging(tmp_path):
 HANGS = {
     "loader": r"rank 2 never entered ALLREDUCE #\d+ of group default \(ranks 0-1,3 wait in it\); "
     r"rank 2 is in Shards.read_shard \(hangs.py:\d+\)",
-    "skip": r"rank 2 BARRIER entered as ALLREDUCE #\d+ of group default",
+    "skip": r"rank 2 entered BARRIER where the others entered ALLREDUCE #\d+ of group default",
     "order": r"ranks 2-3 wait for one another: ranks 0-1,3 in ALLREDUCE #\d+ of group default "
     r"without rank 2; rank 2 in ALLREDUCE #\d+ of group pair without rank 3",
     "stop": r"rank 2 never entered .* rank 2 is stopped in <module> \(hangs.py:\d+\)",

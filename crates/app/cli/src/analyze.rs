@@ -1,10 +1,11 @@
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::stdout;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use formats::{FormatError, Limits, load};
+use formats::{FormatError, Limits, Recording, Snapshot, load};
 use model::{Severity, Verdict};
 
 use crate::output::{print, say};
@@ -14,8 +15,8 @@ use crate::settings::SettingsArgs;
 
 /// Analyze recordings
 ///
-/// Reads stage matrices, mark events and what `laggard run --record` wrote, plain or
-/// compressed, and finds out by itself what a file is. Folders are searched; files in them
+/// Reads stage matrices, mark events, what `laggard run --record` wrote, Flight Recorder
+/// dumps and py-spy stacks, plain or compressed, and finds out by itself what a file is. Folders are searched; files in them
 /// that are no recordings are skipped.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -62,10 +63,16 @@ pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {
     let settings = args.settings.load()?;
     let mut verdicts = Vec::new();
     let mut last = None;
+    // Files about one rank each: those of one folder are one job.
+    let mut snapshots = BTreeMap::new();
     for path in &args.paths {
         let (files, in_folder) = files_at(path)?;
         for file in files {
             match load(&file, Limits::default()) {
+                Ok(Recording::Part(part)) => {
+                    let folder = file.parent().unwrap_or(Path::new(".")).to_owned();
+                    snapshots.entry(folder).or_insert_with(Vec::new).push(part);
+                }
                 Ok(recording) => {
                     let id = file.display().to_string();
                     let job = recording.replay(&id, settings.clone());
@@ -78,6 +85,12 @@ pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {
                 Err(error) => bail!("{error}\n  {}", error.hint()),
             }
         }
+    }
+    for (folder, parts) in snapshots {
+        let id = folder.display().to_string();
+        let job = Snapshot::new(parts).replay(&id, settings.clone());
+        verdicts.push(job.verdict());
+        last = args.report.is_some().then_some(job);
     }
     if verdicts.is_empty() {
         bail!("no recording found in {}", args.paths[0].display());

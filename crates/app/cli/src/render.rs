@@ -1,6 +1,7 @@
 //! A verdict as text.
 
 use model::{Severity, Verdict, fold_ranks};
+use verdict::SNAPSHOT;
 
 /// Whether to use colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,16 +40,21 @@ pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour) -> String {
     let mut text = String::new();
     let job = &verdict.job;
     let exposed = seconds(job.exposed_s);
-    text += &format!(
-        "{} {}: {} ranks, {} steps, {exposed} of exposed step time in {} analysed steps\n",
-        colour.paint("1", "laggard"),
-        job.id,
-        job.ranks,
-        job.steps,
-        job.analysed_steps,
-    );
+    let snapshot = job.source == SNAPSHOT;
+    let seen = if snapshot {
+        "one moment".to_owned()
+    } else {
+        format!(
+            "{} steps, {exposed} of exposed step time in {} analysed steps",
+            job.steps, job.analysed_steps
+        )
+    };
+    let name = colour.paint("1", "laggard");
+    text += &format!("{name} {}: {} ranks, {seen}\n", job.id, job.ranks);
     if verdict.incidents.is_empty() {
-        let said = if job.analysed_steps == 0 {
+        let said = if snapshot {
+            "NOTHING STUCK  all ranks are in the same collectives"
+        } else if job.analysed_steps == 0 {
             "NO VERDICT  too little was seen"
         } else {
             "HEALTHY  no rank and no stage stands out"

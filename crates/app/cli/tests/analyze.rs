@@ -219,6 +219,62 @@ fn a_report_that_cannot_be_written_is_an_error() {
     assert!(text(&output.stderr).contains("/proc/no.html"));
 }
 
+/// What a folder of Flight Recorder dumps and stacks must say, where they are at hand.
+const DUMPS: [(&str, &str); 15] = [
+    (
+        "gloo_missing",
+        "rank 2 never entered ALLREDUCE #11 of group default (ranks 0-1,3 wait in it); rank 2 is in load_batch (fr_hang.py:30)",
+    ),
+    ("gloo_hold_gil", "rank 1 never entered ALLREDUCE #11 of group default"),
+    ("gloo_python_spin", "rank 1 never entered ALLREDUCE #11 of group default"),
+    ("gloo_type", "rank 3 entered BROADCAST where the others entered ALLREDUCE #11"),
+    (
+        "gloo_order",
+        "ranks 0-1 wait for one another: ranks 1-3 in ALLREDUCE #11 of group default without rank 0; rank 0 in ALLREDUCE #6 of group tp without rank 1",
+    ),
+    ("gloo_size", "rank 1 entered ALLREDUCE [[256,64]]"),
+    ("gloo_dtype", "rank 1 entered ALLREDUCE [[128,64]] [\"Double\"]"),
+    ("hook_size", "rank 1 entered ALLREDUCE [[8,4]]"),
+    ("hook_dtype", "rank 1 entered ALLREDUCE [[16,4]] [\"Half\"]"),
+    ("hook_type", "rank 3 entered BROADCAST where the others entered ALLREDUCE #4"),
+    ("hook_missing", "rank 2 never entered ALLREDUCE #4 of group default"),
+    ("hook_type_r0", "rank 0 entered BROADCAST where the others entered ALLREDUCE #4"),
+    ("hook_size_r0", "rank 0 entered ALLREDUCE [[8,4]]"),
+    ("nccl_shape_missing", "rank 2 never entered ALLREDUCE #4 of group default"),
+    ("hook_p2p", "NOTHING STUCK"),
+];
+
+#[test]
+fn dumps_of_hung_jobs_name_the_culprit() {
+    let dumps = root().join("../shared/data/flight_recorder");
+    if !dumps.is_dir() {
+        println!("skipped: no dumps at {}", dumps.display());
+        return;
+    }
+    for (folder, sentence) in DUMPS {
+        let output = analyze(&[dumps.join(folder).to_str().expect("UTF-8")]);
+        let said = text(&output.stdout);
+        assert!(said.contains(sentence), "{folder}: {said}");
+    }
+}
+
+#[test]
+fn a_pickle_with_code_in_it_is_refused() {
+    assert_snapshot!(complaint("dump_rank_0", b"\x80\x02cos\nsystem\n."), @"
+    laggard: FOLDER/dump_rank_0, at byte 3: opcode 0x63 has no place in a dump
+      correct the values at that place and run again
+    ");
+}
+
+#[test]
+fn a_dump_whose_name_has_no_rank() {
+    let dump = br#"{"version": "2.10", "pg_config": {}, "entries": []}"#;
+    assert_snapshot!(complaint("dump.json", dump), @"
+    laggard: FOLDER/dump.json, at its name: it does not end with the number of a rank, as in dump_rank_3.json
+      correct the values at that place and run again
+    ");
+}
+
 const MATRIX: &str = r#"{"schema": "stage-matrix/1", "unit": "s",
     "stages": ["data.next_wait", "model.fwd_loss_cpu_wall"], "matrix": "#;
 
@@ -235,7 +291,7 @@ fn a_missing_file() {
 fn an_empty_file() {
     assert_snapshot!(complaint("empty.json", b""), @r#"
     laggard: FOLDER/empty.json is not a recording laggard knows: it is empty
-      laggard analyze reads stage matrices (JSON with "schema": "stage-matrix/1"), mark events (a JSON list of [time_ns, kind] per rank) and what laggard run --record wrote, plain or as .gz, .xz, .zst; docs/formats.md shows them
+      laggard analyze reads stage matrices (JSON with "schema": "stage-matrix/1"), mark events (a JSON list of [time_ns, kind] per rank), what laggard run --record wrote, Flight Recorder dumps and py-spy stacks, plain or as .gz, .xz, .zst; docs/formats.md shows them
     "#);
 }
 
@@ -243,7 +299,7 @@ fn an_empty_file() {
 fn a_file_that_is_something_else() {
     assert_snapshot!(complaint("photo.json", b"\x89PNG\r\n\x1a\n\0\0"), @r#"
     laggard: FOLDER/photo.json is not a recording laggard knows: it begins with '\u{89}' (byte 137)
-      laggard analyze reads stage matrices (JSON with "schema": "stage-matrix/1"), mark events (a JSON list of [time_ns, kind] per rank) and what laggard run --record wrote, plain or as .gz, .xz, .zst; docs/formats.md shows them
+      laggard analyze reads stage matrices (JSON with "schema": "stage-matrix/1"), mark events (a JSON list of [time_ns, kind] per rank), what laggard run --record wrote, Flight Recorder dumps and py-spy stacks, plain or as .gz, .xz, .zst; docs/formats.md shows them
     "#);
 }
 

@@ -15,4 +15,4 @@ mod stall;
 
 pub use progress::Collectives;
 pub use settings::HangSettings;
-pub use stall::{Stall, StallKind, Wait};
+pub use stall::{Odd, Stall, StallKind, Wait};

@@ -34,11 +34,15 @@ pub(crate) struct Group {
     pub(crate) last: BTreeMap<u32, Issue>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Issue {
     /// How many collectives the rank has issued in the group, this one included.
     pub(crate) number: u64,
     pub(crate) op: CollectiveOp,
+    /// What must be the same on all ranks beside it; empty if nothing is known.
+    pub(crate) detail: String,
+    /// Whether it is known to have ended on the rank.
+    pub(crate) completed: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -92,7 +96,31 @@ impl Collectives {
         }
         let group = self.groups.entry(group as u32).or_default();
         group.members.insert(rank);
-        group.last.insert(rank, Issue { number, op });
+        let issue = Issue { number, op, detail: String::new(), completed: false };
+        group.last.insert(rank, issue);
+    }
+
+    /// Says that a rank entered a collective, as another tool recorded it. Only the latest
+    /// of a group counts.
+    pub fn enter(
+        &mut self,
+        rank: u32,
+        group: u32,
+        number: u64,
+        op: CollectiveOp,
+        detail: String,
+        completed: bool,
+    ) {
+        let group = self.groups.entry(group).or_default();
+        group.members.insert(rank);
+        if group.last.get(&rank).is_none_or(|last| last.number <= number) {
+            group.last.insert(rank, Issue { number, op, detail, completed });
+        }
+    }
+
+    /// What is not complete, of a job that is known not to move.
+    pub fn stuck(&self) -> Option<Stall> {
+        stall::stuck(self, u64::from(self.step), self.last_at.unwrap_or_default())
     }
 
     /// Says that a rank's process has ended.

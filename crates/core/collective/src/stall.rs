@@ -18,8 +18,21 @@ pub struct Wait {
     pub entered: Vec<u32>,
     /// Members of the group that did not.
     pub missing: Vec<u32>,
-    /// Ranks that entered another collective under this number, with it.
-    pub odd: Vec<(u32, CollectiveOp)>,
+    /// Its sizes and types, as most of those in it say; empty if nothing is known.
+    pub detail: String,
+    /// Ranks that entered something else under this number.
+    pub odd: Vec<Odd>,
+}
+
+/// What a rank entered that the others did not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Odd {
+    /// The rank.
+    pub rank: u32,
+    /// Its collective.
+    pub op: CollectiveOp,
+    /// Its sizes and types.
+    pub detail: String,
 }
 
 /// Why nothing moves.
@@ -68,7 +81,7 @@ pub(crate) fn stuck(job: &Collectives, step: u64, since: RankNs) -> Option<Stall
     let missing: BTreeSet<u32> = lacking.iter().flat_map(|w| w.missing.clone()).collect();
     let roots: Vec<u32> = missing.difference(&entered).copied().collect();
     let odd: Vec<u32> =
-        waits.iter().flat_map(|w| w.odd.iter().map(|(r, _)| *r)).collect();
+        waits.iter().flat_map(|w| w.odd.iter().map(|odd| odd.rank)).collect();
     let (kind, culprits) = if !roots.is_empty() {
         (StallKind::Missing, roots)
     } else if !missing.is_empty() {
@@ -79,8 +92,9 @@ pub(crate) fn stuck(job: &Collectives, step: u64, since: RankNs) -> Option<Stall
         return None;
     };
     let concerns = |wait: &Wait| {
-        let odd = wait.odd.iter().map(|(rank, _)| rank);
-        wait.missing.iter().chain(odd).any(|rank| culprits.contains(rank))
+        let mut odd = wait.odd.iter();
+        wait.missing.iter().any(|rank| culprits.contains(rank))
+            || odd.any(|odd| culprits.contains(&odd.rank))
     };
     let mut concerned: Vec<Wait> =
         waits.iter().filter(|w| concerns(w)).cloned().collect();
@@ -108,30 +122,45 @@ pub(crate) fn stuck(job: &Collectives, step: u64, since: RankNs) -> Option<Stall
 /// The last collective of a group, unless all its members entered the same one.
 fn wait_in(group: &Group) -> Option<Wait> {
     let number = group.last.values().map(|issue| issue.number).max()?;
-    let in_it: BTreeMap<u32, Issue> = group
+    let in_it: BTreeMap<u32, &Issue> = group
         .last
         .iter()
-        .filter(|(_, i)| i.number == number)
-        .map(|(r, i)| (*r, *i))
+        .filter(|(_, issue)| issue.number == number)
+        .map(|(rank, issue)| (*rank, issue))
         .collect();
+    if in_it.values().all(|issue| issue.completed) {
+        return None;
+    }
     let missing: Vec<u32> =
         group.members.iter().filter(|rank| !in_it.contains_key(rank)).copied().collect();
-    let mut votes: BTreeMap<CollectiveOp, usize> = BTreeMap::new();
+    let mut votes: BTreeMap<(CollectiveOp, &str), usize> = BTreeMap::new();
     for issue in in_it.values() {
-        *votes.entry(issue.op).or_default() += 1;
+        *votes.entry((issue.op, &issue.detail)).or_default() += 1;
     }
-    let (op, most) = votes.iter().max_by_key(|(_, count)| **count)?;
+    let ((op, detail), most) = votes.iter().max_by_key(|(_, count)| **count)?;
     // Two against two: nobody can say who is wrong, so all are named.
     let tied = votes.values().filter(|count| *count == most).count() > 1;
-    let odd = in_it.iter().filter(|(_, issue)| tied || issue.op != *op);
-    let odd: Vec<(u32, CollectiveOp)> =
-        odd.map(|(rank, issue)| (*rank, issue.op)).collect();
+    let differs = |issue: &Issue| issue.op != *op || issue.detail != *detail;
+    let odd = in_it.iter().filter(|(_, issue)| tied || differs(issue));
+    let odd: Vec<Odd> = odd
+        .map(|(rank, issue)| Odd {
+            rank: *rank,
+            op: issue.op,
+            detail: issue.detail.clone(),
+        })
+        .collect();
     if missing.is_empty() && odd.is_empty() {
         return None;
     }
-    let name = group.name.clone();
-    let entered = in_it.keys().copied().collect();
-    Some(Wait { group: name, number, op: *op, entered, missing, odd })
+    Some(Wait {
+        group: group.name.clone(),
+        number,
+        op: *op,
+        detail: (*detail).to_owned(),
+        entered: in_it.keys().copied().collect(),
+        missing,
+        odd,
+    })
 }
 
 /// Ranks that wait for a rank that, in the end, waits for them.
@@ -248,7 +277,8 @@ mod tests {
         }
         let stall = stall_after(&job, 9).unwrap();
         assert_eq!((stall.kind, &stall.culprits), (StallKind::Mismatch, &vec![0]));
-        assert_eq!(stall.waits[0].odd, [(0, CollectiveOp::BARRIER)]);
+        let odd = &stall.waits[0].odd[0];
+        assert_eq!((odd.rank, odd.op), (0, CollectiveOp::BARRIER));
     }
 
     #[test]
@@ -259,6 +289,30 @@ mod tests {
             issue(&mut job, rank, WORLD, 11, REDUCE);
         }
         assert_eq!(stall_after(&job, 99), None);
+    }
+
+    #[test]
+    fn the_minority_entered_with_another_size() {
+        let mut job = job();
+        for rank in 0..4 {
+            let detail = if rank == 0 { "[[8]]" } else { "[[4]]" };
+            job.enter(rank, WORLD, 11, REDUCE, detail.to_owned(), false);
+        }
+        let stall = job.stuck().unwrap();
+        assert_eq!((stall.kind, &stall.culprits), (StallKind::Mismatch, &vec![0]));
+        assert_eq!(
+            (stall.waits[0].detail.as_str(), stall.waits[0].odd.len()),
+            ("[[4]]", 1)
+        );
+    }
+
+    #[test]
+    fn what_is_completed_is_not_stuck() {
+        let mut job = job();
+        for rank in 0..3 {
+            job.enter(rank, WORLD, 11, REDUCE, String::new(), true);
+        }
+        assert_eq!(job.stuck(), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use collective::{Stall, StallKind, Wait};
+use collective::{Odd, Stall, StallKind, Wait};
 use model::{
     Evidence, Frame, Incident, IncidentKind, MarkKind, Method, Pace, ProcessState,
     Severity, Stack, StageId, Subject, fold_ranks,
@@ -38,13 +38,17 @@ pub fn hang(
     let pause = pause(stall, stacks);
     let since = stall.step;
     let head = match (&pause, open) {
+        // A snapshot does not know of steps.
+        (None, true) if since == 0 => "hang".to_owned(),
         (None, true) => format!("hang since step {since}"),
         (Some(_), true) => format!("waiting since step {since}"),
         (_, false) => format!("nothing moved for {} in step {since}", duration(quiet_s)),
     };
     let mut text = format!("{head}: {}", what(stall));
     for rank in stall.culprits.iter().take(2) {
-        text += &format!("; rank {rank} {}", whereabouts(stall, stacks, *rank));
+        if let Some(place) = whereabouts(stall, stacks, *rank) {
+            text += &format!("; rank {rank} {place}");
+        }
     }
     if let Some(pause) = pause {
         text += &format!(" and {pause}");
@@ -105,10 +109,20 @@ fn what(stall: &Stall) -> String {
             )
         }
         StallKind::Mismatch => {
-            let odd =
-                wait.odd.iter().map(|(rank, op)| format!("rank {rank} {}", op.name()));
-            let odd: Vec<String> = odd.collect();
-            format!("{} entered as {}", odd.join(", "), collective(wait))
+            let entered = |odd: &Odd| {
+                let detail = if odd.detail == wait.detail { "" } else { &odd.detail };
+                format!("rank {} entered {} {detail}", odd.rank, odd.op.name())
+            };
+            let odd: Vec<String> = wait.odd.iter().map(entered).collect();
+            let differs = wait.odd.iter().any(|odd| odd.detail != wait.detail);
+            let detail =
+                if differs { format!(" {}", wait.detail) } else { String::new() };
+            let odd = odd.join(", ");
+            format!(
+                "{} where the others entered {}{detail}",
+                odd.trim_end(),
+                collective(wait)
+            )
         }
         StallKind::Deadlock => {
             let part = |wait: &Wait| {
@@ -126,22 +140,27 @@ fn what(stall: &Stall) -> String {
 }
 
 /// Where a culprit is: its stack says most, its last mark something.
-fn whereabouts(stall: &Stall, stacks: &BTreeMap<u32, Stack>, rank: u32) -> String {
+fn whereabouts(
+    stall: &Stall,
+    stacks: &BTreeMap<u32, Stack>,
+    rank: u32,
+) -> Option<String> {
     if stall.gone.contains(&rank) {
-        return "has ended".to_owned();
+        return Some("has ended".to_owned());
     }
     let stack = stacks.get(&rank);
+    let stage = || {
+        let names = model::StageNames::default();
+        stage_of(stall, rank).map(|stage| names.name(stage).to_owned())
+    };
+    let place = stack.and_then(own_frame).map(Frame::text).or_else(stage);
     let stopped = stack.is_some_and(|stack| stack.state == ProcessState::Stopped);
-    let mut text = if stopped { "is stopped".to_owned() } else { "is".to_owned() };
-    match (stack.and_then(own_frame), stage_of(stall, rank)) {
-        (Some(frame), _) => text += &format!(" in {}", frame.text()),
-        (None, Some(stage)) => {
-            text += &format!(" in {}", model::StageNames::default().name(stage));
-        }
-        (None, None) if stopped => {}
-        (None, None) => text += " elsewhere",
+    match (place, stopped) {
+        (Some(place), true) => Some(format!("is stopped in {place}")),
+        (Some(place), false) => Some(format!("is in {place}")),
+        (None, true) => Some("is stopped".to_owned()),
+        (None, false) => None,
     }
-    text
 }
 
 /// The stage a rank stands in after its last mark.
@@ -192,6 +211,9 @@ fn advice(stall: &Stall, pause: Option<&str>) -> String {
                 "look at the stack of {culprits}; the others wait for it and are fine"
             )
         }
+        StallKind::Mismatch if same_op(stall) => {
+            format!("give {culprits} tensors of the sizes and types the others have")
+        }
         StallKind::Mismatch => {
             format!(
                 "make {culprits} issue the same collectives in the same order as the others"
@@ -202,6 +224,12 @@ fn advice(stall: &Stall, pause: Option<&str>) -> String {
                 .to_owned()
         }
     }
+}
+
+fn same_op(stall: &Stall) -> bool {
+    let mut odd =
+        stall.waits.iter().flat_map(|wait| wait.odd.iter().map(|o| o.op == wait.op));
+    odd.all(|same| same)
 }
 
 fn of_wait(wait: &Wait) -> Evidence {

@@ -83,6 +83,23 @@ pub enum Input {
         /// Its stack.
         stack: Stack,
     },
+    /// A rank entered a collective, as another tool recorded it.
+    Entered {
+        /// The rank.
+        rank: u32,
+        /// The group's number.
+        group: u32,
+        /// How many collectives were issued in the group, this one included.
+        number: u64,
+        /// Which collective.
+        op: String,
+        /// What must be the same on all ranks beside it, such as sizes and types.
+        detail: String,
+        /// Whether it is known to have ended on this rank.
+        completed: bool,
+    },
+    /// What is not complete now has been so for long: what was told is one moment of a job.
+    Stuck,
     /// All stacks that were asked for, and could be had, were told.
     StacksTold,
 }

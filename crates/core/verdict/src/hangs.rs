@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use collective::{Collectives, HangSettings, Stall};
 use incident::{Scene, hang};
-use model::{Incident, Mark, RankNs, Stack};
+use model::{CollectiveOp, Incident, Mark, RankNs, Stack};
 
 /// Waiting ranks whose stacks are asked for beside the culprits'.
 const COMPARED_RANKS: usize = 3;
@@ -78,15 +78,26 @@ impl Hangs {
         match &mut self.now {
             Some(under) => under.at = at,
             None => {
-                self.now = self.collectives.stall(at).map(|stall| Under {
-                    stall,
-                    stacks: BTreeMap::new(),
-                    told: false,
-                    at,
-                    left_orderly: BTreeSet::new(),
-                });
+                self.now = self.collectives.stall(at).map(|stall| Under::new(stall, at));
             }
         }
+    }
+
+    pub(crate) fn enter(
+        &mut self,
+        rank: u32,
+        group: u32,
+        number: u64,
+        op: CollectiveOp,
+        detail: String,
+        completed: bool,
+    ) {
+        self.collectives.enter(rank, group, number, op, detail, completed);
+    }
+
+    /// What was told is one moment of a job that does not move.
+    pub(crate) fn stuck(&mut self) {
+        self.now = self.collectives.stuck().map(|stall| Under::new(stall, RankNs(0)));
     }
 
     /// The last mark of any rank.
@@ -133,6 +144,11 @@ impl Hangs {
 }
 
 impl Under {
+    fn new(stall: Stall, at: RankNs) -> Self {
+        let (stacks, left_orderly) = (BTreeMap::new(), BTreeSet::new());
+        Self { stall, stacks, told: false, at, left_orderly }
+    }
+
     fn incident(&self, scene: Scene<'_>) -> Incident {
         let quiet_s = self.at.seconds_since(self.stall.since);
         hang(&self.stall, &self.stacks, scene, "h0".to_owned(), quiet_s, true)

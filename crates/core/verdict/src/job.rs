@@ -3,15 +3,17 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use frontier::{Baseline, WindowFrontier, analyse, assume_synchronisation};
 use incident::{Scene, Tracker};
 use model::{
-    Cut, Incident, Input, JobSummary, Mark, MarkKind, Method, RankNs, SCHEMA,
-    SideSummary, StageId, StageNames, StageSummary, Sync, Verdict, Window, WindowSummary,
-    fold_ranks,
+    CollectiveOp, Cut, Incident, Input, JobSummary, Mark, MarkKind, Method, RankNs,
+    SCHEMA, SideSummary, StageId, StageNames, StageSummary, Sync, Verdict, Window,
+    WindowSummary, fold_ranks,
 };
 use steps::{Aligner, Segmenter};
 
 use crate::hangs::Hangs;
 use crate::{Series, Settings};
 
+/// The source of jobs of which one moment is known, and no steps.
+pub const SNAPSHOT: &str = "snapshot";
 /// Window summaries kept; the oldest make room.
 const MAX_WINDOWS: usize = 4096;
 
@@ -170,6 +172,12 @@ impl Job {
             Input::Quiet { at } => self.hangs.quiet(at),
             Input::Stack { rank, stack } => self.hangs.stack(rank, stack),
             Input::StacksTold => self.tell_hang(),
+            Input::Entered { rank, group, number, op, detail, completed } => {
+                self.seen_ranks.insert(rank);
+                let op = CollectiveOp::from_name(&op);
+                self.hangs.enter(rank, group, number, op, detail, completed);
+            }
+            Input::Stuck => self.hangs.stuck(),
             Input::Left { rank, step, orderly } => {
                 self.hangs.leave(rank, orderly);
                 self.finish_rank(rank);
@@ -430,8 +438,8 @@ impl Job {
         let mut incidents = self.tracker.incidents(self.scene());
         for stall in self.hangs.passed(self.scene()) {
             let same = incidents.iter_mut().find(|incident| {
-                let steps =
-                    incident.first_step.saturating_sub(1)..=incident.last_step + 1;
+                let steps = incident.first_step.saturating_sub(1)
+                    ..=incident.last_step.saturating_add(1);
                 let ranks = &incident.subject.ranks;
                 steps.contains(&stall.first_step)
                     && (ranks.is_empty()
@@ -492,7 +500,7 @@ impl Job {
                  `laggard doctor` tells whether it can be"
                     .to_owned(),
             );
-        } else if self.analysed_steps == 0.0 {
+        } else if self.analysed_steps == 0.0 && self.source != SNAPSHOT {
             let warmup = self.settings.window.warmup_steps;
             texts.push(format!(
                 "no window was analysed: {} steps of {} ranks seen, of which the first \

@@ -50,7 +50,7 @@ pub fn recorded_collectives(json: &[u8]) -> serde_json::Result<Vec<RecordedColle
 }
 
 /// The operation in `gloo:all_reduce` or `nccl:send 0->1`.
-fn op_of(profiling_name: &str) -> CollectiveOp {
+pub(crate) fn op_of(profiling_name: &str) -> CollectiveOp {
     let name = profiling_name.split(':').next_back().unwrap_or_default();
     CollectiveOp::from_name(name.split(' ').next().unwrap_or_default())
 }

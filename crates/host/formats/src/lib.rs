@@ -9,7 +9,9 @@ mod flight_recorder;
 mod journal;
 mod matrix;
 mod open;
+mod pickle;
 mod recording;
+mod snapshot;
 
 pub use error::FormatError;
 pub use events::MarkEvents;
@@ -18,3 +20,4 @@ pub use journal::{Journal, JournalWriter};
 pub use matrix::StageMatrix;
 pub use open::Limits;
 pub use recording::{Recording, load, load_bytes};
+pub use snapshot::{RankPart, Snapshot};

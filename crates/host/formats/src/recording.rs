@@ -6,7 +6,9 @@ use serde::de::DeserializeOwned;
 use verdict::{Job, Settings};
 
 use crate::open::{OVER_LIMIT, open, open_bytes};
-use crate::{FormatError, Journal, Limits, MarkEvents, StageMatrix};
+use crate::{
+    FormatError, Journal, Limits, MarkEvents, RankPart, Snapshot, StageMatrix, pickle,
+};
 
 /// One job, as recorded in one file.
 #[derive(Debug)]
@@ -17,6 +19,8 @@ pub enum Recording {
     Events(MarkEvents),
     /// Everything a live job's analysis was told.
     Journal(Journal),
+    /// What another tool says of one rank at one moment.
+    Part(RankPart),
 }
 
 /// Reads a recording.
@@ -61,6 +65,25 @@ fn load_from(
     limits: Limits,
 ) -> Result<Recording, FormatError> {
     match first_visible(&mut reader).map_err(|source| io_error(path, source, limits))? {
+        Some(0x80) => {
+            let mut bytes = Vec::new();
+            reader
+                .read_to_end(&mut bytes)
+                .map_err(|error| io_error(path, error, limits))?;
+            let document =
+                pickle::read(&bytes).map_err(|refused| FormatError::Content {
+                    path: path.to_owned(),
+                    place: format!("byte {}", refused.at),
+                    reason: refused.reason,
+                })?;
+            Ok(Recording::Part(RankPart::dump(path, document)?))
+        }
+        Some(b'{') if begins_with(&mut reader, DUMP_KEYS) => {
+            Ok(Recording::Part(RankPart::dump(path, parse(path, reader, limits)?)?))
+        }
+        Some(b'[') if begins_with(&mut reader, STACK_KEYS) => {
+            Ok(Recording::Part(RankPart::stacks(path, parse(path, reader, limits)?)?))
+        }
         Some(b'{') if Journal::begins(reader.fill_buf().unwrap_or_default()) => {
             Ok(Recording::Journal(Journal::read(path, reader)?))
         }
@@ -107,6 +130,18 @@ fn foreign(path: &Path, reader: impl BufRead) -> Option<FormatError> {
             Some(FormatError::Unknown { path, found })
         }
     }
+}
+
+/// Keys of a Flight Recorder dump.
+const DUMP_KEYS: [&str; 2] = ["\"collective_seq_id\"", "\"pg_config\""];
+/// Keys of what `py-spy dump --json` prints.
+const STACK_KEYS: [&str; 2] = ["\"os_thread_id\"", "\"frames\""];
+
+/// Whether one of the keys stands at the beginning, where a document shows what it is.
+fn begins_with(reader: &mut impl BufRead, keys: [&str; 2]) -> bool {
+    let start = reader.fill_buf().unwrap_or_default();
+    let start = String::from_utf8_lossy(&start[..start.len().min(1 << 16)]);
+    keys.iter().any(|key| start.contains(key))
 }
 
 /// The first byte that is not white space, left in the reader.
@@ -174,6 +209,7 @@ impl Recording {
             Self::Matrix(matrix) => matrix.replay(id, settings),
             Self::Events(events) => events.replay(id, settings),
             Self::Journal(journal) => journal.replay(id, settings),
+            Self::Part(part) => Snapshot::new(vec![part.clone()]).replay(id, settings),
         }
     }
 }

@@ -1,0 +1,217 @@
+//! What other tools say of one moment of a job: Flight Recorder dumps and stacks, a file a
+//! rank.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use model::{Frame, Input, ProcessState, Stack};
+use serde::Deserialize;
+use serde_json::Value;
+use verdict::{Job, SNAPSHOT, Settings};
+
+use crate::FormatError;
+use crate::flight_recorder::op_of;
+
+/// What one file says of one rank.
+#[derive(Clone, Debug)]
+pub struct RankPart {
+    rank: u32,
+    what: What,
+}
+
+#[derive(Clone, Debug)]
+enum What {
+    Dump(Dump),
+    Stack(Stack),
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Dump {
+    entries: Vec<Entry>,
+    #[serde(default)]
+    pg_config: BTreeMap<String, GroupConfig>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Entry {
+    /// Name and description.
+    process_group: Vec<String>,
+    collective_seq_id: u64,
+    profiling_name: String,
+    #[serde(default)]
+    is_p2p: bool,
+    #[serde(default)]
+    state: String,
+    #[serde(default)]
+    input_sizes: Value,
+    #[serde(default)]
+    input_dtypes: Value,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct GroupConfig {
+    /// `[0, 1]`, in a string.
+    #[serde(default)]
+    ranks: String,
+}
+
+#[derive(Deserialize)]
+struct Thread {
+    #[serde(default, rename = "thread_name")]
+    name: Option<String>,
+    #[serde(default)]
+    pid: u64,
+    #[serde(default)]
+    os_thread_id: Option<u64>,
+    #[serde(default)]
+    active: bool,
+    frames: Vec<SpyFrame>,
+}
+
+#[derive(Deserialize)]
+struct SpyFrame {
+    name: String,
+    filename: String,
+    line: i32,
+}
+
+impl RankPart {
+    /// Reads a Flight Recorder dump.
+    pub(crate) fn dump(path: &Path, document: Value) -> Result<Self, FormatError> {
+        Ok(Self { rank: rank_of(path)?, what: What::Dump(content(path, document)?) })
+    }
+
+    /// Reads what `py-spy dump --json` prints.
+    pub(crate) fn stacks(path: &Path, document: Value) -> Result<Self, FormatError> {
+        let threads: Vec<Thread> = content(path, document)?;
+        let is_main = |thread: &&Thread| {
+            thread.os_thread_id == Some(thread.pid)
+                || thread.name.as_deref() == Some("MainThread")
+        };
+        let main = threads.iter().find(is_main).or(threads.first());
+        let frames =
+            main.into_iter().flat_map(|thread| &thread.frames).map(|frame| Frame {
+                function: frame.name.clone(),
+                file: frame.filename.clone(),
+                line: frame.line,
+            });
+        let active = main.is_some_and(|thread| thread.active);
+        let state = if active { ProcessState::Running } else { ProcessState::Sleeping };
+        let stack = Stack { state, frames: frames.collect() };
+        Ok(Self { rank: rank_of(path)?, what: What::Stack(stack) })
+    }
+}
+
+fn content<T: for<'de> Deserialize<'de>>(
+    path: &Path,
+    document: Value,
+) -> Result<T, FormatError> {
+    serde_path_to_error::deserialize(document).map_err(|error| FormatError::Content {
+        path: path.to_owned(),
+        place: error.path().to_string(),
+        reason: error.into_inner().to_string(),
+    })
+}
+
+/// The rank a file is about: the number its name ends with, extensions left out.
+fn rank_of(path: &Path) -> Result<u32, FormatError> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let stem = name.split('.').next().unwrap_or_default();
+    let digits = stem.len() - stem.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+    stem[stem.len() - digits..].parse().ok().ok_or_else(|| FormatError::Content {
+        path: path.to_owned(),
+        place: "its name".to_owned(),
+        reason: "it does not end with the number of a rank, as in dump_rank_3.json"
+            .to_owned(),
+    })
+}
+
+/// One moment of a job, from the files of its ranks.
+#[derive(Clone, Debug)]
+pub struct Snapshot(Vec<RankPart>);
+
+impl Snapshot {
+    /// Puts the files of one job together.
+    pub fn new(parts: Vec<RankPart>) -> Self {
+        Self(parts)
+    }
+
+    /// Runs the snapshot through the analysis and returns the finished job.
+    pub fn replay(&self, id: &str, settings: Settings) -> Job {
+        let mut job = Job::new(id, SNAPSHOT, settings);
+        let ranks: BTreeSet<u32> = self.0.iter().map(|part| part.rank).collect();
+        let mut groups: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
+        let mut names: BTreeMap<&str, &str> = BTreeMap::new();
+        for (rank, dump) in self.dumps() {
+            for (group, name) in dump.entries.iter().filter_map(Entry::group) {
+                groups.entry(group).or_default().insert(rank);
+                names.insert(group, name);
+                if name == "default_pg" {
+                    groups.entry(group).or_default().extend(&ranks);
+                }
+            }
+        }
+        for (_, dump) in self.dumps() {
+            for (group, config) in &dump.pg_config {
+                let members = config.ranks.trim_matches(['[', ']']).split(',');
+                let members = members.filter_map(|rank| rank.trim().parse::<u32>().ok());
+                if let Some(known) = groups.get_mut(group.as_str()) {
+                    known.extend(members.filter(|rank| ranks.contains(rank)));
+                }
+            }
+        }
+        let number = |group: &str| groups.keys().position(|known| *known == group);
+        for (group, members) in &groups {
+            let name = match names.get(group) {
+                Some(name) if *name != "undefined" => {
+                    name.trim_end_matches("_pg").to_owned()
+                }
+                _ => format!("group_{group}"),
+            };
+            let members = members.iter().copied().collect();
+            let group = number(group).unwrap_or_default() as u32;
+            job.take(Input::Group { group, name, members });
+        }
+        for (rank, dump) in self.dumps() {
+            for entry in dump.entries.iter().filter(|entry| entry.counts()) {
+                let Some((group, _)) = entry.group() else { continue };
+                job.take(Input::Entered {
+                    rank,
+                    group: number(group).unwrap_or_default() as u32,
+                    number: entry.collective_seq_id,
+                    op: op_of(&entry.profiling_name).name().to_owned(),
+                    detail: format!("{} {}", entry.input_sizes, entry.input_dtypes),
+                    completed: entry.state == "completed",
+                });
+            }
+        }
+        job.take(Input::Stuck);
+        for part in &self.0 {
+            if let What::Stack(stack) = &part.what {
+                job.take(Input::Stack { rank: part.rank, stack: stack.clone() });
+            }
+        }
+        job.take(Input::StacksTold);
+        job.finish();
+        job
+    }
+
+    fn dumps(&self) -> impl Iterator<Item = (u32, &Dump)> {
+        self.0.iter().filter_map(|part| match &part.what {
+            What::Dump(dump) => Some((part.rank, dump)),
+            What::Stack(_) => None,
+        })
+    }
+}
+
+impl Entry {
+    fn group(&self) -> Option<(&str, &str)> {
+        let mut parts = self.process_group.iter().map(String::as_str);
+        Some((parts.next()?, parts.next().unwrap_or("undefined")))
+    }
+
+    /// Whether it is a collective of the whole group.
+    fn counts(&self) -> bool {
+        !self.is_p2p && !op_of(&self.profiling_name).is_point_to_point()
+    }
+}
