@@ -36,7 +36,7 @@ fn inputs(bytes: &[u8]) -> Vec<Input> {
         let rank = if rank == 255 { u32::MAX } else { u32::from(rank % 8) };
         let (step, now) = ranks.entry(rank).or_default();
         if what & 7 == 7 {
-            return told(rank, *step, a, [b, c, d]);
+            return told(rank, *step, *now, a, [b, c, d]);
         }
         *step =
             if b == 255 { edge(c) as u32 } else { step.saturating_add(u32::from(b & 3)) };
@@ -47,7 +47,7 @@ fn inputs(bytes: &[u8]) -> Vec<Input> {
             kind: MarkKind::ALL[usize::from(a) % MarkKind::ALL.len()],
             on_loop_thread: what & 8 == 0,
             code: u16::from(what >> 4),
-            args: [edge(d), edge(c), u64::from(b), 0, 0],
+            args: [u64::from(d % 4), edge(c), edge(b), 0, 0],
         };
         Input::Mark { rank, mark }
     };
@@ -55,12 +55,12 @@ fn inputs(bytes: &[u8]) -> Vec<Input> {
 }
 
 /// What is not a mark, as a recording has it.
-fn told(rank: u32, step: u32, what: u8, numbers: [u8; 3]) -> Input {
+fn told(rank: u32, step: u32, now: u64, what: u8, numbers: [u8; 3]) -> Input {
     // Thousands of ranks are possible and slow: one in 256.
     let few = |number: u8| if number == 255 { u32::MAX } else { u32::from(number % 8) };
     let [a, b, c] = numbers.map(few);
     let role: Value = if c & 1 == 0 { Value::Null } else { json!("role") };
-    let told = match what % 8 {
+    let told = match what % 12 {
         0 => json!({
             "is": "rank", "rank": rank, "host": "host", "role": role,
             "first_local": a, "locals": b, "world_size": c,
@@ -72,7 +72,19 @@ fn told(rank: u32, step: u32, what: u8, numbers: [u8; 3]) -> Input {
         3 => json!({ "is": "note", "text": "note\n" }),
         4 => json!({ "is": "lost", "rank": rank, "records": edge(numbers[0]) }),
         5 => json!({ "is": "left", "rank": rank, "step": step }),
-        6 => json!({ "is": "left", "rank": rank, "step": a }),
+        6 => json!({ "is": "left", "rank": rank, "step": a, "orderly": c & 1 == 0 }),
+        7 => {
+            json!({ "is": "group", "group": a, "name": "group", "members": [b, c, rank] })
+        }
+        8 => json!({ "is": "quiet", "at": now.saturating_add(edge(numbers[0]) << 28) }),
+        9 => {
+            let frame =
+                json!({ "function": "step", "file": "/job/train.py", "line": -1 });
+            let frames = vec![frame; usize::from(numbers[0] % 3)];
+            let stack = json!({ "state": "sleeping", "frames": frames });
+            json!({ "is": "stack", "rank": rank, "stack": stack })
+        }
+        10 => json!({ "is": "stacks_told" }),
         _ => json!({ "is": "restart" }),
     };
     serde_json::from_value(told).expect("an input")
