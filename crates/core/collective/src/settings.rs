@@ -1,3 +1,4 @@
+use model::threshold;
 use serde::{Deserialize, Serialize};
 
 /// When a job that does not move is said to hang; the `[hang]` table of the settings file.
@@ -5,10 +6,13 @@ use serde::{Deserialize, Serialize};
 #[serde(default, deny_unknown_fields)]
 pub struct HangSettings {
     /// Seconds without any mark of any rank after which a stuck collective is spoken of.
+    #[serde(deserialize_with = "threshold")]
     pub quiet_min_s: f64,
     /// The same as a multiple of the longest pause the job has shown lately.
+    #[serde(deserialize_with = "threshold")]
     pub quiet_ratio: f64,
     /// Seconds for the first steps, in which jobs compile, allocate and connect.
+    #[serde(deserialize_with = "threshold")]
     pub first_quiet_s: f64,
 }
 

@@ -52,3 +52,26 @@ impl Settings {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_number_of_the_file_may_be_negative() {
+        let defaults = serde_json::to_value(Settings::default()).unwrap();
+        let tables = defaults.as_object().unwrap().iter();
+        let numbers = tables.flat_map(|(table, values)| {
+            let numbers = values.as_object().into_iter().flatten();
+            numbers.filter(|(_, value)| value.is_f64()).map(move |(key, _)| (table, key))
+        });
+        for (table, key) in numbers {
+            let mut settings = defaults.clone();
+            settings[table][key] = (-1.0).into();
+            assert!(
+                serde_json::from_value::<Settings>(settings).is_err(),
+                "{table}.{key}"
+            );
+        }
+    }
+}
