@@ -11,8 +11,8 @@ use crate::{Drained, NameKind, RingDirectory, RingError, RingReader, process_sta
 /// that the others are given up.
 const TURN: usize = 2048;
 
-/// Members a group may have; more is damage.
-const MAX_MEMBERS: usize = 1 << 20;
+/// Members a group may have; no job has more ranks, and a damaged ring may name 128 groups.
+const MAX_MEMBERS: usize = 1 << 17;
 
 /// Ranks one host may have; more is a mistake in somebody's environment.
 const MAX_LOCALS: u32 = 4096;

@@ -79,8 +79,8 @@ pub(crate) fn stuck(job: &Collectives, step: u64, since: RankNs) -> Option<Stall
         waits.iter().filter(|wait| !wait.missing.is_empty()).collect();
     let entered: BTreeSet<u32> = lacking.iter().flat_map(|w| w.entered.clone()).collect();
     let missing: BTreeSet<u32> = lacking.iter().flat_map(|w| w.missing.clone()).collect();
-    let roots: Vec<u32> = missing.difference(&entered).copied().collect();
-    let odd: Vec<u32> =
+    let roots: BTreeSet<u32> = missing.difference(&entered).copied().collect();
+    let odd: BTreeSet<u32> =
         waits.iter().flat_map(|w| w.odd.iter().map(|odd| odd.rank)).collect();
     let (kind, culprits) = if !roots.is_empty() {
         (StallKind::Missing, roots)
@@ -111,7 +111,7 @@ pub(crate) fn stuck(job: &Collectives, step: u64, since: RankNs) -> Option<Stall
         kind,
         gone: gone.copied().collect(),
         last_kinds: last_kinds.collect(),
-        culprits,
+        culprits: culprits.into_iter().collect(),
         waits: concerned,
         waiting: waiting.into_iter().collect(),
         step,
@@ -164,24 +164,50 @@ fn wait_in(group: &Group) -> Option<Wait> {
 }
 
 /// Ranks that wait for a rank that, in the end, waits for them.
-fn circle(waits: &[&Wait]) -> Vec<u32> {
+///
+/// # Complexity
+/// Each wait is looked at once for every rank in it and every rank it lacks.
+fn circle(waits: &[&Wait]) -> BTreeSet<u32> {
     let mut left: BTreeSet<u32> = waits.iter().flat_map(|w| w.entered.clone()).collect();
-    loop {
-        let stays = |rank: &u32| {
-            let inside = |ranks: &[u32]| ranks.iter().any(|other| left.contains(other));
-            let waits_inside =
-                waits.iter().any(|w| w.entered.contains(rank) && inside(&w.missing));
-            let awaited_inside =
-                waits.iter().any(|w| w.missing.contains(rank) && inside(&w.entered));
-            waits_inside && awaited_inside
-        };
-        let next: BTreeSet<u32> =
-            left.iter().filter(|rank| stays(rank)).copied().collect();
-        if next.len() == left.len() {
-            return next.into_iter().collect();
+    let mut entered: Vec<usize> = waits.iter().map(|wait| wait.entered.len()).collect();
+    let in_left = |wait: &&Wait| wait.missing.iter().filter(|r| left.contains(r)).count();
+    let mut missing: Vec<usize> = waits.iter().map(in_left).collect();
+    // For each rank the waits it is in, and those that wait for it.
+    let mut is_in: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+    let mut awaited: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+    for (at, wait) in waits.iter().enumerate() {
+        for rank in &wait.entered {
+            is_in.entry(*rank).or_default().push(at);
         }
-        left = next;
+        for rank in &wait.missing {
+            awaited.entry(*rank).or_default().push(at);
+        }
     }
+    let none = Vec::new();
+    let mut to_look_at: Vec<u32> = left.iter().copied().collect();
+    while let Some(rank) = to_look_at.pop() {
+        let inside = is_in.get(&rank).unwrap_or(&none);
+        let awaiting = awaited.get(&rank).unwrap_or(&none);
+        let stays = inside.iter().any(|at| missing[*at] > 0)
+            && awaiting.iter().any(|at| entered[*at] > 0);
+        if stays || !left.remove(&rank) {
+            continue;
+        }
+        // Where it was the last one, the others of the wait are looked at again.
+        for at in inside {
+            entered[*at] -= 1;
+            if entered[*at] == 0 {
+                to_look_at.extend(&waits[*at].missing);
+            }
+        }
+        for at in awaiting {
+            missing[*at] -= 1;
+            if missing[*at] == 0 {
+                to_look_at.extend(&waits[*at].entered);
+            }
+        }
+    }
+    left
 }
 
 #[cfg(test)]
@@ -328,7 +354,61 @@ mod tests {
         assert!(job.stall(RankNs(42_000_000_000)).is_some());
     }
 
+    /// A chain of pairs, each waiting for the next, that ends in a circle of two.
+    #[test]
+    fn a_long_way_to_the_circle_is_walked_once() {
+        let mut job = Collectives::new(HangSettings::default());
+        let ranks = 20_000;
+        for rank in 0..ranks {
+            let next = if rank + 1 == ranks { rank - 1 } else { rank + 1 };
+            job.join(rank, "pair", &[rank, next]);
+            issue(&mut job, rank, rank, 1, REDUCE);
+        }
+        let stall = stall_after(&job, 9).unwrap();
+        assert_eq!(stall.kind, StallKind::Deadlock);
+        assert_eq!(stall.culprits, [ranks - 2, ranks - 1]);
+    }
+
+    /// The circle by its definition: ranks that wait inside and are awaited inside.
+    fn circle_by_definition(waits: &[&Wait]) -> BTreeSet<u32> {
+        let mut left: BTreeSet<u32> =
+            waits.iter().flat_map(|wait| wait.entered.clone()).collect();
+        loop {
+            let inside = |ranks: &[u32]| ranks.iter().any(|rank| left.contains(rank));
+            let stays = |rank: &u32| {
+                let mut waits_for = waits.iter().filter(|w| w.entered.contains(rank));
+                let mut awaited = waits.iter().filter(|w| w.missing.contains(rank));
+                waits_for.any(|w| inside(&w.missing))
+                    && awaited.any(|w| inside(&w.entered))
+            };
+            let next: BTreeSet<u32> = left.iter().filter(|r| stays(r)).copied().collect();
+            if next.len() == left.len() {
+                return next;
+            }
+            left = next;
+        }
+    }
+
     proptest! {
+        #[test]
+        fn a_circle_is_what_its_definition_says(
+            waits in prop::collection::vec((0u32..256, 0u32..256), 1..12),
+        ) {
+            // Eight ranks, a bit each: those that entered, and of the others those missing.
+            let ranks = |bits: u32| (0..8).filter(|rank| bits >> rank & 1 == 1).collect();
+            let waits: Vec<Wait> = waits.into_iter().map(|(entered, members)| Wait {
+                group: String::new(),
+                number: 1,
+                op: REDUCE,
+                entered: ranks(entered),
+                missing: ranks(members & !entered),
+                detail: String::new(),
+                odd: Vec::new(),
+            }).collect();
+            let waits: Vec<&Wait> = waits.iter().collect();
+            prop_assert_eq!(circle(&waits), circle_by_definition(&waits));
+        }
+
         /// MY-P2.
         #[test]
         fn a_stuck_collective_always_has_a_culprit(

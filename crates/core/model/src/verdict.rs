@@ -336,7 +336,7 @@ pub fn fold_ranks(ranks: &[u32]) -> String {
     let mut parts: Vec<(u32, u32)> = Vec::new();
     for rank in ranks {
         match parts.last_mut() {
-            Some((_, last)) if *last + 1 == *rank => *last = *rank,
+            Some((_, last)) if last.checked_add(1) == Some(*rank) => *last = *rank,
             _ => parts.push((*rank, *rank)),
         }
     }
@@ -355,6 +355,7 @@ mod tests {
         assert_eq!(fold_ranks(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
         assert_eq!(fold_ranks(&[3]), "3");
         assert_eq!(fold_ranks(&[]), "");
+        assert_eq!(fold_ranks(&[u32::MAX - 1, u32::MAX, 0]), "4294967294-4294967295,0");
     }
 
     #[test]
