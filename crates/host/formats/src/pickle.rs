@@ -6,6 +6,8 @@ use serde_json::{Map, Value};
 
 /// Values a dump may have; a hostile one would have more.
 const MAX_VALUES: usize = 4_000_000;
+/// Bytes of text that count as one more value: about what a value takes.
+const VALUE_BYTES: usize = 32;
 /// How deep lists and dictionaries may be nested.
 const MAX_DEPTH: usize = 32;
 
@@ -222,7 +224,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// The value as JSON. Lists that are shared are copied, so the copies are counted.
+    /// The value as JSON. What is shared is copied, so the copies are counted.
     fn json(
         &self,
         node: usize,
@@ -235,7 +237,11 @@ impl Machine<'_> {
         };
         *left -= 1;
         match node {
-            Node::Leaf(value) => Ok(value.clone()),
+            Node::Leaf(value) => {
+                let bytes = value.as_str().map_or(0, str::len);
+                *left = left.saturating_sub(bytes / VALUE_BYTES);
+                Ok(value.clone())
+            }
             Node::List(items) => {
                 let items = items.iter().map(|item| self.json(*item, depth - 1, left));
                 Ok(Value::Array(items.collect::<Result<_, _>>()?))
@@ -304,6 +310,16 @@ mod tests {
             ]);
         }
         bomb.push(b'.');
+        assert!(read(&bomb).unwrap_err().reason.contains("too large"));
+    }
+
+    #[test]
+    fn a_long_text_that_is_shared_often_is_refused() {
+        let mut bomb = b"(X\x40\x42\x0f\0".to_vec();
+        bomb.extend(b"x".repeat(1_000_000));
+        bomb.extend(b"q\x00");
+        bomb.extend(b"h\x00".repeat(100_000));
+        bomb.extend(b"t.");
         assert!(read(&bomb).unwrap_err().reason.contains("too large"));
     }
 

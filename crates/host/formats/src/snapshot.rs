@@ -160,7 +160,7 @@ impl Snapshot {
                 }
             }
         }
-        let number = |group: &str| groups.keys().position(|known| *known == group);
+        let numbers: BTreeMap<&str, u32> = groups.keys().copied().zip(0..).collect();
         for (group, members) in &groups {
             let name = match names.get(group) {
                 Some(name) if *name != "undefined" => {
@@ -169,7 +169,7 @@ impl Snapshot {
                 _ => format!("group_{group}"),
             };
             let members = members.iter().copied().collect();
-            let group = number(group).unwrap_or_default() as u32;
+            let group = numbers[group];
             job.take(Input::Group { group, name, members });
         }
         for (rank, dump) in self.dumps() {
@@ -177,7 +177,7 @@ impl Snapshot {
                 let Some((group, _)) = entry.group() else { continue };
                 job.take(Input::Entered {
                     rank,
-                    group: number(group).unwrap_or_default() as u32,
+                    group: numbers[group],
                     number: entry.collective_seq_id,
                     op: op_of(&entry.profiling_name).name().to_owned(),
                     detail: format!("{} {}", entry.input_sizes, entry.input_dtypes),
