@@ -56,14 +56,13 @@ fn inputs(bytes: &[u8]) -> Vec<Input> {
 
 /// What is not a mark, as a recording has it.
 fn told(rank: u32, step: u32, now: u64, what: u8, numbers: [u8; 3]) -> Input {
-    // Thousands of ranks are possible and slow: one in 256.
     let few = |number: u8| if number == 255 { u32::MAX } else { u32::from(number % 8) };
     let [a, b, c] = numbers.map(few);
     let role: Value = if c & 1 == 0 { Value::Null } else { json!("role") };
     let told = match what % 12 {
         0 => json!({
             "is": "rank", "rank": rank, "host": "host", "role": role,
-            "first_local": a, "locals": b, "world_size": c,
+            "first_local": a, "locals": b.min(64), "world_size": c,
         }),
         1 => json!({ "is": "name", "rank": rank, "name": format!("stage {a}") }),
         2 => {
