@@ -93,7 +93,6 @@ pub fn process_started(pid: u32) -> Option<u64> {
 ///
 /// # Errors
 /// What the operating system says of `root`; single directories that resist are skipped.
-#[cfg(not(loom))]
 pub fn clean_stale(root: &Path, age: Duration) -> io::Result<usize> {
     let mut removed = 0;
     for entry in fs::read_dir(root)? {
@@ -106,7 +105,6 @@ pub fn clean_stale(root: &Path, age: Duration) -> io::Result<usize> {
     Ok(removed)
 }
 
-#[cfg(not(loom))]
 fn is_stale(directory: &RingDirectory, age: Duration) -> bool {
     let old = |metadata: &Metadata| {
         let modified = metadata.modified().ok();

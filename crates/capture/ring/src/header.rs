@@ -1,23 +1,16 @@
 //! The first pages of a ring file: who writes it, and the names its records refer to.
 
-#[cfg(not(loom))]
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-#[cfg(not(loom))]
 use crate::slots::Counters;
 
-#[cfg(not(loom))]
 pub(crate) const MAGIC: [u8; 8] = *b"LAGGARD\0";
 /// Layout of header, names and slots. Bump it with any change of them or of
 /// [`model::Mark`]'s words.
-#[cfg(not(loom))]
 pub(crate) const LAYOUT: u32 = 1;
-#[cfg(not(loom))]
 pub(crate) const NAME_BYTES: usize = 248;
-#[cfg(not(loom))]
 pub(crate) const MAX_NAMES: usize = 128;
 /// Where the slots begin: header and names fit before it.
-#[cfg(not(loom))]
 pub(crate) const SLOTS_AT: usize = 36_864;
 
 /// Who writes a ring.
@@ -57,7 +50,6 @@ pub enum NameKind {
     Group = 4,
 }
 
-#[cfg(not(loom))]
 #[repr(C)]
 pub(crate) struct Header {
     pub(crate) magic: [u8; 8],
@@ -85,7 +77,6 @@ pub(crate) struct Header {
 }
 
 /// One entry of the name table, written once, before `Header::names` counts it.
-#[cfg(not(loom))]
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Name {
@@ -94,5 +85,4 @@ pub(crate) struct Name {
     pub(crate) text: [u8; NAME_BYTES],
 }
 
-#[cfg(not(loom))]
 const _: () = assert!(size_of::<Header>() <= SLOTS_AT, "names reach into the slots");

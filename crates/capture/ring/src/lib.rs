@@ -7,11 +7,18 @@
 //!
 //! [`RingWriter`] is for the process, [`RingReader`] for everyone else, [`JobReader`] reads
 //! all rings of a job as one stream of [`model::Input`]s. docs/formats.md has the layout.
-#![expect(unsafe_code, reason = "shared memory is mapped and read through atomics")]
+#![cfg_attr(
+    not(loom),
+    expect(unsafe_code, reason = "shared memory is mapped and read through atomics")
+)]
 #![deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
+// Everything around the slots is files and mappings, which loom does not model.
+#[cfg(not(loom))]
 mod directory;
+#[cfg(not(loom))]
 mod error;
+#[cfg(not(loom))]
 mod header;
 #[cfg(not(loom))]
 mod job;
@@ -20,11 +27,10 @@ mod map;
 mod slots;
 
 #[cfg(not(loom))]
-pub use directory::clean_stale;
-pub use directory::{RingDirectory, process_started};
-pub use error::RingError;
-pub use header::{Identity, NameKind};
-#[cfg(not(loom))]
-pub use job::{JobReader, RankState};
-#[cfg(not(loom))]
-pub use map::{Drained, RingReader, RingWriter, default_slots};
+pub use {
+    directory::{RingDirectory, clean_stale, process_started},
+    error::RingError,
+    header::{Identity, NameKind},
+    job::{JobReader, RankState},
+    map::{Drained, RingReader, RingWriter, default_slots},
+};
