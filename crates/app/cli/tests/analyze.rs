@@ -134,9 +134,9 @@ fn a_slow_backward_under_fsdp2() {
     assert_snapshot!(verdict("backward_fsdp2"), @"
     laggard testdata/jobs/backward_fsdp2.jsonl.zst: 4 ranks, 70 steps, 7.88 s of exposed step time in 65 analysed steps
 
-    CRITICAL  rank 2 is late in model.backward_cpu_wall, before it issues REDUCE_SCATTER_BASE: 49.9 ms a step, 41 % of exposed step time since step 5
+    CRITICAL  rank 2 is late in model.backward_cpu_wall, before it issues REDUCE_SCATTER_BASE: 49.7 ms a step, 41 % of exposed step time since step 5
       host  vm
-      why   own work in model.backward_cpu_wall exceeded the other ranks' by 49.9 ms in 64 steps; with it at their level the job would have been 3.22 s faster
+      why   own work in model.backward_cpu_wall exceeded the other ranks' by 49.7 ms in 65 steps; with it at their level the job would have been 3.26 s faster
       next  compare rank 2's device clocks and CPU cores with its peers' and look for gradient hooks only it runs
 
     stage                      exposed  share   gain  last to arrive

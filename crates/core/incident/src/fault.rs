@@ -542,15 +542,18 @@ mod tests {
 
     use super::*;
 
-    /// A window of one stage in which every other rank takes twice as long.
-    fn every_other_rank_late(ranks: u32, steps: u64) -> Window {
+    /// A window of one stage, durations in seconds by step and rank.
+    fn window(ranks: u32, steps: u64, duration_s: impl Fn(u64, u64) -> f64) -> Window {
         let boundary = Boundary {
             stage: StageId::BACKWARD,
             after: MarkKind::BackwardBegin,
             ending: Ending::Mark(MarkKind::BackwardEnd),
             sync: Sync::None,
         };
-        let durations_s = (0..u64::from(ranks) * steps).map(|at| 1.0 + (at % 2) as f64);
+        let all_ranks = 0..u64::from(ranks);
+        let durations_s = (0..steps)
+            .flat_map(|step| all_ranks.clone().map(move |rank| (step, rank)))
+            .map(|(step, rank)| duration_s(step, rank));
         let block = Block {
             boundaries: [boundary].into(),
             groups: None,
@@ -579,13 +582,37 @@ mod tests {
         }
     }
 
+    fn faults_of(window: &Window) -> Vec<Fault> {
+        let (gates, settings) = (Gates::default(), IncidentSettings::default());
+        let found = analyse(window, &gates, &Baseline::CohortMedian);
+        find_faults(window, &found, &gates, &settings)
+    }
+
+    /// More ranks than cores: every step of every rank is off by up to 30 ms.
+    fn noise_s(step: u64, rank: u64) -> f64 {
+        ((step * 8 + rank) * 7919 % 61) as f64 * 1e-3
+    }
+
+    #[test]
+    fn who_is_late_in_every_step_is_found_below_the_noise_of_a_step() {
+        let late = |rank| if rank == 1 { 0.070 } else { 0.0 };
+        let noisy = window(8, 50, |step, rank| 0.1 + noise_s(step, rank) + late(rank));
+        let faults = faults_of(&noisy);
+        assert_eq!(faults.len(), 1);
+        assert_eq!(faults[0].ranks, [1]);
+        assert!(faults[0].notable);
+    }
+
+    #[test]
+    fn noise_alone_is_no_fault() {
+        assert_eq!(faults_of(&window(8, 50, |step, rank| 0.1 + noise_s(step, rank))), []);
+    }
+
     /// Each comparison of all ranks with all ranks shows here as minutes.
     #[test]
     fn ten_thousand_late_ranks_are_weighed_in_passing() {
-        let window = every_other_rank_late(20_001, 6);
-        let (gates, settings) = (Gates::default(), IncidentSettings::default());
-        let found = analyse(&window, &gates, &Baseline::CohortMedian);
-        let faults = find_faults(&window, &found, &gates, &settings);
-        assert_eq!(faults[0].lateness_s, 1.0);
+        let every_other =
+            window(20_001, 6, |step, rank| 1.0 + ((step * 20_001 + rank) % 2) as f64);
+        assert_eq!(faults_of(&every_other)[0].lateness_s, 1.0);
     }
 }

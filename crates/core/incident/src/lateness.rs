@@ -10,12 +10,18 @@ use crate::IncidentSettings;
 /// clean, and a few short steps, as at the end of an epoch, leave the upper one clean.
 const SPREAD_QUANTILES: [f64; 3] = [0.05, 0.25, 0.5];
 
+/// Share of a window's steps in which a rank must be late for single steps not to matter.
+const EVERY_STEP_SHARE: f64 = 0.9;
+/// Steps it takes to tell "in every step" from chance.
+const EVERY_STEP_ROWS: usize = 20;
+
 /// Own work and lateness of every rank in every step of a window.
 pub(crate) struct Lateness<'window> {
     /// One per row, in step order.
     pub(crate) replays: Vec<Replay<'window>>,
     /// `[row][stage][rank]`: seconds beyond the median of the other ranks where that is
-    /// more than noise, else zero.
+    /// worth a word and more than noise, else zero. A rank that is late in every step is
+    /// late beyond noise, however far single steps scatter.
     late_s: Vec<f64>,
     stages: usize,
     ranks: usize,
@@ -48,15 +54,28 @@ impl<'window> Lateness<'window> {
             Self { replays, late_s: vec![0.0; own_s.len()], stages, ranks };
         for slot in 0..stages {
             let noise_s = lateness.spread_s(&own_s, slot) * settings.noise_factor;
+            let mut steps_late = vec![0; ranks];
             for (row, account) in found.steps.iter().enumerate() {
+                let notable_s = notable_s(account.makespan_s);
                 let cells = lateness.cells(row, slot);
-                let threshold_s = notable_s(account.makespan_s).max(noise_s);
                 let own_s = &own_s[cells.clone()];
                 let level_s = medians_of_others(own_s);
                 for (rank, cell) in cells.enumerate() {
                     let late_s = own_s[rank] - level_s[rank];
-                    if ranks > 1 && late_s > threshold_s {
+                    if ranks > 1 && late_s > notable_s {
                         lateness.late_s[cell] = late_s;
+                        steps_late[rank] += 1;
+                    }
+                }
+            }
+            let rows = lateness.rows();
+            for (rank, steps_late) in steps_late.into_iter().enumerate() {
+                let always = rows >= EVERY_STEP_ROWS
+                    && f64::from(steps_late) >= EVERY_STEP_SHARE * rows as f64;
+                for row in (0..rows).filter(|_| !always) {
+                    let cell = lateness.cells(row, slot).start + rank;
+                    if lateness.late_s[cell] <= noise_s {
+                        lateness.late_s[cell] = 0.0;
                     }
                 }
             }
