@@ -6,6 +6,7 @@
 //! crates.
 
 mod clock;
+mod flow;
 mod input;
 mod mark;
 mod stack;
@@ -16,6 +17,7 @@ mod verdict;
 mod window;
 
 pub use clock::RankNs;
+pub use flow::{Communicator, Direction, Flow, Operation};
 pub use input::Input;
 pub use mark::{CollectiveOp, Mark, MarkKind, PAYLOAD_WORDS};
 pub use stack::{Frame, ProcessState, Stack};

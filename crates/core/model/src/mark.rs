@@ -1,3 +1,5 @@
+use serde::{Deserialize, Serialize};
+
 use crate::RankNs;
 
 /// Words of payload one mark occupies on the wire and in the ring.
@@ -87,9 +89,24 @@ impl MarkKind {
     }
 }
 
-/// The kind of a collective, numbered as PyTorch's `HookOpName`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// The kind of a collective, numbered as PyTorch's `HookOpName`, in text by its name.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[serde(into = "String", from = "String")]
 pub struct CollectiveOp(pub u16);
+
+impl From<CollectiveOp> for String {
+    fn from(op: CollectiveOp) -> Self {
+        op.name().to_owned()
+    }
+}
+
+impl From<String> for CollectiveOp {
+    fn from(name: String) -> Self {
+        Self::from_name(&name)
+    }
+}
 
 impl CollectiveOp {
     const NAMES: [&str; 20] = [

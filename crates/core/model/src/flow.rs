@@ -1,0 +1,79 @@
+use serde::{Deserialize, Serialize};
+
+use crate::{CollectiveOp, RankNs};
+
+/// A communicator as one of its ranks knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Communicator {
+    /// What tells it from the others; the same on all its ranks.
+    pub hash: u64,
+    /// Its name, empty if it was given none.
+    pub name: String,
+    /// The rank's number inside it.
+    pub rank: u32,
+    /// How many ranks it has.
+    pub size: u32,
+}
+
+/// Which way a flow's bytes go, seen from the rank that tells of it.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Direction {
+    /// To the peer.
+    Send,
+    /// From the peer.
+    Receive,
+}
+
+/// How far one channel of one operation has come, to or from one peer.
+///
+/// # Units
+/// Counters are transfers: what the network is given at once.
+/// # Invariants
+/// `done <= transmitted <= ready <= total`, and none of them ever shrinks (MY-P1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Flow {
+    /// The channel of the communicator.
+    pub channel: u8,
+    /// Rank of the other end in the communicator.
+    pub peer: u32,
+    /// Which way it goes.
+    pub direction: Direction,
+    /// Transfers it consists of.
+    pub total: u32,
+    /// Sending: transfers the GPU has made ready. Receiving: transfers asked for.
+    pub ready: u32,
+    /// Sending: transfers given to the network. Receiving: transfers that arrived.
+    pub transmitted: u32,
+    /// Sending: transfers the network has acknowledged. Receiving: transfers the GPU took.
+    pub done: u32,
+    /// Bytes transmitted.
+    pub bytes: u64,
+    /// When it began.
+    pub begun_at: RankNs,
+    /// When one of the counters last changed, or it began.
+    pub moved_at: RankNs,
+}
+
+/// One collective, or one send or receive, that a rank is or was in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Operation {
+    /// [`Communicator::hash`].
+    pub communicator: u64,
+    /// What it is.
+    pub op: CollectiveOp,
+    /// Operations of this kind the communicator had before, the same on all its ranks; for
+    /// sends and receives those to or from the peer.
+    pub sequence: u64,
+    /// Bytes of the whole operation on this rank.
+    pub bytes: u64,
+    /// When the rank enqueued it.
+    pub begun_at: RankNs,
+    /// When its last flow was done; `None` while it is in progress.
+    pub ended_at: Option<RankNs>,
+    /// Its flows, ordered by channel, peer and direction. None if it has not got to the
+    /// network, or needs none.
+    pub flows: Vec<Flow>,
+}
