@@ -551,14 +551,14 @@ mod tests {
             sync: Sync::None,
         };
         let all_ranks = 0..u64::from(ranks);
-        let durations_s = (0..steps)
+        let cells_s = (0..steps)
             .flat_map(|step| all_ranks.clone().map(move |rank| (step, rank)))
             .map(|(step, rank)| duration_s(step, rank));
         let block = Block {
             boundaries: [boundary].into(),
             groups: None,
             steps: (0..steps).collect(),
-            durations_s: durations_s.collect(),
+            durations_s: cells_s.collect(),
             ranks: ranks as usize,
             carried: 0,
         };
