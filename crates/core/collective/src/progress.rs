@@ -53,6 +53,10 @@ pub(crate) struct RankProgress {
     pub(crate) gone: bool,
 }
 
+impl RankProgress {
+    const NONE: Self = Self { step: 0, kind: None, gone: false };
+}
+
 impl Collectives {
     /// A job nothing is known of yet.
     pub fn new(settings: HangSettings) -> Self {
@@ -77,11 +81,7 @@ impl Collectives {
             self.step = mark.step;
             self.longest_pause_s *= PAUSE_DECAY;
         }
-        let progress = self.ranks.entry(rank).or_insert(RankProgress {
-            step: 0,
-            kind: None,
-            gone: false,
-        });
+        let progress = self.ranks.entry(rank).or_insert(RankProgress::NONE);
         progress.step = mark.step;
         progress.gone = false;
         if mark.kind != MarkKind::CollectiveIssue {
@@ -125,9 +125,8 @@ impl Collectives {
 
     /// Says that a rank's process has ended.
     pub fn leave(&mut self, rank: u32) {
-        if let Some(progress) = self.ranks.get_mut(&rank) {
-            progress.gone = true;
-        }
+        let progress = self.ranks.entry(rank).or_insert(RankProgress::NONE);
+        progress.gone = true;
     }
 
     /// The last mark of any rank.

@@ -10,7 +10,8 @@ use crate::progress::{Group, Issue};
 pub struct Wait {
     /// Name of the group.
     pub group: String,
-    /// How many collectives were issued in the group, this one included.
+    /// How many collectives were issued in the group, this one included; 0 if it is known who
+    /// is there and not in which collective.
     pub number: u64,
     /// Which collective, as most of those in it say.
     pub op: CollectiveOp,

@@ -9,7 +9,7 @@ use model::{
 };
 
 use crate::Scene;
-use crate::words::{duration, who};
+use crate::words::{are, duration, who};
 
 /// Frames of a stack that are told.
 const TOLD_FRAMES: usize = 4;
@@ -93,12 +93,21 @@ pub fn hang(
 
 fn collective(wait: &Wait) -> String {
     let group = if wait.group.is_empty() { "unknown" } else { &wait.group };
+    if wait.number == 0 {
+        return format!("group {group}");
+    }
     format!("{} #{} of group {group}", wait.op.name(), wait.number)
 }
 
 fn what(stall: &Stall) -> String {
     let Some(wait) = stall.waits.first() else { return String::new() };
     match stall.kind {
+        StallKind::Missing if wait.number == 0 => format!(
+            "{} missing from {} ({} there)",
+            are(&stall.culprits, &who(&stall.culprits)),
+            collective(wait),
+            are(&wait.entered, &who(&wait.entered))
+        ),
         StallKind::Missing => {
             let verb = if wait.entered.len() == 1 { "waits" } else { "wait" };
             format!(
@@ -233,9 +242,15 @@ fn same_op(stall: &Stall) -> bool {
 }
 
 fn of_wait(wait: &Wait) -> Evidence {
-    let mut text = format!("{} entered {}", who(&wait.entered), collective(wait));
+    let (entered, missing) = (who(&wait.entered), who(&wait.missing));
+    let mut text = if wait.number == 0 {
+        format!("{} in {}", are(&wait.entered, &entered), collective(wait))
+    } else {
+        format!("{entered} entered {}", collective(wait))
+    };
     if !wait.missing.is_empty() {
-        text += &format!("; {} did not", who(&wait.missing));
+        let not = if wait.number == 0 { "could not be reached" } else { "did not" };
+        text += &format!("; {missing} {not}");
     }
     let values = [
         ("entered_ranks", wait.entered.len() as f64),

@@ -227,7 +227,7 @@ pub(crate) fn who(ranks: &[u32]) -> String {
     format!("{noun} {}", fold_ranks(ranks))
 }
 
-fn are(ranks: &[u32], who: &str) -> String {
+pub(crate) fn are(ranks: &[u32], who: &str) -> String {
     format!("{who} {}", if ranks.len() == 1 { "is" } else { "are" })
 }
 
@@ -247,6 +247,6 @@ pub(crate) fn duration(seconds: f64) -> String {
     }
 }
 
-fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
