@@ -1,7 +1,7 @@
 //! A verdict as text.
 
 use model::{Severity, Verdict, fold_ranks};
-use verdict::SNAPSHOT;
+use verdict::{SNAPSHOT, TIMED};
 
 /// Whether to use colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +43,8 @@ pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour) -> String {
     let snapshot = job.source == SNAPSHOT;
     let seen = if snapshot {
         "one moment".to_owned()
+    } else if job.source == TIMED {
+        "completed collectives".to_owned()
     } else {
         format!(
             "{} steps, {exposed} of exposed step time in {} analysed steps",
@@ -54,6 +56,8 @@ pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour) -> String {
     if verdict.incidents.is_empty() {
         let said = if snapshot {
             "NOTHING STUCK  all ranks are in the same collectives"
+        } else if job.source == TIMED {
+            "NOTHING FOUND  no rank is constantly late and no communicator became slow"
         } else if job.analysed_steps == 0 {
             "NO VERDICT  too little was seen"
         } else {

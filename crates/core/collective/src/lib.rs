@@ -5,14 +5,21 @@
 //! who is waited for: the ranks at the root of the wait graph, or a cycle. Only counts are
 //! compared, never clocks of different hosts.
 //!
+//! [`Arrivals`] is told how long ranks were in completed collectives, and says who constantly
+//! arrives last and which communicator became slow.
+//!
 //! # Source
 //! Mycroft (2025): wait graph, root group and MinOp; the trigger is ours, on single marks
 //! instead of windows.
 
+mod arrival;
+mod bandwidth;
 mod progress;
 mod settings;
 mod stall;
 
+pub use arrival::{ArrivalSettings, Arrivals, Late, LateIn};
+pub use bandwidth::Slowed;
 pub use progress::Collectives;
 pub use settings::HangSettings;
 pub use stall::{Odd, Stall, StallKind, Wait};

@@ -4,8 +4,11 @@
 //! than their peers, in which stage, in which steps, and what would be gained by mending
 //! it. [`Tracker`] follows the faults from window to window and words the incidents.
 //!
+//! [`hang`], [`late`] and [`slowed`] word what was found in collectives.
+//!
 //! Pure: the same windows give the same incidents, byte for byte.
 
+mod arrival;
 mod cause;
 mod fault;
 mod hang;
@@ -16,6 +19,7 @@ mod tracker;
 mod vouch;
 mod words;
 
+pub use arrival::{late, slowed};
 pub use fault::{Fault, FaultKind, Hidden, find_faults};
 pub use hang::hang;
 pub use pace::pace_of;

@@ -1,4 +1,4 @@
-use model::threshold;
+use model::{Severity, threshold};
 use serde::{Deserialize, Serialize};
 
 /// When a finding becomes an incident; the `[incident]` table of the settings file.
@@ -50,6 +50,19 @@ pub struct IncidentSettings {
     pub critical_share: f64,
     /// Windows without a trace after which an incident is closed.
     pub resolve_windows: u32,
+}
+
+impl IncidentSettings {
+    /// How much an incident matters that costs this share.
+    pub(crate) fn severity(&self, share: f64) -> Severity {
+        if share >= self.critical_share {
+            Severity::Critical
+        } else if share >= self.warning_share {
+            Severity::Warning
+        } else {
+            Severity::Info
+        }
+    }
 }
 
 impl Default for IncidentSettings {

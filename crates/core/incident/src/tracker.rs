@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use frontier::{Gates, WindowFrontier, localise};
 use model::{
-    Evidence, Incident, IncidentKind, Label, Method, NextInLine, Pace, Severity, StageId,
+    Evidence, Incident, IncidentKind, Label, Method, NextInLine, Pace, StageId,
     StageNames, Subject, Window,
 };
 
@@ -275,13 +275,6 @@ impl Tracker {
     fn incident(&self, track: &Track, scene: Scene<'_>) -> Incident {
         let telling = self.telling(track, scene);
         let share = track.cost_share();
-        let severity = if share >= self.settings.critical_share {
-            Severity::Critical
-        } else if share >= self.settings.warning_share {
-            Severity::Warning
-        } else {
-            Severity::Info
-        };
         let hosts: BTreeSet<&String> =
             track.fault.ranks.iter().filter_map(|rank| scene.hosts.get(rank)).collect();
         let next_in_line = track.hides.iter().map(|hidden| NextInLine {
@@ -297,7 +290,7 @@ impl Tracker {
                 FaultKind::Degraded => IncidentKind::Degraded,
                 _ => IncidentKind::Slow,
             },
-            severity,
+            severity: self.settings.severity(share),
             open: telling.open,
             subject: Subject {
                 ranks: track.fault.ranks.clone(),

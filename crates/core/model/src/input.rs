@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use crate::{Mark, RankNs, Stack};
+use crate::{CollectiveOp, Mark, RankNs, Stack};
 
 /// One thing a job's analysis is told. All of them, in order, are the job: the same inputs
 /// give the same verdict, live or from a recording.
@@ -89,7 +89,8 @@ pub enum Input {
         rank: u32,
         /// The group's number.
         group: u32,
-        /// How many collectives were issued in the group, this one included.
+        /// How many collectives were issued in the group, this one included; 0 if that is not
+        /// known.
         number: u64,
         /// Which collective.
         op: String,
@@ -97,6 +98,21 @@ pub enum Input {
         detail: String,
         /// Whether it is known to have ended on this rank.
         completed: bool,
+    },
+    /// A rank was in a collective for so long, and it is complete, as another tool timed it.
+    Timed {
+        /// The rank.
+        rank: u32,
+        /// The group's number.
+        group: u32,
+        /// Which collective.
+        op: CollectiveOp,
+        /// How many collectives of this kind were issued in the group before.
+        number: u64,
+        /// Bytes of the message.
+        bytes: u64,
+        /// Time from the rank's arrival to the end.
+        busy_ns: u64,
     },
     /// What is not complete now has been so for long: what was told is one moment of a job.
     Stuck,

@@ -36,7 +36,8 @@ pub struct JobSummary {
     pub steps: u64,
     /// Steps that were analysed: seen whole on every rank and not warm-up.
     pub analysed_steps: u64,
-    /// Where the records came from: `run`, `summary`, `stage-matrix`, `marks`, `snapshot`.
+    /// Where the records came from: `run`, `summary`, `stage-matrix`, `marks`, `snapshot`,
+    /// `inspector`.
     pub source: String,
     /// Where steps are cut for accounting.
     pub cut: String,

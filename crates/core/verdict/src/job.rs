@@ -1,7 +1,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use collective::Arrivals;
 use frontier::{Baseline, WindowFrontier, analyse, assume_synchronisation};
-use incident::{Scene, Tracker};
+use incident::{Scene, Tracker, late, slowed};
 use model::{
     CollectiveOp, Cut, Incident, Input, JobSummary, Mark, MarkKind, Method, RankNs,
     SCHEMA, SideSummary, StageId, StageNames, StageSummary, Sync, Verdict, Window,
@@ -14,6 +15,10 @@ use crate::{Series, Settings};
 
 /// The source of jobs of which one moment is known, and no steps.
 pub const SNAPSHOT: &str = "snapshot";
+/// The source of jobs of which completed collectives are known, and no steps.
+pub const TIMED: &str = "inspector";
+/// Collectives whose logs end at different places that are told.
+const MAX_ENDS: usize = 8;
 /// Window summaries kept; the oldest make room.
 const MAX_WINDOWS: usize = 4096;
 
@@ -33,6 +38,7 @@ pub struct Job {
     aligner: Aligner,
     tracker: Tracker,
     hangs: Hangs,
+    arrivals: Arrivals,
     totals: BTreeMap<StageId, StageTotal>,
     windows: VecDeque<(WindowSummary, BTreeMap<StageId, f64>)>,
     series: Series,
@@ -100,6 +106,7 @@ impl Job {
             ranks: BTreeMap::new(),
             aligner: Aligner::new(settings.window.clone()),
             hangs: Hangs::new(settings.hang.clone()),
+            arrivals: Arrivals::new(settings.arrival.clone()),
             tracker: Tracker::new(settings.incident.clone(), settings.frontier.clone()),
             totals: BTreeMap::new(),
             windows: VecDeque::new(),
@@ -168,6 +175,7 @@ impl Job {
             }
             Input::Group { group, name, members } => {
                 self.hangs.join(group, &name, &members);
+                self.arrivals.join(group, &name);
             }
             Input::Quiet { at } => self.hangs.quiet(at),
             Input::Stack { rank, stack } => self.hangs.stack(rank, stack),
@@ -176,6 +184,10 @@ impl Job {
                 self.seen_ranks.insert(rank);
                 let op = CollectiveOp::from_name(&op);
                 self.hangs.enter(rank, group, number, op, detail, completed);
+            }
+            Input::Timed { rank, group, op, number, bytes, busy_ns } => {
+                self.seen_ranks.insert(rank);
+                self.arrivals.add(rank, (group, op, number), bytes, busy_ns);
             }
             Input::Stuck => self.hangs.stuck(),
             Input::Left { rank, step, orderly } => {
@@ -450,8 +462,21 @@ impl Job {
                 None => incidents.push(stall),
             }
         }
+        incidents.extend(self.held_up());
         let hang = self.hangs.under_way(self.scene());
         hang.into_iter().chain(incidents).collect()
+    }
+
+    /// What timed collectives show.
+    fn held_up(&self) -> Vec<Incident> {
+        let (scene, settings) = (self.scene(), &self.settings.incident);
+        let ranks = self.arrivals.late().into_iter().zip(1..);
+        let ranks =
+            ranks.map(|(found, at)| late(&found, scene, format!("a{at}"), settings));
+        let slow = self.arrivals.slowed().into_iter().zip(1..);
+        let slow =
+            slow.map(|(found, at)| slowed(&found, scene, format!("b{at}"), settings));
+        ranks.chain(slow).collect()
     }
 
     fn note_texts(&self) -> Vec<String> {
@@ -500,7 +525,9 @@ impl Job {
                  `laggard doctor` tells whether it can be"
                     .to_owned(),
             );
-        } else if self.analysed_steps == 0.0 && self.source != SNAPSHOT {
+        } else if self.analysed_steps == 0.0
+            && ![SNAPSHOT, TIMED].contains(&self.source.as_str())
+        {
             let warmup = self.settings.window.warmup_steps;
             texts.push(format!(
                 "no window was analysed: {} steps of {} ranks seen, of which the first \
@@ -510,6 +537,7 @@ impl Job {
                 self.settings.window.min_steps,
             ));
         }
+        texts.extend(self.timed_texts());
         if !self.lost_records.is_empty() {
             let ranks: Vec<u32> = self.lost_records.keys().copied().collect();
             texts.push(format!(
@@ -518,6 +546,30 @@ impl Job {
                 fold_ranks(&ranks)
             ));
         }
+        texts
+    }
+
+    /// What was compared of timed collectives, and where logs end.
+    fn timed_texts(&self) -> Vec<String> {
+        let compared = self.arrivals.compared();
+        let mut texts = Vec::new();
+        if self.source == TIMED || compared > 0 {
+            texts.push(format!(
+                "{compared} collectives were timed on more than one rank and compared"
+            ));
+        }
+        let ends = self.arrivals.ends().into_iter().take(MAX_ENDS);
+        texts.extend(ends.map(|(group, op, last, ends)| {
+            let ranks: Vec<u32> = ends.keys().copied().collect();
+            let first = ends.values().min().copied().unwrap_or(0);
+            format!(
+                "the last {} of group {group} in a log is #{last}; the logs of rank {} end \
+                 earlier, from #{first} on: they stopped before the others, or were written \
+                 before",
+                op.name(),
+                fold_ranks(&ranks)
+            )
+        }));
         texts
     }
 }

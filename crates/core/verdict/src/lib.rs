@@ -9,6 +9,6 @@ mod job;
 mod series;
 mod settings;
 
-pub use job::{Job, SNAPSHOT};
+pub use job::{Job, SNAPSHOT, TIMED};
 pub use series::{Column, Series};
 pub use settings::{BaselineChoice, Settings};

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use collective::HangSettings;
+use collective::{ArrivalSettings, HangSettings};
 use frontier::{Baseline, Gates};
 use incident::IncidentSettings;
 use model::{StageNames, thresholds};
@@ -17,6 +17,8 @@ pub struct Settings {
     pub frontier: Gates,
     /// When a job that does not move is said to hang.
     pub hang: HangSettings,
+    /// When timed collectives are said to be held up.
+    pub arrival: ArrivalSettings,
     /// When a finding becomes an incident.
     pub incident: IncidentSettings,
     /// What a stage would take without a stall, where no reference says so.

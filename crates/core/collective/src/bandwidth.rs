@@ -1,0 +1,161 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::CollectiveOp;
+
+use crate::Arrivals;
+use crate::arrival::{MAX_FINDINGS, Operation, median};
+
+/// Operations whose median is one bandwidth. Our choice: logs have no times of day to cut
+/// Mycroft's windows of 10 s by.
+const WINDOW_OPS: usize = 10;
+/// Healthy windows the usual bandwidth is the median of, and the fewest.
+///
+/// Our choice. A baseline that each healthy window replaces would never see a slow decay.
+const BASELINE_WINDOWS: usize = 6;
+const MIN_BASELINE_WINDOWS: usize = 3;
+
+/// A communicator that became slow, without anybody being late.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Slowed {
+    /// Name of the communicator.
+    pub group: String,
+    /// Ranks that were timed in it.
+    pub ranks: Vec<u32>,
+    /// The collective.
+    pub op: CollectiveOp,
+    /// Number of the first slow one.
+    pub first: u64,
+    /// Median bytes a second of the slow windows.
+    pub bytes_per_s: f64,
+    /// The same before.
+    pub usual_bytes_per_s: f64,
+    /// Seconds they took longer than at the usual bandwidth.
+    pub cost_s: f64,
+    /// That as a share of the time in these collectives from the first slow one on.
+    pub cost_share: f64,
+    /// Whether it still is slow at the end.
+    pub open: bool,
+}
+
+impl Arrivals {
+    /// Communicators whose bandwidth fell below a part of the usual one, costliest first.
+    ///
+    /// An operation's bandwidth is its bytes over the shortest time of a rank: what the last
+    /// to arrive saw, without its wait for others. Compared by operation and size.
+    ///
+    /// # Source
+    /// Mycroft (2025), throughput drop to below half; that it is compared with the median of the
+    /// last healthy windows, and class by class, is ours. Bus bandwidth is this times a
+    /// constant of the communicator.
+    pub fn slowed(&self) -> Vec<Slowed> {
+        let mut found = Vec::new();
+        for ((group, op), operations) in self.comparable() {
+            let mut classes: BTreeMap<u32, Vec<(u64, &Operation)>> = BTreeMap::new();
+            for (number, operation) in operations {
+                if operation.shortest_s() > 0.0 && operation.bytes > 0 {
+                    classes
+                        .entry(operation.class())
+                        .or_default()
+                        .push((number, operation));
+                }
+            }
+            let slow =
+                |class: &Vec<(u64, &Operation)>| self.slowed_class(group, op, class);
+            found.extend(classes.values().filter_map(slow));
+        }
+        found.sort_by(|a: &Slowed, b| b.cost_s.total_cmp(&a.cost_s));
+        found.truncate(MAX_FINDINGS);
+        found
+    }
+
+    fn slowed_class(
+        &self,
+        group: u32,
+        op: CollectiveOp,
+        class: &[(u64, &Operation)],
+    ) -> Option<Slowed> {
+        let mut healthy: Vec<f64> = Vec::new();
+        let (mut slow, mut usual) = (Vec::new(), Vec::new());
+        let (mut cost_s, mut time_s, mut first, mut open) = (0.0, 0.0, None, false);
+        for window in class.chunks_exact(WINDOW_OPS) {
+            let speeds = window.iter().map(|(_, op)| op.bytes as f64 / op.shortest_s());
+            let now = median(speeds.collect());
+            let from = healthy.len().saturating_sub(BASELINE_WINDOWS);
+            let baseline = median(healthy[from..].to_vec());
+            open = healthy.len() >= MIN_BASELINE_WINDOWS
+                && now < self.settings.bandwidth_ratio * baseline;
+            if open {
+                first = first.or(window.first().map(|(number, _)| *number));
+                let excess = |(_, op): &(u64, &Operation)| {
+                    (op.shortest_s() - op.bytes as f64 / baseline).max(0.0)
+                };
+                cost_s += window.iter().map(excess).sum::<f64>();
+                slow.push(now);
+                usual.push(baseline);
+            } else {
+                healthy.push(now);
+            }
+            if first.is_some() {
+                time_s += window.iter().map(|(_, op)| op.shortest_s()).sum::<f64>();
+            }
+        }
+        let cost_share = if time_s > 0.0 { (cost_s / time_s).min(1.0) } else { 0.0 };
+        let ranks: BTreeSet<u32> =
+            class.iter().flat_map(|(_, op)| op.busy_ns.keys().copied()).collect();
+        let first = first.filter(|_| cost_share >= self.settings.share_min)?;
+        Some(Slowed {
+            group: self.name(group),
+            ranks: ranks.into_iter().collect(),
+            op,
+            first,
+            bytes_per_s: median(slow),
+            usual_bytes_per_s: median(usual),
+            cost_s,
+            cost_share,
+            open,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ArrivalSettings;
+
+    const WORLD: u32 = 1;
+    const REDUCE: CollectiveOp = CollectiveOp(3);
+    const MS: u64 = 1_000_000;
+
+    fn job() -> Arrivals {
+        Arrivals::new(ArrivalSettings::default())
+    }
+
+    #[test]
+    fn a_communicator_at_a_third_of_its_bandwidth_is_slow() {
+        let mut job = job();
+        for number in 0..100 {
+            for rank in 0..4 {
+                let busy_ms = if number < 60 { 2 } else { 6 };
+                job.add(rank, (WORLD, REDUCE, number), 8 << 20, busy_ms * MS);
+            }
+        }
+        let slowed = job.slowed();
+        assert_eq!((slowed.len(), slowed[0].first, slowed[0].open), (1, 60, true));
+        assert!((slowed[0].cost_s - 40.0 * 0.004).abs() < 1e-9);
+        assert!((slowed[0].usual_bytes_per_s / slowed[0].bytes_per_s - 3.0).abs() < 1e-9);
+        assert!(job.late().is_empty());
+    }
+
+    #[test]
+    fn another_mix_of_sizes_is_no_drop() {
+        let mut job = job();
+        for number in 0..200 {
+            let small = number >= 100;
+            let (bytes, busy_ms) = if small { (1 << 16, 1) } else { (1 << 26, 4) };
+            for rank in 0..2 {
+                job.add(rank, (WORLD, REDUCE, number), bytes, busy_ms * MS);
+            }
+        }
+        assert!(job.slowed().is_empty());
+    }
+}
