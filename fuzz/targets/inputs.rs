@@ -59,7 +59,7 @@ fn told(rank: u32, step: u32, now: u64, what: u8, numbers: [u8; 3]) -> Input {
     let few = |number: u8| if number == 255 { u32::MAX } else { u32::from(number % 8) };
     let [a, b, c] = numbers.map(few);
     let role: Value = if c & 1 == 0 { Value::Null } else { json!("role") };
-    let told = match what % 12 {
+    let told = match what % 13 {
         0 => json!({
             "is": "rank", "rank": rank, "host": "host", "role": role,
             "first_local": a, "locals": b.min(64), "world_size": c,
@@ -84,6 +84,10 @@ fn told(rank: u32, step: u32, now: u64, what: u8, numbers: [u8; 3]) -> Input {
             json!({ "is": "stack", "rank": rank, "stack": stack })
         }
         10 => json!({ "is": "stacks_told" }),
+        11 => json!({
+            "is": "timed", "rank": rank, "group": a, "op": "ALLREDUCE",
+            "number": c, "bytes": edge(numbers[1]), "busy_ns": edge(numbers[0]),
+        }),
         _ => json!({ "is": "restart" }),
     };
     serde_json::from_value(told).expect("an input")

@@ -1,4 +1,4 @@
-//! Any bytes are no Flight Recorder dump and no stacks, or give a sound verdict.
+//! Any bytes are nothing that another tool tells of a job, or give a sound verdict.
 #![no_main]
 
 use formats::{Limits, Recording, load_bytes};

@@ -16,7 +16,8 @@ use crate::settings::SettingsArgs;
 /// Analyze recordings
 ///
 /// Reads stage matrices, mark events, what `laggard run --record` wrote, Flight Recorder
-/// dumps and py-spy stacks, plain or compressed, and finds out by itself what a file is. Folders are searched; files in them
+/// dumps, py-spy stacks, replies of NCCL's RAS and logs of NCCL Inspector, plain or
+/// compressed, and finds out by itself what a file is. Folders are searched; files in them
 /// that are no recordings are skipped.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -24,6 +25,7 @@ Examples:
   laggard analyze recording.json.gz
   laggard analyze --json recordings/ | jq '.verdicts[].incidents[0].text'
   laggard analyze --report verdict.html recording.json.gz
+  laggard analyze hang/    (dumps, stacks and a RAS reply of one job)
   laggard analyze --fail-on warning recording.json && echo fine")]
 pub(crate) struct AnalyzeArgs {
     /// Files and folders
@@ -63,7 +65,7 @@ pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {
     let settings = args.settings.load()?;
     let mut verdicts = Vec::new();
     let mut last = None;
-    // Files about one rank each: those of one folder are one job.
+    // Files of other tools about a job: those of one folder are one job.
     let mut snapshots = BTreeMap::new();
     for path in &args.paths {
         let (files, in_folder) = files_at(path)?;

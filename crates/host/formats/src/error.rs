@@ -65,8 +65,8 @@ impl FormatError {
             Self::Unknown { .. } => {
                 "laggard analyze reads stage matrices (JSON with \"schema\": \
                  \"stage-matrix/1\"), mark events (a JSON list of [time_ns, kind] per rank), \
-                 what laggard run --record wrote, Flight Recorder dumps and py-spy stacks, \
-                 plain or as .gz, .xz, .zst; docs/formats.md shows them"
+                 what laggard run --record wrote, Flight Recorder dumps, py-spy stacks, \
+                 replies of NCCL's RAS and logs of NCCL Inspector, plain or as .gz, .xz, .zst; docs/formats.md shows them"
             }
             Self::Json { .. } => {
                 "write the file anew: it is cut off or damaged at that place"

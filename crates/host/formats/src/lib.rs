@@ -6,10 +6,15 @@
 mod error;
 mod events;
 mod flight_recorder;
+mod inspector;
 mod journal;
+mod launched;
 mod matrix;
 mod open;
 mod pickle;
+mod ranks;
+mod ras;
+mod ras_text;
 mod recording;
 mod snapshot;
 
@@ -20,4 +25,4 @@ pub use journal::{Journal, JournalWriter};
 pub use matrix::StageMatrix;
 pub use open::Limits;
 pub use recording::{Recording, load, load_bytes};
-pub use snapshot::{RankPart, Snapshot};
+pub use snapshot::{Part, Snapshot};

@@ -7,7 +7,8 @@ use verdict::{Job, Settings};
 
 use crate::open::{OVER_LIMIT, open, open_bytes};
 use crate::{
-    FormatError, Journal, Limits, MarkEvents, RankPart, Snapshot, StageMatrix, pickle,
+    FormatError, Journal, Limits, MarkEvents, Part, Snapshot, StageMatrix, pickle,
+    ras_text,
 };
 
 /// One job, as recorded in one file.
@@ -19,8 +20,8 @@ pub enum Recording {
     Events(MarkEvents),
     /// Everything a live job's analysis was told.
     Journal(Journal),
-    /// What another tool says of one rank at one moment.
-    Part(RankPart),
+    /// What another tool says of a job, or of one of its ranks.
+    Part(Part),
 }
 
 /// Reads a recording.
@@ -64,7 +65,9 @@ fn load_from(
     mut reader: impl BufRead,
     limits: Limits,
 ) -> Result<Recording, FormatError> {
-    match first_visible(&mut reader).map_err(|source| io_error(path, source, limits))? {
+    let is_damaged = |source| io_error(path, source, limits);
+    skip_replies(&mut reader).map_err(is_damaged)?;
+    match first_visible(&mut reader).map_err(is_damaged)? {
         Some(0x80) => {
             let mut bytes = Vec::new();
             reader
@@ -76,13 +79,26 @@ fn load_from(
                     place: format!("byte {}", refused.at),
                     reason: refused.reason,
                 })?;
-            Ok(Recording::Part(RankPart::dump(path, document)?))
+            Ok(Recording::Part(Part::dump(path, document)?))
+        }
+        Some(b'N') if is_ras_text(&mut reader) => {
+            let mut text = String::new();
+            reader
+                .read_to_string(&mut text)
+                .map_err(|error| io_error(path, error, limits))?;
+            Ok(Recording::Part(Part::ras_text(path, &text)?))
+        }
+        Some(b'{') if begins_with(&mut reader, LOG_KEYS) => {
+            Ok(Recording::Part(Part::inspector(path, reader, limits)?))
+        }
+        Some(b'{') if begins_with(&mut reader, RAS_KEYS) => {
+            Ok(Recording::Part(Part::ras(path, parse(path, reader, limits)?)?))
         }
         Some(b'{') if begins_with(&mut reader, DUMP_KEYS) => {
-            Ok(Recording::Part(RankPart::dump(path, parse(path, reader, limits)?)?))
+            Ok(Recording::Part(Part::dump(path, parse(path, reader, limits)?)?))
         }
         Some(b'[') if begins_with(&mut reader, STACK_KEYS) => {
-            Ok(Recording::Part(RankPart::stacks(path, parse(path, reader, limits)?)?))
+            Ok(Recording::Part(Part::stacks(path, parse(path, reader, limits)?)?))
         }
         Some(b'{') if Journal::begins(reader.fill_buf().unwrap_or_default()) => {
             Ok(Recording::Journal(Journal::read(path, reader)?))
@@ -136,6 +152,28 @@ fn foreign(path: &Path, reader: impl BufRead) -> Option<FormatError> {
 const DUMP_KEYS: [&str; 2] = ["\"collective_seq_id\"", "\"pg_config\""];
 /// Keys of what `py-spy dump --json` prints.
 const STACK_KEYS: [&str; 2] = ["\"os_thread_id\"", "\"frames\""];
+
+/// Keys of a line of NCCL Inspector.
+const LOG_KEYS: [&str; 2] = ["\"inspector_output_format_version\"", "\"coll_perf\""];
+/// Keys of a reply of NCCL's RAS in JSON.
+const RAS_KEYS: [&str; 2] = ["\"communicators_count\"", "\"collective_counts\""];
+
+/// Passes over what RAS answers before its reply: a client may have written that down too.
+fn skip_replies(reader: &mut impl BufRead) -> std::io::Result<()> {
+    loop {
+        let start = reader.fill_buf()?;
+        let line = start.iter().position(|byte| *byte == b'\n').map(|end| &start[..end]);
+        let Some(line) = line.filter(|line| ras_text::is_acknowledgement(line)) else {
+            return Ok(());
+        };
+        let length = line.len() + 1;
+        reader.consume(length);
+    }
+}
+
+fn is_ras_text(reader: &mut impl BufRead) -> bool {
+    reader.fill_buf().is_ok_and(|start| start.starts_with(ras_text::BEGINNING))
+}
 
 /// Whether one of the keys stands at the beginning, where a document shows what it is.
 fn begins_with(reader: &mut impl BufRead, keys: [&str; 2]) -> bool {
@@ -194,7 +232,11 @@ fn json_error(
     }
 }
 
-fn io_error(path: &Path, source: std::io::Error, limits: Limits) -> FormatError {
+pub(crate) fn io_error(
+    path: &Path,
+    source: std::io::Error,
+    limits: Limits,
+) -> FormatError {
     if source.to_string() == OVER_LIMIT {
         let limit_bytes = limits.unpacked_bytes;
         return FormatError::TooLarge { path: path.to_owned(), limit_bytes };

@@ -1,28 +1,31 @@
-//! What other tools say of one moment of a job: Flight Recorder dumps and stacks, a file a
-//! rank.
+//! What other tools say of a job, in several files: Flight Recorder dumps and stacks of each
+//! rank, replies of NCCL's RAS, logs of NCCL Inspector.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::BufRead;
 use std::path::Path;
 
 use model::{Frame, Input, ProcessState, Stack};
 use serde::Deserialize;
 use serde_json::Value;
-use verdict::{Job, SNAPSHOT, Settings};
+use verdict::{Job, SNAPSHOT, Settings, TIMED};
 
-use crate::FormatError;
 use crate::flight_recorder::op_of;
+use crate::inspector::{self, InspectorLog};
+use crate::ras::RasReply;
+use crate::ras_text;
+use crate::{FormatError, Limits, launched};
 
-/// What one file says of one rank.
+/// What one file says of a job.
 #[derive(Clone, Debug)]
-pub struct RankPart {
-    rank: u32,
-    what: What,
-}
+pub struct Part(What);
 
 #[derive(Clone, Debug)]
 enum What {
-    Dump(Dump),
-    Stack(Stack),
+    Dump { rank: u32, dump: Dump },
+    Stack { rank: u32, stack: Stack },
+    Ras(RasReply),
+    Inspector(InspectorLog),
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -75,10 +78,11 @@ struct SpyFrame {
     line: i32,
 }
 
-impl RankPart {
+impl Part {
     /// Reads a Flight Recorder dump.
     pub(crate) fn dump(path: &Path, document: Value) -> Result<Self, FormatError> {
-        Ok(Self { rank: rank_of(path)?, what: What::Dump(content(path, document)?) })
+        let (rank, dump) = (rank_of(path)?, content(path, document)?);
+        Ok(Self(What::Dump { rank, dump }))
     }
 
     /// Reads what `py-spy dump --json` prints.
@@ -98,11 +102,30 @@ impl RankPart {
         let active = main.is_some_and(|thread| thread.active);
         let state = if active { ProcessState::Running } else { ProcessState::Sleeping };
         let stack = Stack { state, frames: frames.collect() };
-        Ok(Self { rank: rank_of(path)?, what: What::Stack(stack) })
+        Ok(Self(What::Stack { rank: rank_of(path)?, stack }))
+    }
+
+    /// Reads what NCCL's RAS answers in JSON.
+    pub(crate) fn ras(path: &Path, document: Value) -> Result<Self, FormatError> {
+        Ok(Self(What::Ras(RasReply::read(path, document)?)))
+    }
+
+    /// Reads what NCCL's RAS answers in words.
+    pub(crate) fn ras_text(path: &Path, text: &str) -> Result<Self, FormatError> {
+        Ok(Self(What::Ras(ras_text::read(path, text)?)))
+    }
+
+    /// Reads a log of NCCL Inspector.
+    pub(crate) fn inspector(
+        path: &Path,
+        reader: impl BufRead,
+        limits: Limits,
+    ) -> Result<Self, FormatError> {
+        Ok(Self(What::Inspector(InspectorLog::read(path, reader, limits)?)))
     }
 }
 
-fn content<T: for<'de> Deserialize<'de>>(
+pub(crate) fn content<T: for<'de> Deserialize<'de>>(
     path: &Path,
     document: Value,
 ) -> Result<T, FormatError> {
@@ -126,20 +149,38 @@ fn rank_of(path: &Path) -> Result<u32, FormatError> {
     })
 }
 
-/// One moment of a job, from the files of its ranks.
+/// One job, from the files of several ranks or tools.
 #[derive(Clone, Debug)]
-pub struct Snapshot(Vec<RankPart>);
+pub struct Snapshot(Vec<Part>);
 
 impl Snapshot {
     /// Puts the files of one job together.
-    pub fn new(parts: Vec<RankPart>) -> Self {
+    pub fn new(parts: Vec<Part>) -> Self {
         Self(parts)
     }
 
     /// Runs the snapshot through the analysis and returns the finished job.
     pub fn replay(&self, id: &str, settings: Settings) -> Job {
-        let mut job = Job::new(id, SNAPSHOT, settings);
-        let ranks: BTreeSet<u32> = self.0.iter().map(|part| part.rank).collect();
+        let logs = self.logs();
+        let source = if logs.len() == self.0.len() { TIMED } else { SNAPSHOT };
+        let mut job = Job::new(id, source, settings);
+        let group = self.tell_dumps(&mut job);
+        let group = launched::tell(&self.replies(), group, &mut |input| job.take(input));
+        job.take(Input::Stuck);
+        for (rank, stack) in self.stacks() {
+            job.take(Input::Stack { rank, stack: stack.clone() });
+        }
+        job.take(Input::StacksTold);
+        inspector::tell(&logs, group, &mut |input| job.take(input));
+        job.finish();
+        job
+    }
+
+    /// Tells the job what Flight Recorders recorded; the number of groups.
+    fn tell_dumps(&self, job: &mut Job) -> u32 {
+        let of_stacks = self.stacks().map(|(rank, _)| rank);
+        let ranks: BTreeSet<u32> =
+            self.dumps().map(|(rank, _)| rank).chain(of_stacks).collect();
         let mut groups: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
         let mut names: BTreeMap<&str, &str> = BTreeMap::new();
         for (rank, dump) in self.dumps() {
@@ -185,22 +226,37 @@ impl Snapshot {
                 });
             }
         }
-        job.take(Input::Stuck);
-        for part in &self.0 {
-            if let What::Stack(stack) = &part.what {
-                job.take(Input::Stack { rank: part.rank, stack: stack.clone() });
-            }
-        }
-        job.take(Input::StacksTold);
-        job.finish();
-        job
+        numbers.len() as u32
     }
 
     fn dumps(&self) -> impl Iterator<Item = (u32, &Dump)> {
-        self.0.iter().filter_map(|part| match &part.what {
-            What::Dump(dump) => Some((part.rank, dump)),
-            What::Stack(_) => None,
+        self.0.iter().filter_map(|Part(what)| match what {
+            What::Dump { rank, dump } => Some((*rank, dump)),
+            _ => None,
         })
+    }
+
+    fn stacks(&self) -> impl Iterator<Item = (u32, &Stack)> {
+        self.0.iter().filter_map(|Part(what)| match what {
+            What::Stack { rank, stack } => Some((*rank, stack)),
+            _ => None,
+        })
+    }
+
+    fn replies(&self) -> Vec<&RasReply> {
+        let replies = self.0.iter().filter_map(|Part(what)| match what {
+            What::Ras(reply) => Some(reply),
+            _ => None,
+        });
+        replies.collect()
+    }
+
+    fn logs(&self) -> Vec<&InspectorLog> {
+        let logs = self.0.iter().filter_map(|Part(what)| match what {
+            What::Inspector(log) => Some(log),
+            _ => None,
+        });
+        logs.collect()
     }
 }
 

@@ -1,0 +1,208 @@
+//! What replies of NCCL's RAS mean for a job: who has launched a collective the others are
+//! in, and who cannot be reached.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::{CollectiveOp, Input, fold_ranks};
+
+use crate::ranks::{Place, job_ranks, tell_hosts};
+use crate::ras::{Communicator, Present, RasReply, Why};
+
+/// Tells a job what the latest of some replies says; groups are numbered from `group` on.
+pub(crate) fn tell(
+    replies: &[&RasReply],
+    mut group: u32,
+    take: &mut dyn FnMut(Input),
+) -> u32 {
+    let mut replies = replies.to_vec();
+    replies.sort_by(|a, b| a.at.cmp(&b.at));
+    let Some((latest, before)) = replies.split_last() else { return group };
+    let members = |communicator: &Communicator| -> Vec<(u32, Place)> {
+        let present = communicator.ranks.iter().map(|(rank, told)| (*rank, &told.place));
+        let missing =
+            communicator.missing.iter().map(|(rank, told)| (*rank, &told.place));
+        present.chain(missing).map(|(rank, place)| (rank, place.clone())).collect()
+    };
+    let places: Vec<Vec<(u32, Place)>> =
+        latest.communicators.iter().map(members).collect();
+    let (ranks, numbering) = job_ranks(&places);
+    tell_hosts(&places, &ranks, take);
+    let mut notes: Vec<String> = latest.notes.clone();
+    notes.extend(numbering.note());
+    let mut absent: BTreeMap<(u32, Why), &Place> = BTreeMap::new();
+    let before_by_name = before.last().into_iter().flat_map(|reply| &reply.communicators);
+    let before_by_name: BTreeMap<&str, &Communicator> =
+        before_by_name.map(|known| (known.name.as_str(), known)).collect();
+    for (communicator, of_job) in latest.communicators.iter().zip(&ranks) {
+        let earlier = before_by_name.get(communicator.name.as_str()).copied();
+        group = communicator.tell(of_job, earlier, group, &mut notes, take);
+        for (rank, missing) in &communicator.missing {
+            if let Some(rank) = of_job.get(rank) {
+                absent.insert((*rank, missing.why), &missing.place);
+            }
+        }
+    }
+    for ((rank, why), (host, pid, _)) in absent {
+        let text = match why {
+            Why::Dead => "is considered dead by NCCL's RAS",
+            Why::Silent => {
+                "does not answer NCCL's RAS: it is stopped, or its host cannot be reached"
+            }
+            Why::Elsewhere => continue,
+        };
+        let process =
+            if *pid < 0 { String::new() } else { format!(" (process {pid} on {host})") };
+        notes.push(format!("rank {rank}{process} {text}"));
+        if why == Why::Dead {
+            take(Input::Left { rank, step: 0, orderly: false });
+        }
+    }
+    if !before.is_empty() {
+        notes.push(format!("of {} RAS replies the latest is read", before.len() + 1));
+    }
+    for text in notes {
+        take(Input::Note { text });
+    }
+    group
+}
+
+impl Communicator {
+    /// Tells a group for each function in which ranks are apart, or one of all ranks.
+    fn tell(
+        &self,
+        of_job: &BTreeMap<u32, u32>,
+        earlier: Option<&Self>,
+        group: u32,
+        notes: &mut Vec<String>,
+        take: &mut dyn FnMut(Input),
+    ) -> u32 {
+        let unreachable = |why: Why| why == Why::Dead || why == Why::Silent;
+        let unreachable: Vec<u32> = self
+            .missing
+            .iter()
+            .filter(|(_, missing)| unreachable(missing.why))
+            .filter_map(|(rank, _)| of_job.get(rank).copied())
+            .collect();
+        let elsewhere =
+            self.missing.iter().filter(|(_, told)| told.why == Why::Elsewhere);
+        let elsewhere: Vec<u32> = elsewhere.map(|(rank, _)| *rank).collect();
+        if !elsewhere.is_empty() {
+            let ranks = fold_ranks(&elsewhere);
+            let name = &self.name;
+            notes.push(format!("{name}: its rank {ranks} answers and is not in it"));
+        }
+        let ahead = self.ahead();
+        let moved = earlier.is_some_and(|earlier| self.moved_since(earlier, &ahead));
+        let apart =
+            unreachable.is_empty() && ahead.values().any(|ahead| !ahead.is_empty());
+        if apart && moved {
+            let name = &self.name;
+            notes.push(format!("{name}: ranks are apart, and moved between the replies"));
+        }
+        let entered = |rank: &u32, group, number, op: &str, completed| {
+            let (rank, op) = (*of_job.get(rank)?, op.to_owned());
+            let detail = String::new();
+            Some(Input::Entered { rank, group, number, op, detail, completed })
+        };
+        if !apart || moved {
+            // How far a rank came that cannot be reached nobody knows.
+            let completed = unreachable.is_empty();
+            let (name, op) = (self.name.clone(), CollectiveOp::UNKNOWN.name());
+            let there = self.ranks.keys().filter_map(|rank| of_job.get(rank).copied());
+            let members = there.chain(unreachable).collect();
+            take(Input::Group { group, name, members });
+            let ranks = self.ranks.keys();
+            ranks
+                .filter_map(|rank| entered(rank, group, 0, op, completed))
+                .for_each(take);
+            return group + 1;
+        }
+        let caveat = "launched collectives were counted at one moment, at which ranks of a \
+                      healthy job may be apart too; a second reply some seconds later tells \
+                      whether they stay so";
+        notes.push(caveat.to_owned());
+        let there = self.ranks.keys().filter_map(|rank| of_job.get(rank).copied());
+        let members: Vec<u32> = there.collect();
+        if let Some((op, number)) = self.crossed(&ahead) {
+            take(Input::Group { group, name: self.name.clone(), members });
+            for (rank, ahead) in &ahead {
+                let own = ahead.keys().next().copied().unwrap_or(op);
+                entered(rank, group, number, own, false).into_iter().for_each(&mut *take);
+            }
+            return group + 1;
+        }
+        let functions: BTreeSet<&str> =
+            ahead.values().flat_map(BTreeMap::keys).copied().collect();
+        let next_group = group + functions.len() as u32;
+        for (group, op) in (group..).zip(functions) {
+            let (name, members) = (self.name.clone(), members.clone());
+            take(Input::Group { group, name, members });
+            // What the one that launched least has not launched, the others may wait in;
+            // that they launched more since then says nothing.
+            let least = self.least(op);
+            for (rank, ahead) in &ahead {
+                let number = least.saturating_add(u64::from(ahead.contains_key(op)));
+                entered(rank, group, number, op, false).into_iter().for_each(&mut *take);
+            }
+        }
+        next_group
+    }
+
+    /// The fewest collectives of a function that a rank has launched.
+    fn least(&self, op: &str) -> u64 {
+        let counts = self.ranks.values().map(|told| told.launched.get(op).copied());
+        counts.map(Option::unwrap_or_default).min().unwrap_or(0)
+    }
+
+    /// What each rank has launched beyond what all have.
+    fn ahead(&self) -> BTreeMap<u32, BTreeMap<&str, u64>> {
+        let functions: BTreeSet<&str> = self
+            .ranks
+            .values()
+            .flat_map(|told| told.launched.keys())
+            .map(String::as_str)
+            .collect();
+        let least: BTreeMap<&str, u64> =
+            functions.into_iter().map(|op| (op, self.least(op))).collect();
+        let of_rank = |(rank, told): (&u32, &Present)| {
+            let beyond = least.iter().filter_map(|(op, least)| {
+                let launched = told.launched.get(*op).copied().unwrap_or(0);
+                (launched > *least).then(|| (*op, launched - least))
+            });
+            (*rank, beyond.collect())
+        };
+        self.ranks.iter().map(of_rank).collect()
+    }
+
+    /// Where every rank went on with one function, and not all with the same: that of most of
+    /// them, and its number.
+    fn crossed<'a>(
+        &self,
+        ahead: &BTreeMap<u32, BTreeMap<&'a str, u64>>,
+    ) -> Option<(&'a str, u64)> {
+        let mut ranks: BTreeMap<&'a str, usize> = BTreeMap::new();
+        for ahead in ahead.values() {
+            let (op, _) = ahead.iter().next().filter(|_| ahead.len() == 1)?;
+            *ranks.entry(op).or_default() += 1;
+        }
+        let (op, _) = ranks.iter().max_by_key(|(_, count)| **count)?;
+        Some((op, self.least(op).saturating_add(1)))
+    }
+
+    /// Whether a rank that is behind has launched something since an earlier reply.
+    fn moved_since(
+        &self,
+        earlier: &Self,
+        ahead: &BTreeMap<u32, BTreeMap<&str, u64>>,
+    ) -> bool {
+        let furthest = ahead.values().map(BTreeMap::len).max().unwrap_or(0);
+        let behind = ahead.iter().filter(|(_, ahead)| ahead.len() < furthest.max(1));
+        let sum = |told: &Present| {
+            told.launched.values().fold(0, |sum: u64, count| sum.saturating_add(*count))
+        };
+        behind.into_iter().any(|(rank, _)| {
+            let now = self.ranks.get(rank).map(sum);
+            earlier.ranks.get(rank).map(sum).is_some_and(|before| Some(before) < now)
+        })
+    }
+}

@@ -1,0 +1,122 @@
+//! Ranks of a job behind ranks of its communicators.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::Input;
+
+/// Where a rank of a communicator runs: host, process, device.
+pub(crate) type Place = (String, i64, i64);
+
+/// Which rank of the job each rank of each communicator is, and whether that is known.
+///
+/// The communicator that has all processes numbers them. Without one they are counted in
+/// order of host, process and device, which is a guess.
+pub(crate) fn job_ranks(
+    communicators: &[Vec<(u32, Place)>],
+) -> (Vec<BTreeMap<u32, u32>>, Numbering) {
+    let mut of_rank: Vec<BTreeMap<u32, (&Place, u32)>> = Vec::new();
+    for members in communicators {
+        let members: BTreeMap<u32, &Place> =
+            members.iter().map(|(rank, place)| (*rank, place)).collect();
+        // A process may have several ranks on one device: they are told apart by their order.
+        let mut times: BTreeMap<&Place, u32> = BTreeMap::new();
+        let named = members.into_iter().map(|(rank, place)| {
+            let nth = times.entry(place).or_default();
+            *nth += 1;
+            (rank, (place, *nth))
+        });
+        of_rank.push(named.collect());
+    }
+    let all: BTreeSet<(&Place, u32)> =
+        of_rank.iter().flat_map(|members| members.values().copied()).collect();
+    if all.is_empty() {
+        return (vec![BTreeMap::new(); of_rank.len()], Numbering::Told);
+    }
+    let world = of_rank.iter().find(|members| members.len() == all.len());
+    let (numbers, numbering): (BTreeMap<_, _>, _) = match world {
+        Some(world) => {
+            (world.iter().map(|(rank, place)| (*place, *rank)).collect(), Numbering::Told)
+        }
+        None => (all.into_iter().zip(0..).collect(), Numbering::Guessed),
+    };
+    let of_job = |members: &BTreeMap<u32, (&Place, u32)>| {
+        let numbers = &numbers;
+        let known =
+            |(rank, place): (&u32, &(&Place, u32))| Some((*rank, *numbers.get(place)?));
+        members.iter().filter_map(known).collect()
+    };
+    (of_rank.iter().map(of_job).collect(), numbering)
+}
+
+/// Whether a communicator says which rank of the job a process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Numbering {
+    Told,
+    Guessed,
+}
+
+impl Numbering {
+    /// What stands beside the verdict.
+    pub(crate) fn note(self) -> Option<String> {
+        let guessed = "no communicator has all processes: ranks are counted here in order of \
+                       host and process";
+        (self == Self::Guessed).then(|| guessed.to_owned())
+    }
+}
+
+/// Tells a job on which hosts its ranks are.
+pub(crate) fn tell_hosts(
+    places: &[Vec<(u32, Place)>],
+    ranks: &[BTreeMap<u32, u32>],
+    take: &mut dyn FnMut(Input),
+) {
+    let mut hosts: BTreeMap<u32, &String> = BTreeMap::new();
+    for (places, of_job) in places.iter().zip(ranks) {
+        let known = places.iter().filter(|(_, (host, ..))| !host.is_empty());
+        hosts.extend(
+            known.filter_map(|(rank, (host, ..))| Some((*of_job.get(rank)?, host))),
+        );
+    }
+    let world_size = hosts.len() as u32;
+    for (rank, host) in hosts {
+        let (host, role) = (host.clone(), None);
+        // Each speaks for itself, so none has neighbours that are to be waited for.
+        let (first_local, locals) = (rank, 1);
+        take(Input::Rank { rank, host, role, first_local, locals, world_size });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(pid: i64) -> Place {
+        ("host".to_owned(), pid, 0)
+    }
+
+    #[test]
+    fn the_communicator_of_all_numbers_the_others() {
+        let world = vec![(0, place(30)), (1, place(20)), (2, place(10))];
+        let pair = vec![(0, place(20)), (1, place(10))];
+        let (ranks, numbering) = job_ranks(&[pair, world]);
+        assert_eq!((&ranks[0], numbering), (&[(0, 1), (1, 2)].into(), Numbering::Told));
+    }
+
+    #[test]
+    fn without_one_processes_are_counted() {
+        let pairs = [vec![(0, place(30)), (1, place(20))], vec![(0, place(10))]];
+        let (ranks, numbering) = job_ranks(&pairs);
+        assert_eq!(
+            (&ranks[0], numbering),
+            (&[(0, 2), (1, 1)].into(), Numbering::Guessed)
+        );
+        assert_eq!(ranks[1], [(0, 0)].into());
+    }
+
+    #[test]
+    fn ranks_of_one_process_and_device_are_told_apart() {
+        let world = vec![(0, place(10)), (1, place(10)), (2, place(20))];
+        let (ranks, _) = job_ranks(&[world, vec![(0, place(10)), (1, place(20))]]);
+        assert_eq!(ranks[1], [(0, 0), (1, 2)].into());
+    }
+}

@@ -1,0 +1,334 @@
+//! The report NCCL's RAS gives in words, the only one before NCCL 2.28.7.
+//!
+//! It lists ranks that are apart from the others and counts the others, so the others are
+//! those that are not listed. Ranks of several communicators cannot be joined: the largest
+//! one that is not as it should be is read, the others are mentioned.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use model::fold_ranks;
+
+use crate::FormatError;
+use crate::ranks::Place;
+use crate::ras::{Communicator, Missing, Present, RasReply, Why, place};
+
+/// How every report begins.
+pub(crate) const BEGINNING: &[u8] = b"NCCL version ";
+/// Ranks of a communicator at most: more than any has, and little enough to be listed.
+const MAX_RANKS: u32 = 1 << 17;
+
+/// Whether a line is an answer to a command before the report.
+pub(crate) fn is_acknowledgement(line: &[u8]) -> bool {
+    let line = line.trim_ascii();
+    line == b"OK" || line.starts_with(b"SERVER PROTOCOL ")
+}
+
+/// What the report says of one communicator.
+#[derive(Default)]
+struct Said {
+    name: String,
+    kind: String,
+    size: u32,
+    /// By function, how many ranks have launched how many.
+    classes: BTreeMap<String, Vec<Class>>,
+    /// Functions and ranks that were listed with a class.
+    listed: BTreeSet<(String, u32)>,
+    missing: BTreeMap<u32, Missing>,
+    troubles: BTreeMap<String, Vec<u32>>,
+}
+
+struct Class {
+    launched: u64,
+    count: u64,
+    /// Those that are listed.
+    ranks: BTreeMap<u32, Place>,
+}
+
+/// What the ranks that are listed next are.
+enum Listing {
+    Nothing,
+    Dead,
+    Missing,
+    Class(String),
+    Trouble(String),
+}
+
+struct Reader<'a> {
+    path: &'a Path,
+    line: usize,
+    sizes: BTreeMap<u32, u32>,
+    dead: BTreeSet<(String, i64)>,
+    said: Vec<Said>,
+    /// Where in it a communicator is told of, by name and size.
+    places: BTreeMap<(String, u32), usize>,
+    /// The one that is told of now.
+    current: usize,
+    listing: Listing,
+}
+
+/// Reads a report.
+pub(crate) fn read(path: &Path, text: &str) -> Result<RasReply, FormatError> {
+    let mut reader = Reader {
+        path,
+        line: 0,
+        sizes: BTreeMap::new(),
+        dead: BTreeSet::new(),
+        said: Vec::new(),
+        places: BTreeMap::new(),
+        current: 0,
+        listing: Listing::Nothing,
+    };
+    for line in text.lines() {
+        reader.line += 1;
+        reader.take(line.trim())?;
+    }
+    if !text.lines().any(|line| line.trim() == "Warnings") {
+        let reason = "the report ends before its warnings: ask for it again".to_owned();
+        return Err(reader.refuse(reason));
+    }
+    Ok(reader.reply())
+}
+
+impl Reader<'_> {
+    fn refuse(&self, reason: String) -> FormatError {
+        let (path, place) = (self.path.to_owned(), format!("line {}", self.line));
+        FormatError::Content { path, place, reason }
+    }
+
+    fn number<T: std::str::FromStr>(&self, text: &str) -> Result<T, FormatError> {
+        text.parse().ok().ok_or_else(|| {
+            self.refuse(format!("{text:?} is no number of the kind expected"))
+        })
+    }
+
+    fn take(&mut self, line: &str) -> Result<(), FormatError> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words.as_slice() {
+            // A row of the table of communicators.
+            [group, _, _, _, size, _, _, _] if is_number(group) && is_number(size) => {
+                let (group, size) = (self.number(group)?, self.number(size)?);
+                if size > MAX_RANKS {
+                    return Err(self.refuse(format!("a communicator of {size} ranks")));
+                }
+                self.sizes.insert(group, size);
+            }
+            ["DEAD"] => self.listing = Listing::Dead,
+            ["Process", pid, "on", "node", node, ..]
+                if matches!(self.listing, Listing::Dead) =>
+            {
+                let pid = self.number(pid)?;
+                self.dead.insert(((*node).to_owned(), pid));
+            }
+            [number, hash, kind] if number.starts_with('#') => {
+                self.begin(number, hash, kind)?;
+            }
+            ["Missing", "communicator", "data", "from", _, "rank" | "ranks"] => {
+                self.listing = Listing::Missing;
+            }
+            // The function is "collective" before NCCL 2.26, which counts all together.
+            [
+                "Communicator",
+                "ranks",
+                "have",
+                "different",
+                function,
+                "operation",
+                "counts",
+            ] => {
+                self.listing = Listing::Class((*function).to_owned());
+            }
+            [count, "ranks", "have", "launched", "up", "to", "operation", launched] => {
+                let (count, launched) = (self.number(count)?, self.number(launched)?);
+                self.class(count, launched);
+            }
+            [count, "ranks", "have", "not", "launched", "any", "operations"] => {
+                let count = self.number(count)?;
+                self.class(count, 0);
+            }
+            ["Rank", rank, "has", "launched", "up", "to", "operation", launched, ..] => {
+                let launched = self.number(launched)?;
+                self.class(1, launched);
+                self.rank(rank, &words)?;
+            }
+            ["Rank", rank, "has", "not", "launched", "any", "operations", ..] => {
+                self.class(1, 0);
+                self.rank(rank, &words)?;
+            }
+            [_, "ranks", "have", "status", status] => {
+                self.listing = Listing::Trouble(format!("has status {status}"));
+            }
+            ["Rank", rank, "has", "status", status, ..] => {
+                self.listing = Listing::Trouble(format!("has status {status}"));
+                self.rank(rank, &words)?;
+            }
+            [_, "ranks", "reported", error @ ..] => {
+                self.listing = Listing::Trouble(format!("reported {}", error.join(" ")));
+            }
+            ["Rank", rank, "reported", rest @ ..] => {
+                let error: Vec<&str> =
+                    rest.iter().take_while(|word| **word != "--").copied().collect();
+                self.listing = Listing::Trouble(format!("reported {}", error.join(" ")));
+                self.rank(rank, &words)?;
+            }
+            ["Rank", rank, "--", ..] => self.rank(rank, &words)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// What follows is about a communicator: `#0-0 (fa93daea854b060b) MISMATCH`.
+    fn begin(&mut self, number: &str, hash: &str, kind: &str) -> Result<(), FormatError> {
+        let group = number.trim_start_matches('#').split('-').next().unwrap_or_default();
+        let group: u32 = self.number(group)?;
+        let hash = hash.trim_matches(['(', ')']);
+        if u64::from_str_radix(hash, 16).is_err() {
+            return Err(self.refuse(format!("{hash:?} is no hash of a communicator")));
+        }
+        let Some(size) = self.sizes.get(&group).copied() else {
+            return Err(self.refuse(format!("the table has no group {group}")));
+        };
+        self.listing = Listing::Nothing;
+        let name = format!("comm 0x{}", hash.trim_start_matches('0'));
+        self.current =
+            *self.places.entry((name.clone(), size)).or_insert(self.said.len());
+        if self.current == self.said.len() {
+            self.said.push(Said { name, size, kind: kind.to_owned(), ..Said::default() });
+        }
+        Ok(())
+    }
+
+    fn class(&mut self, count: u64, launched: u64) {
+        if let (Listing::Class(function), Some(said)) =
+            (&self.listing, self.said.get_mut(self.current))
+        {
+            let classes = said.classes.entry(function.clone()).or_default();
+            classes.push(Class { launched, count, ranks: BTreeMap::new() });
+        }
+    }
+
+    /// A rank of what is being listed: `Rank 3 -- GPU 3 managed by process 9 on node 10.0.0.1`.
+    fn rank(&mut self, rank: &str, words: &[&str]) -> Result<(), FormatError> {
+        let rank: u32 = self.number(rank)?;
+        let after = |word: &str| {
+            let at = words.iter().position(|known| *known == word)?;
+            words.get(at + 1).copied()
+        };
+        let pid = after("process").map_or(Ok(-1), |pid| self.number(pid))?;
+        let host = after("node").unwrap_or_default().to_owned();
+        let device = after("GPU").map_or(Ok(-1), |device| self.number(device))?;
+        let dead = self.dead.contains(&(host.clone(), pid));
+        let place = place(host, pid, device, rank);
+        let twice = match (&self.listing, self.said.get_mut(self.current)) {
+            (_, Some(said)) if rank >= said.size => {
+                let reason = format!("rank {rank} in a communicator of {}", said.size);
+                return Err(self.refuse(reason));
+            }
+            (Listing::Missing, Some(said)) => {
+                let why = if dead { Why::Dead } else { Why::Silent };
+                said.missing.insert(rank, Missing { place, why }).is_some()
+            }
+            (Listing::Class(function), Some(said)) => {
+                let classes = said.classes.entry(function.clone()).or_default();
+                let twice = !said.listed.insert((function.clone(), rank));
+                if let Some(class) = classes.last_mut() {
+                    class.ranks.insert(rank, place);
+                }
+                twice
+            }
+            (Listing::Trouble(trouble), Some(said)) => {
+                said.troubles.entry(trouble.clone()).or_default().push(rank);
+                false
+            }
+            _ => false,
+        };
+        if twice {
+            return Err(self.refuse(format!("rank {rank} is told of twice")));
+        }
+        Ok(())
+    }
+
+    fn reply(mut self) -> RasReply {
+        let mut reply = RasReply::default();
+        // Of those of one size the one told of first.
+        let size = self.said.iter().map(|said| said.size).max();
+        let Some(at) = self.said.iter().position(|said| Some(said.size) == size) else {
+            // Nothing is wrong with any.
+            let size = self.sizes.values().copied().max().unwrap_or(0);
+            let present = |rank| (rank, Present::new(place(String::new(), -1, -1, rank)));
+            let ranks = (0..size).map(present).collect();
+            let (name, missing) = ("comm".to_owned(), BTreeMap::new());
+            reply.communicators.push(Communicator { name, ranks, missing });
+            return reply;
+        };
+        let said = self.said.remove(at);
+        if self.sizes.values().any(|size| *size > said.size) {
+            reply.notes.push(format!("ranks are those of {}", said.name));
+        }
+        if let Some(other) = self.said.first() {
+            reply.notes.push(format!(
+                "{} more communicators have faults, {} for one ({}): only JSON replies tell \
+                 which ranks of several communicators are the same",
+                self.said.len(),
+                other.name,
+                other.kind
+            ));
+        }
+        for (trouble, ranks) in &said.troubles {
+            reply.notes.push(format!(
+                "{}: its rank {} {trouble}",
+                said.name,
+                fold_ranks(ranks)
+            ));
+        }
+        reply.communicators.push(said.communicator(&mut reply.notes));
+        reply
+    }
+}
+
+fn is_number(word: &str) -> bool {
+    word.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+impl Said {
+    fn communicator(self, notes: &mut Vec<String>) -> Communicator {
+        let all = (0..self.size).filter(|rank| !self.missing.contains_key(rank));
+        let present = |rank| (rank, Present::new(place(String::new(), -1, -1, rank)));
+        let mut ranks: BTreeMap<u32, Present> = all.map(present).collect();
+        for (function, classes) in self.classes {
+            let listed: BTreeSet<u32> =
+                classes.iter().flat_map(|class| class.ranks.keys().copied()).collect();
+            let unlisted: Vec<&Class> =
+                classes.iter().filter(|class| class.ranks.is_empty()).collect();
+            let unlisted = match unlisted.as_slice() {
+                [] => None,
+                [class] if class.count + listed.len() as u64 == ranks.len() as u64 => {
+                    Some(class.launched)
+                }
+                _ => {
+                    notes.push(format!(
+                        "{}: the report does not say which ranks launched how many {function}: \
+                         ask for VERBOSE STATUS, or for JSON",
+                        self.name
+                    ));
+                    continue;
+                }
+            };
+            if let Some(launched) = unlisted {
+                for (_, told) in
+                    ranks.iter_mut().filter(|(rank, _)| !listed.contains(rank))
+                {
+                    told.launched.insert(function.clone(), launched);
+                }
+            }
+            for class in classes {
+                for (rank, place) in class.ranks {
+                    let Some(told) = ranks.get_mut(&rank) else { continue };
+                    told.place = place;
+                    told.launched.insert(function.clone(), class.launched);
+                }
+            }
+        }
+        Communicator { name: self.name, ranks, missing: self.missing }
+    }
+}
