@@ -7,6 +7,7 @@ use ring::{JobReader, RankState, RingDirectory};
 use verdict::{Job, Settings};
 
 use crate::flight::{FlightFeed, monotonic_now};
+use crate::ras::Ras;
 use crate::stacks::stack_of;
 
 /// Quiet of a job that is worth telling the analysis about.
@@ -22,15 +23,18 @@ pub struct Agent {
     job: Job,
     journal: Option<JournalWriter>,
     flight: FlightFeed,
+    ras: Ras,
+    settings: Settings,
     looked: Option<Instant>,
 }
 
 impl Agent {
     /// An agent for the job whose rings stand in `directory`.
     pub fn new(directory: RingDirectory, id: &str, settings: Settings) -> Self {
-        let job = Job::new(id, "run", settings);
+        let job = Job::new(id, "run", settings.clone());
         let (reader, flight) = (JobReader::new(directory), FlightFeed::default());
-        Self { reader, job, journal: None, flight, looked: None }
+        let (ras, journal, looked) = (Ras::default(), None, None);
+        Self { reader, job, journal, flight, ras, settings, looked }
     }
 
     /// Records what the analysis is told.
@@ -51,13 +55,15 @@ impl Agent {
         }
         self.read(JobReader::drain);
         self.read_flight(FlightFeed::poll);
-        self.look_for_hang();
+        self.look_for_hang(now);
+        let Self { ras, settings, journal, job, .. } = self;
+        ras.poll(settings, &mut |input| keep(journal, job, input));
         self.job.take_lines()
     }
 
     /// Says how long the job has been quiet, and looks where its ranks are if that is asked
     /// for: only of a job that does not move.
-    fn look_for_hang(&mut self) {
+    fn look_for_hang(&mut self, asked: Instant) {
         let now = monotonic_now();
         let quiet = |last_at| now.seconds_since(last_at) >= QUIET_S;
         if !self.job.last_at().is_some_and(quiet) {
@@ -68,6 +74,8 @@ impl Agent {
         if wanted.is_empty() {
             return;
         }
+        let pids = self.reader.ranks().filter(|rank| rank.alive).map(|rank| rank.pid);
+        self.ras.ask(asked, pids);
         let ranks: Vec<RankState> = self
             .ranks()
             .filter(|rank| rank.alive && wanted.contains(&rank.rank))

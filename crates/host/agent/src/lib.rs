@@ -5,6 +5,7 @@
 
 mod agent;
 mod flight;
+mod ras;
 mod stacks;
 
 pub use agent::Agent;
