@@ -4,7 +4,7 @@
 //! than their peers, in which stage, in which steps, and what would be gained by mending
 //! it. [`Tracker`] follows the faults from window to window and words the incidents.
 //!
-//! [`hang`], [`late`] and [`slowed`] word what was found in collectives.
+//! [`hang()`], [`late`] and [`slowed`] word what was found in collectives.
 //!
 //! Pure: the same windows give the same incidents, byte for byte.
 
