@@ -36,6 +36,65 @@ pub struct Identity {
     pub started: u64,
 }
 
+/// An [`Identity`] as files have it.
+#[repr(C)]
+pub(crate) struct StoredIdentity {
+    rank: u32,
+    local_rank: u32,
+    world_size: u32,
+    local_world_size: u32,
+    attempt: u32,
+    pid: u32,
+    started: u64,
+    job: [u8; 128],
+    host: [u8; 128],
+}
+
+impl StoredIdentity {
+    pub(crate) fn of(identity: &Identity) -> Self {
+        Self {
+            rank: identity.rank,
+            local_rank: identity.local_rank,
+            world_size: identity.world_size,
+            local_world_size: identity.local_world_size,
+            attempt: identity.attempt,
+            pid: identity.pid,
+            started: identity.started,
+            job: stored_text(&identity.job),
+            host: stored_text(&identity.host),
+        }
+    }
+
+    pub(crate) fn read(&self) -> Identity {
+        Identity {
+            job: text(&self.job),
+            host: text(&self.host),
+            rank: self.rank,
+            local_rank: self.local_rank,
+            world_size: self.world_size,
+            local_world_size: self.local_world_size,
+            attempt: self.attempt,
+            pid: self.pid,
+            started: self.started,
+        }
+    }
+}
+
+/// As much of a text as there is room for, cut at a character, filled up with zeros.
+fn stored_text<const ROOM: usize>(text: &str) -> [u8; ROOM] {
+    let mut stored = [0; ROOM];
+    let kept = text.as_bytes().iter().take(text.floor_char_boundary(ROOM));
+    for (into, byte) in stored.iter_mut().zip(kept) {
+        *into = *byte;
+    }
+    stored
+}
+
+fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned()
+}
+
 /// What a name in a ring's table is the name of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -56,15 +115,7 @@ pub(crate) struct Header {
     pub(crate) layout: u32,
     pub(crate) payload_words: u32,
     pub(crate) slots: u64,
-    pub(crate) rank: u32,
-    pub(crate) local_rank: u32,
-    pub(crate) world_size: u32,
-    pub(crate) local_world_size: u32,
-    pub(crate) attempt: u32,
-    pub(crate) pid: u32,
-    pub(crate) started: u64,
-    pub(crate) job: [u8; 128],
-    pub(crate) host: [u8; 128],
+    pub(crate) identity: StoredIdentity,
     /// Steps begun; zero until the process has proved to be a rank.
     pub(crate) stepped: AtomicU32,
     /// 1 once the process has ended in good order.

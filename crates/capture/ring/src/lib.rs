@@ -19,6 +19,8 @@ mod directory;
 #[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
+mod file;
+#[cfg(not(loom))]
 mod header;
 #[cfg(not(loom))]
 mod job;

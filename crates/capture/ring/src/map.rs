@@ -4,20 +4,19 @@
     reason = "mappings begin at a page, and the parts of a ring at multiples of a line"
 )]
 
-use std::fs::{self, File, OpenOptions};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::{io, ptr, slice};
+use std::{ptr, slice};
 
 use memmap2::{Mmap, MmapMut};
 use model::{Mark, PAYLOAD_WORDS};
 
-use crate::header::{Header, LAYOUT, MAGIC, MAX_NAMES, NAME_BYTES, SLOTS_AT};
+use crate::header::{
+    Header, LAYOUT, MAGIC, MAX_NAMES, NAME_BYTES, SLOTS_AT, StoredIdentity,
+};
 use crate::slots::{self, Read, Slot};
-use crate::{Identity, NameKind, RingDirectory, RingError};
+use crate::{Identity, NameKind, RingDirectory, RingError, file};
 
 /// Drains during which a record may stay unfinished before a reader gives it up. A write
 /// takes tens of nanoseconds, so its thread has died or stands still.
@@ -41,8 +40,7 @@ pub struct RingWriter {
 impl RingWriter {
     /// Makes the ring of a process.
     ///
-    /// The file's space is reserved at once: a memory file system that fills up later
-    /// cannot fault the process. It gets its name only when its header is whole.
+    /// It gets its name only when its header is whole.
     /// # Errors
     /// [`RingError::Slots`], or [`RingError::Io`] if the file system refuses.
     pub fn create(
@@ -54,61 +52,9 @@ impl RingWriter {
             return Err(RingError::Slots { slots });
         }
         let path = directory.ring_path(identity);
-        let hidden = path.with_extension("new");
-        let made = Self::create_at(&hidden, identity, slots).and_then(|mut ring| {
-            fs::rename(&hidden, &path).map_err(io_error("rename", &hidden))?;
-            ring.path.clone_from(&path);
-            Ok(ring)
-        });
-        if made.is_err() {
-            // Nothing of a ring that could not be made is left behind; that it may not even
-            // exist is no news.
-            drop(fs::remove_file(&hidden));
-        }
-        made
-    }
-
-    fn create_at(
-        path: &Path,
-        identity: &Identity,
-        slots: usize,
-    ) -> Result<Self, RingError> {
         let bytes = SLOTS_AT + slots * size_of::<Slot>();
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(path)
-            .map_err(io_error("create", path))?;
-        reserve(&file, bytes).map_err(io_error("reserve space for", path))?;
-        // SAFETY: the file is ours alone until it is renamed, and readers only read it
-        // through atomics; nobody shortens it.
-        let map = unsafe { MmapMut::map_mut(&file) }.map_err(io_error("map", path))?;
-        let mut ring = Self { map, path: path.to_owned(), slots, names: Mutex::new(()) };
-        ring.write_header(identity);
-        Ok(ring)
-    }
-
-    fn write_header(&mut self, identity: &Identity) {
-        let slots = self.slots as u64;
-        // SAFETY: the map is larger than a header, page-aligned and zero-filled, for which
-        // all fields are valid; `&mut self` is the only access.
-        let header = unsafe { &mut *self.map.as_mut_ptr().cast::<Header>() };
-        header.magic = MAGIC;
-        header.layout = LAYOUT;
-        header.payload_words = PAYLOAD_WORDS as u32;
-        header.slots = slots;
-        header.rank = identity.rank;
-        header.local_rank = identity.local_rank;
-        header.world_size = identity.world_size;
-        header.local_world_size = identity.local_world_size;
-        header.attempt = identity.attempt;
-        header.pid = identity.pid;
-        header.started = identity.started;
-        put_text(&mut header.job, &identity.job);
-        put_text(&mut header.host, &identity.host);
+        let map = file::create(&path, bytes, |map| write_header(map, identity, slots))?;
+        Ok(Self { map, path, slots, names: Mutex::new(()) })
     }
 
     fn header(&self) -> &Header {
@@ -202,14 +148,7 @@ impl RingReader {
     /// [`RingError::Io`] if the file cannot be mapped.
     pub fn open(path: &Path) -> Result<Self, RingError> {
         let not_a_ring = || RingError::NotARing { path: path.to_owned() };
-        // Without waiting: a pipe by the name of a ring would wait for its writer.
-        let mut open = OpenOptions::new();
-        let file = open.read(true).custom_flags(libc::O_NONBLOCK).open(path);
-        let file = file.map_err(io_error("open", path))?;
-        // SAFETY: the file is mapped shared and read through atomics, except for the parts
-        // of the header that never change once it has its name. Rings stand in a private
-        // directory, so nobody shortens them.
-        let map = unsafe { Mmap::map(&file) }.map_err(io_error("map", path))?;
+        let map = file::open(path)?;
         if map.len() < SLOTS_AT || !map.starts_with(&MAGIC) {
             return Err(not_a_ring());
         }
@@ -224,17 +163,7 @@ impl RingReader {
             slots.is_power_of_two() && *slots <= room
         });
         let slots = slots.ok_or_else(not_a_ring)?;
-        let identity = Identity {
-            job: text(&header.job),
-            host: text(&header.host),
-            rank: header.rank,
-            local_rank: header.local_rank,
-            world_size: header.world_size,
-            local_world_size: header.local_world_size,
-            attempt: header.attempt,
-            pid: header.pid,
-            started: header.started,
-        };
+        let identity = header.identity.read();
         let path = path.to_owned();
         Ok(Self { map, slots, next: 0, lost: 0, pending: 0, identity, path })
     }
@@ -346,31 +275,15 @@ unsafe fn slots_of<'map>(map: *const u8, slots: usize) -> &'map [Slot] {
     unsafe { slice::from_raw_parts(map.add(SLOTS_AT).cast::<Slot>(), slots) }
 }
 
-fn reserve(file: &File, bytes: usize) -> io::Result<()> {
-    let length = libc::off_t::try_from(bytes).map_err(io::Error::other)?;
-    // SAFETY: a plain system call on a descriptor that `file` keeps open.
-    match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) } {
-        0 => Ok(()),
-        error => Err(io::Error::from_raw_os_error(error)),
-    }
-}
-
-fn put_text(into: &mut [u8], text: &str) {
-    let bytes = text.as_bytes();
-    let length = text.floor_char_boundary(into.len());
-    if let (Some(into), Some(bytes)) = (into.get_mut(..length), bytes.get(..length)) {
-        into.copy_from_slice(bytes);
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-    String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned()
-}
-
-fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RingError {
-    let path = path.to_owned();
-    move |source| RingError::Io { action, path, source }
+fn write_header(map: &mut MmapMut, identity: &Identity, slots: usize) {
+    // SAFETY: the map is larger than a header, page-aligned and zero-filled, for which all
+    // fields are valid; `map` is the only access.
+    let header = unsafe { &mut *map.as_mut_ptr().cast::<Header>() };
+    header.magic = MAGIC;
+    header.layout = LAYOUT;
+    header.payload_words = PAYLOAD_WORDS as u32;
+    header.slots = slots as u64;
+    header.identity = StoredIdentity::of(identity);
 }
 
 #[cfg(test)]
