@@ -51,20 +51,37 @@ impl RingDirectory {
         self.path.join(format!("rank{}.{}.ring", identity.rank, identity.pid))
     }
 
+    /// Where the live table of a process stands.
+    pub fn live_path(&self, identity: &Identity) -> PathBuf {
+        self.path.join(format!("rank{}.{}.live", identity.rank, identity.pid))
+    }
+
     /// The rings that are there now.
     ///
     /// # Errors
     /// What the operating system says.
     pub fn rings(&self) -> io::Result<Vec<PathBuf>> {
-        let mut rings = Vec::new();
+        self.files("ring")
+    }
+
+    /// The live tables that are there now.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn live_tables(&self) -> io::Result<Vec<PathBuf>> {
+        self.files("live")
+    }
+
+    fn files(&self, extension: &str) -> io::Result<Vec<PathBuf>> {
+        let mut files = Vec::new();
         for entry in fs::read_dir(&self.path)? {
             let path = entry?.path();
-            if path.extension() == Some(OsStr::new("ring")) {
-                rings.push(path);
+            if path.extension() == Some(OsStr::new(extension)) {
+                files.push(path);
             }
         }
-        rings.sort();
-        Ok(rings)
+        files.sort();
+        Ok(files)
     }
 
     /// Removes the directory with all its rings. Processes that still write keep their
@@ -112,17 +129,25 @@ fn is_stale(directory: &RingDirectory, age: Duration) -> bool {
     };
     let Ok(metadata) = fs::symlink_metadata(directory.path()) else { return false };
     let Ok(rings) = directory.rings() else { return false };
+    let Ok(tables) = directory.live_tables() else { return false };
     metadata.is_dir()
         && directory.path().join(MARKER).is_file()
         && old(&metadata)
-        && rings.iter().all(|ring| match crate::RingReader::open(ring) {
-            Ok(reader) => {
-                let identity = reader.identity();
-                process_started(identity.pid) != Some(identity.started)
-            }
-            Err(RingError::NotARing { .. } | RingError::Layout { .. }) => true,
-            Err(_) => false,
+        && rings.iter().all(|path| {
+            is_left(crate::RingReader::open(path).map(|ring| ring.identity().clone()))
         })
+        && tables.iter().all(|path| {
+            is_left(crate::LiveReader::open(path).map(|table| table.identity().clone()))
+        })
+}
+
+/// Whether nobody will write to a file any more, by whom it says writes it.
+fn is_left(writer: Result<Identity, RingError>) -> bool {
+    match writer {
+        Ok(identity) => process_started(identity.pid) != Some(identity.started),
+        Err(RingError::Io { .. }) => false,
+        Err(_) => true,
+    }
 }
 
 #[derive(PartialEq, Eq)]

@@ -1,7 +1,7 @@
 use std::io;
 use std::path::PathBuf;
 
-/// A ring that cannot be made or read.
+/// A ring, or a live table, that cannot be made or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RingError {
@@ -42,5 +42,19 @@ pub enum RingError {
     Slots {
         /// The number asked for.
         slots: usize,
+    },
+    /// The file is not a live table.
+    #[error("{} is not a live table", path.display())]
+    NotALiveTable {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The number of operations is not a power of two between 64 and 65536.
+    #[error(
+        "{operations} operations: a live table needs a power of two from 64 to 65536"
+    )]
+    Operations {
+        /// The number asked for.
+        operations: usize,
     },
 }

@@ -5,8 +5,11 @@
 //! reader that fell behind counts what it lost. The file outlives its writer, so that the
 //! last seconds before a crash can be read.
 //!
+//! Beside its ring a process may have a live table, of the communication it is in
+//! ([`LiveWriter`], [`LiveReader`]).
+//!
 //! [`RingWriter`] is for the process, [`RingReader`] for everyone else, [`JobReader`] reads
-//! all rings of a job as one stream of [`model::Input`]s. docs/formats.md has the layout.
+//! all rings of a job as one stream of [`model::Input`]s. docs/formats.md has the layouts.
 #![cfg_attr(
     not(loom),
     expect(unsafe_code, reason = "shared memory is mapped and read through atomics")
@@ -25,6 +28,8 @@ mod header;
 #[cfg(not(loom))]
 mod job;
 #[cfg(not(loom))]
+mod live;
+#[cfg(not(loom))]
 mod map;
 mod slots;
 
@@ -34,5 +39,9 @@ pub use {
     error::RingError,
     header::{Identity, NameKind},
     job::{JobReader, RankState},
+    live::{
+        Bytes, CommunicatorIndex, FlowToken, LiveReader, LiveSize, LiveState, LiveWriter,
+        OperationToken, Reached, Route, STEP_BITS,
+    },
     map::{Drained, RingReader, RingWriter, default_slots},
 };

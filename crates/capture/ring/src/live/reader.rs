@@ -1,0 +1,325 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use memmap2::Mmap;
+use model::{CollectiveOp, Communicator, Direction, Flow, Operation, RankNs};
+
+use crate::live::layout::{
+    CommunicatorSlot, FINALIZED, Head, LAYOUT, LiveSize, MAGIC, OPEN, Progress,
+};
+use crate::live::table::Table;
+use crate::{Identity, RingError, file};
+
+/// How long an operation must have been complete before it counts as ended: the network
+/// hears of it after the call has returned, so one that has just been enqueued may look as
+/// if it needed no network. Idle threads are woken within microseconds; taste.
+const SETTLES_IN_NS: u64 = 20_000_000;
+
+/// The reading half of a live table. Any number of readers may read one; none disturbs the
+/// writer.
+#[derive(Debug)]
+pub struct LiveReader {
+    map: Mmap,
+    path: PathBuf,
+    size: LiveSize,
+    identity: Identity,
+    /// Operations before this one have left the table.
+    oldest: u64,
+    /// For each slot the number, plus 1, of the last operation in it that was told as ended.
+    told: Vec<u64>,
+}
+
+/// What a reader finds in a live table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LiveState {
+    /// What the process is in, oldest first.
+    ///
+    /// An operation that was told as ended stands here again while a flow it began later
+    /// runs; it is not told as ended again.
+    pub in_progress: Vec<Operation>,
+    /// What ended and was not told before, in the order it was begun.
+    pub ended: Vec<Operation>,
+    /// Operations that left the table since the last look and were never told as ended.
+    pub lost: u64,
+}
+
+/// An operation as its slot has it.
+struct OperationView {
+    number: u64,
+    first_flow: u64,
+    progress: Progress,
+    operation: Operation,
+}
+
+/// A flow as its slot has it; its `begun_at` is 0 if it is only announced.
+struct FlowView {
+    operation: u64,
+    flow: Flow,
+}
+
+impl LiveReader {
+    /// Opens a live table.
+    ///
+    /// # Errors
+    /// [`RingError::NotALiveTable`] and [`RingError::Layout`] for foreign files,
+    /// [`RingError::Io`] if the file cannot be mapped.
+    pub fn open(path: &Path) -> Result<Self, RingError> {
+        let foreign = || RingError::NotALiveTable { path: path.to_owned() };
+        let map = file::open(path)?;
+        if map.len() < size_of::<Head>() || !map.starts_with(&MAGIC) {
+            return Err(foreign());
+        }
+        // SAFETY: the map is longer than a head and page-aligned; any bytes are valid.
+        #[expect(clippy::cast_ptr_alignment, reason = "a mapping begins at a page")]
+        let head = unsafe { &*map.as_ptr().cast::<Head>() };
+        if head.layout != LAYOUT {
+            let (path, found) = (path.to_owned(), head.layout);
+            return Err(RingError::Layout { path, found, supported: LAYOUT });
+        }
+        let size = LiveSize::new(head.operations as usize).ok();
+        let size = size.filter(|size| size.bytes() <= map.len()).ok_or_else(foreign)?;
+        let identity = head.identity.read();
+        let told = vec![0; size.operations()];
+        Ok(Self { map, path: path.to_owned(), size, identity, oldest: 0, told })
+    }
+
+    fn table(&self) -> Table<'_> {
+        // SAFETY: `open` checked that the map is large enough; it lives as long as `self`.
+        unsafe { Table::of(self.map.as_ptr(), self.size) }
+    }
+
+    /// Who writes the table.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// The table's file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the process has finalized all its communicators.
+    pub fn is_closed(&self) -> bool {
+        self.table().head.closed.load(Acquire) == 1
+    }
+
+    /// Faults of the plugin in the process; after the first it writes no more.
+    pub fn faults(&self) -> u64 {
+        self.table().head.faults.load(Relaxed)
+    }
+
+    /// Communicators, operations and flows that found no room or were overwritten while they
+    /// were in progress.
+    pub fn dropped(&self) -> u64 {
+        self.table().head.dropped.load(Relaxed)
+    }
+
+    /// Flows the process runs for others, which are not in its table.
+    pub fn foreign(&self) -> u64 {
+        self.table().head.foreign.load(Relaxed)
+    }
+
+    /// The communicators the process has or had. A size of 0 is unknown.
+    pub fn communicators(&self) -> Vec<Communicator> {
+        self.table()
+            .head
+            .communicators
+            .iter()
+            .filter_map(CommunicatorSlot::read)
+            .collect()
+    }
+
+    /// Looks at what the process is in at `now`, and at what has ended since the last look.
+    ///
+    /// # Invariants
+    /// In every flow `done <= transmitted <= ready <= total`; every operation is told as
+    /// ended once, or counted as lost, unless its communicator was finalized under it.
+    pub fn read(&mut self, now: RankNs) -> LiveState {
+        let begun = self.table().head.operations_begun.0.load(Acquire);
+        let lost = self.leave_behind(begun.saturating_sub(self.told.len() as u64));
+        let numbers = self.oldest..begun;
+        let views = numbers.filter_map(|number| self.look_at(number)).collect::<Vec<_>>();
+        let mut flows = self.flows_of(&views);
+        let waiting = waiting(&views, &flows);
+        let mut state = LiveState { lost, ..LiveState::default() };
+        for OperationView { number, progress, mut operation, .. } in views {
+            operation.flows = flows.remove(&number).unwrap_or_default();
+            operation.flows.retain(|flow| flow.begun_at.0 != 0);
+            operation.flows.sort_by_key(|flow| (flow.channel, flow.peer, flow.direction));
+            if !progress.is_complete() || waiting.contains(&number) {
+                operation.ended_at = None;
+                state.in_progress.push(operation);
+            } else if operation.ended_at.is_some_and(|ended| has_settled(ended, now))
+                && self.is_unchanged(number, progress)
+            {
+                self.tell(number);
+                state.ended.push(operation);
+            }
+        }
+        state
+    }
+
+    /// Gives up the operations before `oldest`; returns how many of them were not told.
+    fn leave_behind(&mut self, oldest: u64) -> u64 {
+        let slots = self.told.len() as u64;
+        let leaving = oldest.saturating_sub(self.oldest);
+        // Those beyond a lap were never seen.
+        let unseen = leaving.saturating_sub(slots);
+        let seen = self.oldest..oldest.min(self.oldest.saturating_add(slots));
+        let lost = seen.filter(|number| !self.was_told(*number)).count() as u64;
+        self.oldest = self.oldest.max(oldest);
+        lost.saturating_add(unseen)
+    }
+
+    fn slot_of(&self, number: u64) -> usize {
+        number as usize & self.told.len().wrapping_sub(1)
+    }
+
+    fn was_told(&self, number: u64) -> bool {
+        self.told.get(self.slot_of(number)) == Some(&number.wrapping_add(1))
+    }
+
+    fn tell(&mut self, number: u64) {
+        let slot = self.slot_of(number);
+        if let Some(told) = self.told.get_mut(slot) {
+            *told = number.wrapping_add(1);
+        }
+    }
+
+    fn is_unchanged(&self, number: u64, progress: Progress) -> bool {
+        self.table().operation(number).is_some_and(|slot| {
+            slot.progress.load(Acquire) == progress.0 && slot.stamp.still_has(number)
+        })
+    }
+
+    /// An operation, unless it is gone or there is nothing more to tell of it.
+    fn look_at(&mut self, number: u64) -> Option<OperationView> {
+        let table = self.table();
+        let slot = table.operation(number)?;
+        if slot.stamp.number() != Some(number) {
+            return None;
+        }
+        let progress = Progress(slot.progress.load(Acquire));
+        let is_told = self.was_told(number);
+        if is_told && progress.is_complete() {
+            return None;
+        }
+        let what = slot.what.load(Relaxed);
+        let communicator = table.head.communicators.get(what as u32 as usize)?;
+        let state = communicator.state.load(Acquire);
+        let operation = Operation {
+            communicator: communicator.hash.load(Relaxed),
+            op: CollectiveOp((what >> 32) as u16),
+            sequence: slot.sequence.load(Relaxed),
+            bytes: slot.bytes.load(Relaxed),
+            begun_at: RankNs(slot.begun_at.load(Relaxed)),
+            ended_at: Some(RankNs(slot.ended_at.load(Relaxed))),
+            flows: Vec::new(),
+        };
+        let first_flow = slot.first_flow.load(Relaxed);
+        if !slot.stamp.still_has(number) || !matches!(state, OPEN | FINALIZED) {
+            return None;
+        }
+        if state == FINALIZED && !progress.is_complete() {
+            // Aborted: nobody waits in it any more, and it never ends.
+            self.tell(number);
+            return None;
+        }
+        Some(OperationView { number, first_flow, progress, operation })
+    }
+
+    /// The flows of these operations, by operation, in the order they were announced.
+    fn flows_of(&self, views: &[OperationView]) -> BTreeMap<u64, Vec<Flow>> {
+        let mut flows: BTreeMap<u64, Vec<Flow>> =
+            views.iter().map(|view| (view.number, Vec::new())).collect();
+        let table = self.table();
+        let begun = table.head.flows_begun.0.load(Acquire);
+        let first = views.iter().map(|view| view.first_flow).min().unwrap_or(begun);
+        let first = first.max(begun.saturating_sub(self.size.flows() as u64));
+        for number in first..begun {
+            if let Some(FlowView { operation, flow }) = flow(table, number)
+                && let Some(flows) = flows.get_mut(&operation)
+            {
+                flows.push(flow);
+            }
+        }
+        flows
+    }
+}
+
+fn has_settled(ended: RankNs, now: RankNs) -> bool {
+    now.0.saturating_sub(ended.0) >= SETTLES_IN_NS
+}
+
+/// The operations with a flow that cannot begin yet, because an earlier one of the same
+/// communicator has not left its connection.
+///
+/// Flows that are announced and silent for any other reason never speak: what NCCL hands to
+/// a switch or to a copy engine.
+fn waiting(views: &[OperationView], flows: &BTreeMap<u64, Vec<Flow>>) -> BTreeSet<u64> {
+    let mut busy: BTreeSet<(u64, u8, u32, Direction)> = BTreeSet::new();
+    let mut waiting = BTreeSet::new();
+    for view in views {
+        for flow in flows.get(&view.number).into_iter().flatten() {
+            let connection =
+                (view.operation.communicator, flow.channel, flow.peer, flow.direction);
+            if flow.begun_at.0 == 0 && busy.contains(&connection) {
+                waiting.insert(view.number);
+            } else if flow.begun_at.0 != 0 && flow.done < flow.total {
+                busy.insert(connection);
+            }
+        }
+    }
+    waiting
+}
+
+/// A flow, unless it is gone.
+fn flow(table: Table<'_>, number: u64) -> Option<FlowView> {
+    let slot = table.flow(number)?;
+    if slot.stamp.number() != Some(number) {
+        return None;
+    }
+    // Against the order in which the writer raises them, so that each is at least the one
+    // read before it. A writer whose slot was taken from under it may leave a counter too
+    // high; the next ones bound it.
+    let begun_at = RankNs(slot.begun_at.load(Acquire));
+    let done = slot.done.load(Acquire);
+    let transmitted = slot.transmitted.load(Acquire);
+    let ready = slot.ready.load(Acquire);
+    let total = slot.total.load(Relaxed);
+    let ready = ready.min(total);
+    let transmitted = transmitted.min(ready);
+    let route = slot.route.load(Relaxed);
+    let is_receive = route >> 40 & 1 == 1;
+    let flow = Flow {
+        channel: (route >> 32) as u8,
+        peer: route as u32,
+        direction: if is_receive { Direction::Receive } else { Direction::Send },
+        total,
+        ready,
+        transmitted,
+        done: done.min(transmitted),
+        bytes: slot.bytes.load(Relaxed),
+        begun_at,
+        moved_at: RankNs(slot.moved_at.load(Relaxed)),
+    };
+    let operation = slot.operation.load(Relaxed);
+    slot.stamp.still_has(number).then_some(FlowView { operation, flow })
+}
+
+impl CommunicatorSlot {
+    fn read(&self) -> Option<Communicator> {
+        if !matches!(self.state.load(Acquire), OPEN | FINALIZED) {
+            return None;
+        }
+        let words = self.name.iter().flat_map(|word| word.load(Relaxed).to_ne_bytes());
+        let name: Vec<u8> = words.take(self.name_bytes.load(Relaxed) as usize).collect();
+        Some(Communicator {
+            hash: self.hash.load(Relaxed),
+            name: String::from_utf8_lossy(&name).into_owned(),
+            rank: self.rank.load(Relaxed),
+            size: self.size.load(Relaxed),
+        })
+    }
+}
