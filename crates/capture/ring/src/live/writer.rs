@@ -151,8 +151,8 @@ impl LiveWriter {
         }
     }
 
-    /// Begins an operation, over the oldest; `None`, counted as dropped, if another thread
-    /// stands still in the middle of doing so.
+    /// Begins an operation, over the oldest; `None`, counted as dropped, if its communicator
+    /// is not open or another thread stands still in the middle of doing so.
     pub fn begin_operation(
         &self,
         communicator: CommunicatorIndex,
@@ -162,6 +162,11 @@ impl LiveWriter {
         at: RankNs,
     ) -> Option<OperationToken> {
         let table = self.table();
+        let of = table.head.communicators.get(communicator.0 as usize);
+        if of.is_none_or(|of| of.state.load(Acquire) != OPEN) {
+            self.count_dropped();
+            return None;
+        }
         let number = table.head.operations_begun.0.fetch_add(1, Relaxed);
         let slot = table.operation(number)?;
         let Some(claimed) = slot.stamp.claim(number) else {
