@@ -5,8 +5,11 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use formats::JournalWriter;
-use model::{Input, Mark, MarkKind, RankNs};
-use ring::{Identity, NameKind, RingDirectory, RingWriter};
+use model::{CollectiveOp, Direction, Input, Mark, MarkKind, RankNs};
+use ring::{
+    Bytes, Identity, LiveSize, LiveWriter, NameKind, Reached, RingDirectory, RingWriter,
+    Route,
+};
 use serde_json::{Value, json};
 use verdict::Settings;
 
@@ -25,6 +28,12 @@ const ALLREDUCE: u16 = 3;
 /// The ring's header with room for two names, and where its slots begin.
 const HEAD_BYTES: usize = 1024;
 const SLOTS_AT: usize = 36_864;
+/// A live table's head with room for two communicators, where its operations begin, and as
+/// many of them as are kept; then where its flows begin.
+const LIVE_HEAD_BYTES: usize = 896;
+const OPERATIONS_AT: usize = 12_800;
+const OPERATION_BYTES: usize = 8 * 64;
+const FLOWS_AT: usize = OPERATIONS_AT + 64 * 64;
 
 fn main() -> io::Result<()> {
     let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds");
@@ -47,6 +56,7 @@ fn main() -> io::Result<()> {
     write("packed/journal.jsonl.zst", &zstd::encode_all(journal.as_slice(), 3)?)?;
     write("inputs/inputs", &inputs())?;
     write("ring/ring", &ring()?)?;
+    write("live/live", &live()?)?;
     let settings = toml::to_string(&Settings::default()).map_err(io::Error::other)?;
     write("settings/settings.toml", (settings + "\"data.next_wait\" = 0.1\n").as_bytes())
 }
@@ -212,6 +222,41 @@ fn ring() -> io::Result<Vec<u8>> {
     ring.set_stepped(9);
     let file = fs::read(ring.path())?;
     Ok([&file[..HEAD_BYTES], &file[SLOTS_AT..]].concat())
+}
+
+/// A live table of 64 operations, of which the first eight and their flows are kept: three
+/// that ended, one that is stuck, one that waits behind it.
+fn live() -> io::Result<Vec<u8>> {
+    let folder = tempfile::tempdir()?;
+    let directory =
+        RingDirectory::create(folder.path(), "job").map_err(io::Error::other)?;
+    let size = LiveSize::new(64).map_err(io::Error::other)?;
+    let table = LiveWriter::create(&directory, &Identity::default(), size);
+    let table = table.map_err(io::Error::other)?;
+    let full = || io::Error::other("a table that is full");
+    let communicator = table.communicator(77, b"dp", 1, 4).ok_or_else(full)?;
+    for sequence in 0..5 {
+        let at = RankNs(1000 * (sequence + 1));
+        let op = CollectiveOp(ALLREDUCE);
+        let begun = table.begin_operation(communicator, op, sequence, 4096, at);
+        let begun = begun.ok_or_else(full)?;
+        table.enqueued(begun, at);
+        for direction in [Direction::Send, Direction::Receive] {
+            let route = Route { channel: 0, peer: 2, direction };
+            let flow = table.announce_flow(begun, route, 2).ok_or_else(full)?;
+            let transfers = [2, 2, 2, 1, 0][sequence as usize];
+            for step in 0..transfers {
+                let step = Reached::Step(step);
+                table.ready(flow, step, || at);
+                table.transmitted(flow, step, Bytes::More(2048), || at);
+                table.done(flow, step, || at);
+            }
+        }
+    }
+    let file = fs::read(table.path())?;
+    let operations = &file[OPERATIONS_AT..][..OPERATION_BYTES];
+    let flows = &file[FLOWS_AT..][..10 * 64];
+    Ok([&file[..LIVE_HEAD_BYTES], operations, flows].concat())
 }
 
 fn gzip(bytes: &[u8]) -> io::Result<Vec<u8>> {
