@@ -35,7 +35,7 @@ acceptance: install
 
 ## What it costs
 bench: install
-	cargo bench --locked --quiet --package frontier --package ring
+	cargo bench --locked --quiet --package frontier --package ring --package nccl
 	$(BIN)/python python/benches/cost.py
 
 ## The ring under AddressSanitizer and ThreadSanitizer (needs a nightly toolchain)
@@ -44,7 +44,7 @@ sanitize:
 		TSAN_OPTIONS=suppressions=$(CURDIR)/crates/capture/ring/tests/tsan.supp \
 		RUSTFLAGS="-Zsanitizer=$$sanitizer -Cunsafe-allow-abi-mismatch=sanitizer" \
 		CARGO_TARGET_DIR=$(CACHE)/target-sanitize cargo +nightly test --quiet \
-			--package ring --test processes --target $$(rustc -vV | sed -n 's/host: //p') \
+			--package ring --test processes --test live --target $$(rustc -vV | sed -n 's/host: //p') \
 			|| exit 1; \
 	done
 
