@@ -191,6 +191,25 @@ fn an_operation_behind_another_waits_and_a_silent_one_has_ended() {
 }
 
 #[test]
+fn an_operation_whose_turn_has_just_come_has_not_ended() {
+    let mut live = live();
+    let first = live.begin(0);
+    let flow = live.announce(first, to_peer(2));
+    live.writer.enqueued(first, RankNs(1500));
+    let second = live.begin(1);
+    let behind = live.announce(second, to_peer(2));
+    live.writer.enqueued(second, RankNs(2500));
+    let minute = 60_000_000_000;
+    live.run(flow, 4, minute);
+    let state = live.reader.read(RankNs(minute + 1));
+    assert_eq!((state.in_progress.len(), state.ended.len()), (1, 0));
+    live.run(behind, 4, minute + 2);
+    let ended = live.reader.read(RankNs(2 * minute)).ended;
+    assert!(ended.iter().all(|operation| operation.flows[0].done == 4));
+    assert_eq!(ended.len(), 2);
+}
+
+#[test]
 fn operations_that_were_overwritten_unread_are_counted() {
     let mut live = live();
     for sequence in 0..10 {

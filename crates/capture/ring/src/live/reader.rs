@@ -1,4 +1,4 @@
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -49,6 +49,8 @@ struct OperationView {
     number: u64,
     first_flow: u64,
     progress: Progress,
+    /// When it last seemed to end.
+    ended_at: RankNs,
     operation: Operation,
 }
 
@@ -140,19 +142,18 @@ impl LiveReader {
         let lost = self.leave_behind(begun.saturating_sub(self.told.len() as u64));
         let numbers = self.oldest..begun;
         let views = numbers.filter_map(|number| self.look_at(number)).collect::<Vec<_>>();
-        let mut flows = self.flows_of(&views);
-        let waiting = waiting(&views, &flows);
+        let flows = self.flows_of(&views);
+        let waiting = waiting(&views, &flows, now);
         let mut state = LiveState { lost, ..LiveState::default() };
-        for OperationView { number, progress, mut operation, .. } in views {
-            operation.flows = flows.remove(&number).unwrap_or_default();
+        for (view, flows) in views.into_iter().zip(flows) {
+            let OperationView { number, progress, ended_at, mut operation, .. } = view;
+            operation.flows = flows;
             operation.flows.retain(|flow| flow.begun_at.0 != 0);
             operation.flows.sort_by_key(|flow| (flow.channel, flow.peer, flow.direction));
             if !progress.is_complete() || waiting.contains(&number) {
-                operation.ended_at = None;
                 state.in_progress.push(operation);
-            } else if operation.ended_at.is_some_and(|ended| has_settled(ended, now))
-                && self.is_unchanged(number, progress)
-            {
+            } else if has_settled(ended_at, now) && self.is_unchanged(number, progress) {
+                operation.ended_at = Some(ended_at);
                 self.tell(number);
                 state.ended.push(operation);
             }
@@ -214,9 +215,10 @@ impl LiveReader {
             sequence: slot.sequence.load(Relaxed),
             bytes: slot.bytes.load(Relaxed),
             begun_at: RankNs(slot.begun_at.load(Relaxed)),
-            ended_at: Some(RankNs(slot.ended_at.load(Relaxed))),
+            ended_at: None,
             flows: Vec::new(),
         };
+        let ended_at = RankNs(slot.ended_at.load(Relaxed));
         let first_flow = slot.first_flow.load(Relaxed);
         if !slot.stamp.still_has(number) || !matches!(state, OPEN | FINALIZED) {
             return None;
@@ -226,21 +228,26 @@ impl LiveReader {
             self.tell(number);
             return None;
         }
-        Some(OperationView { number, first_flow, progress, operation })
+        Some(OperationView { number, first_flow, progress, ended_at, operation })
     }
 
-    /// The flows of these operations, by operation, in the order they were announced.
-    fn flows_of(&self, views: &[OperationView]) -> BTreeMap<u64, Vec<Flow>> {
-        let mut flows: BTreeMap<u64, Vec<Flow>> =
-            views.iter().map(|view| (view.number, Vec::new())).collect();
+    /// The flows of each of these operations, in the order they were announced.
+    fn flows_of(&self, views: &[OperationView]) -> Vec<Vec<Flow>> {
+        let mut flows = vec![Vec::new(); views.len()];
         let table = self.table();
         let begun = table.head.flows_begun.0.load(Acquire);
         let first = views.iter().map(|view| view.first_flow).min().unwrap_or(begun);
         let first = first.max(begun.saturating_sub(self.size.flows() as u64));
         for number in first..begun {
-            if let Some(FlowView { operation, flow }) = flow(table, number)
-                && let Some(flows) = flows.get_mut(&operation)
-            {
+            let Some(FlowView { operation, flow }) = flow(table, number) else {
+                continue;
+            };
+            let Ok(at) = views.binary_search_by_key(&operation, |view| view.number)
+            else {
+                continue;
+            };
+            let is_later = views.get(at).is_some_and(|view| view.first_flow <= number);
+            if let Some(flows) = flows.get_mut(at).filter(|_| is_later) {
                 flows.push(flow);
             }
         }
@@ -253,20 +260,24 @@ fn has_settled(ended: RankNs, now: RankNs) -> bool {
 }
 
 /// The operations with a flow that cannot begin yet, because an earlier one of the same
-/// communicator has not left its connection.
+/// communicator has not left its connection, or has just left it.
 ///
 /// Flows that are announced and silent for any other reason never speak: what NCCL hands to
 /// a switch or to a copy engine.
-fn waiting(views: &[OperationView], flows: &BTreeMap<u64, Vec<Flow>>) -> BTreeSet<u64> {
+fn waiting(views: &[OperationView], flows: &[Vec<Flow>], now: RankNs) -> BTreeSet<u64> {
     let mut busy: BTreeSet<(u64, u8, u32, Direction)> = BTreeSet::new();
     let mut waiting = BTreeSet::new();
-    for view in views {
-        for flow in flows.get(&view.number).into_iter().flatten() {
+    for (view, flows) in views.iter().zip(flows) {
+        let is_over = view.progress.is_complete() && has_settled(view.ended_at, now);
+        for flow in flows {
             let connection =
                 (view.operation.communicator, flow.channel, flow.peer, flow.direction);
-            if flow.begun_at.0 == 0 && busy.contains(&connection) {
+            let begun = flow.begun_at.0 != 0;
+            if !begun && busy.contains(&connection) {
                 waiting.insert(view.number);
-            } else if flow.begun_at.0 != 0 && flow.done < flow.total {
+            }
+            let is_left = flow.done == flow.total && has_settled(flow.moved_at, now);
+            if begun && !is_over && !is_left {
                 busy.insert(connection);
             }
         }
