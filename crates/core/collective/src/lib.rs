@@ -14,12 +14,20 @@
 
 mod arrival;
 mod bandwidth;
+mod communication;
+mod failure;
 mod progress;
+mod roots;
 mod settings;
 mod stall;
+mod state;
 
 pub use arrival::{ArrivalSettings, Arrivals, Late, LateIn};
 pub use bandwidth::Slowed;
+pub use communication::Communication;
+pub use failure::Failure;
 pub use progress::Collectives;
+pub use roots::{Cause, Link, Root};
 pub use settings::HangSettings;
 pub use stall::{Odd, Stall, StallKind, Wait};
+pub use state::FlowState;

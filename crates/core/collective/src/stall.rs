@@ -168,7 +168,7 @@ fn wait_in(group: &Group) -> Option<Wait> {
 ///
 /// # Complexity
 /// Each wait is looked at once for every rank in it and every rank it lacks.
-fn circle(waits: &[&Wait]) -> BTreeSet<u32> {
+pub(crate) fn circle(waits: &[&Wait]) -> BTreeSet<u32> {
     let mut left: BTreeSet<u32> = waits.iter().flat_map(|w| w.entered.clone()).collect();
     let mut entered: Vec<usize> = waits.iter().map(|wait| wait.entered.len()).collect();
     let in_left = |wait: &&Wait| wait.missing.iter().filter(|r| left.contains(r)).count();

@@ -134,6 +134,10 @@ impl CollectiveOp {
 
     /// A collective whose kind nobody told us.
     pub const UNKNOWN: Self = Self(20);
+    /// One rank sends to another.
+    pub const SEND: Self = Self(0);
+    /// One rank receives from another.
+    pub const RECEIVE: Self = Self(1);
     /// A barrier.
     pub const BARRIER: Self = Self(8);
 

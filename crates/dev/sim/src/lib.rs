@@ -5,12 +5,18 @@
 //! our results change, and is no independent evidence for the method. [`patterns`] holds the
 //! small worked examples, with noise.
 //!
+//! [`Cluster`] is a job seen by its live tables: the loop of NCCL's proxy solved for times, with
+//! faults of GPUs, cards, proxies and loops. It shares no code with the analysis it tests.
+//!
 //! # Source
 //! StageFrontier (2026), its controlled study and examples.
 
 mod campaign;
+mod cluster;
 pub mod patterns;
+mod transfer;
 mod window;
 
 pub use campaign::{Campaign, Row, Scenario, Score, simulate};
+pub use cluster::{Cluster, Fault, LOCALS, Run};
 pub use window::{STAGES, window_of};

@@ -1,0 +1,184 @@
+//! What all ranks of a job are in, by their live tables.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::{CollectiveOp, Communicator, Direction, Operation, RankNs};
+
+use crate::HangSettings;
+
+/// The last look at the live tables of all ranks.
+///
+/// # Properties
+/// Memory is bounded by what ranks are in at one moment and by the communicators they have.
+/// No two clocks are compared: the clock of a rank only says how long its own operations
+/// have stood still.
+#[derive(Clone, Debug, Default)]
+pub struct Communication {
+    pub(crate) settings: HangSettings,
+    pub(crate) communicators: BTreeMap<u64, Members>,
+    pub(crate) ranks: BTreeMap<u32, RankLook>,
+}
+
+/// Seconds after which half of a long standstill is forgotten. Taste: an evaluation every few
+/// minutes is remembered until the next.
+const STILL_HALF_LIFE_S: f64 = 600.0;
+
+/// Who is in a communicator.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Members {
+    pub(crate) name: String,
+    /// Job ranks by their rank in the communicator.
+    pub(crate) ranks: BTreeMap<u32, u32>,
+}
+
+/// What one rank was in when it was looked at last.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RankLook {
+    /// On the rank's own clock.
+    pub(crate) at: RankNs,
+    /// Oldest first.
+    pub(crate) open: Vec<(Meeting, Operation)>,
+    /// For each kind of meeting how many the rank has begun.
+    pub(crate) begun: BTreeMap<Meeting, u64>,
+    /// The longest that an operation stood still lately before it went on or ended.
+    longest_still_s: f64,
+}
+
+/// Where ranks meet again and again: operations of one kind in one communicator, which all
+/// its ranks count alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Meeting {
+    pub(crate) lane: Lane,
+    pub(crate) op: CollectiveOp,
+}
+
+/// What runs one after the other: the collectives of a communicator, or what one of its ranks
+/// sends to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Lane {
+    pub(crate) communicator: u64,
+    /// Sender and receiver, as job ranks.
+    pub(crate) pair: Option<(u32, u32)>,
+}
+
+impl Communication {
+    /// A job nothing is known of yet.
+    pub fn new(settings: HangSettings) -> Self {
+        Self { settings, ..Self::default() }
+    }
+
+    /// Says that a rank of the job has a communicator.
+    pub fn join(&mut self, rank: u32, communicator: &Communicator) {
+        let members = self.communicators.entry(communicator.hash).or_default();
+        communicator.name.clone_into(&mut members.name);
+        members.ranks.insert(communicator.rank, rank);
+    }
+
+    /// Takes what a rank is in at `at`, oldest first, and what it has ended since the last
+    /// look.
+    ///
+    /// # Units
+    /// `at` is the clock of the operations' own times.
+    pub fn look(
+        &mut self,
+        rank: u32,
+        at: RankNs,
+        in_progress: Vec<Operation>,
+        ended: &[Operation],
+    ) {
+        let open = in_progress
+            .into_iter()
+            .filter_map(|operation| Some((self.meeting(rank, &operation)?, operation)))
+            .collect::<Vec<_>>();
+        let ended = ended
+            .iter()
+            .filter_map(|operation| Some((self.meeting(rank, operation)?, operation)));
+        let ended = ended.collect::<Vec<_>>();
+        let look = self.ranks.entry(rank).or_default();
+        for (meeting, operation) in open
+            .iter()
+            .map(|(meeting, operation)| (meeting, operation))
+            .chain(ended.iter().map(|(meeting, operation)| (meeting, *operation)))
+        {
+            let begun = look.begun.entry(*meeting).or_default();
+            *begun = operation.sequence.saturating_add(1).max(*begun);
+        }
+        // How long things stand still in a healthy job is learned from what went on.
+        let half_lives = at.seconds_since(look.at) / STILL_HALF_LIFE_S;
+        look.longest_still_s *= (-half_lives).exp2();
+        for (meeting, before) in &look.open {
+            let now = open.iter().find(|(other, operation)| {
+                other == meeting && operation.sequence == before.sequence
+            });
+            let went_on =
+                now.is_none_or(|(_, operation)| moved_at(operation) > moved_at(before));
+            if went_on {
+                let still_s = look.at.seconds_since(moved_at(before));
+                look.longest_still_s = look.longest_still_s.max(still_s);
+            }
+        }
+        look.at = at;
+        look.open = open;
+    }
+
+    /// Says that a rank's process has ended: it is in nothing any more.
+    pub fn leave(&mut self, rank: u32) {
+        if let Some(look) = self.ranks.get_mut(&rank) {
+            look.open.clear();
+        }
+    }
+
+    /// How long an operation may stand still before it is called stuck.
+    pub(crate) fn patience_s(&self) -> f64 {
+        let longest_s =
+            self.ranks.values().map(|look| look.longest_still_s).fold(0.0, f64::max);
+        let usual_s = self.settings.quiet_ratio * longest_s;
+        self.settings.quiet_min_s.max(usual_s)
+    }
+
+    /// How long nothing of an operation has moved on a rank.
+    pub(crate) fn still_s(&self, rank: u32, operation: &Operation) -> f64 {
+        let at = self.ranks.get(&rank).map_or(RankNs(0), |look| look.at);
+        at.seconds_since(moved_at(operation))
+    }
+
+    /// The ranks that meet in a lane.
+    pub(crate) fn members(&self, lane: Lane) -> BTreeSet<u32> {
+        match lane.pair {
+            Some((from, to)) => [from, to].into(),
+            None => self
+                .communicators
+                .get(&lane.communicator)
+                .map(|members| members.ranks.values().copied().collect())
+                .unwrap_or_default(),
+        }
+    }
+
+    /// The job's number of a communicator's rank.
+    pub(crate) fn job_rank(&self, communicator: u64, rank: u32) -> Option<u32> {
+        self.communicators.get(&communicator)?.ranks.get(&rank).copied()
+    }
+
+    /// Where an operation meets others; `None` if its peer is not known.
+    fn meeting(&self, rank: u32, operation: &Operation) -> Option<Meeting> {
+        let communicator = operation.communicator;
+        if !operation.op.is_point_to_point() {
+            let lane = Lane { communicator, pair: None };
+            return Some(Meeting { lane, op: operation.op });
+        }
+        let flow = operation.flows.first()?;
+        let peer = self.job_rank(communicator, flow.peer)?;
+        let pair = match flow.direction {
+            Direction::Send => (rank, peer),
+            Direction::Receive => (peer, rank),
+        };
+        let lane = Lane { communicator, pair: Some(pair) };
+        Some(Meeting { lane, op: CollectiveOp::SEND })
+    }
+}
+
+/// When anything of an operation last moved.
+fn moved_at(operation: &Operation) -> RankNs {
+    let moves = operation.flows.iter().map(|flow| flow.moved_at);
+    moves.max().unwrap_or_default().max(operation.begun_at)
+}

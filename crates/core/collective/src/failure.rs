@@ -1,0 +1,102 @@
+//! What is broken inside the communication of a job.
+
+use std::collections::BTreeMap;
+
+use crate::communication::Communication;
+use crate::{Cause, Link, Root, Wait};
+
+/// Something that has stopped for good.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Failure {
+    /// What is wrong.
+    pub cause: Cause,
+    /// The culprits, ascending; never empty. Two if the ends of a link cannot be told apart.
+    pub ranks: Vec<u32>,
+    /// The flows it shows in, if not all flows of the rank are struck.
+    pub links: Vec<Link>,
+    /// The operation it shows in; the one with the most ranks if there are several.
+    pub wait: Wait,
+    /// How long nothing of it has moved, in seconds.
+    pub still_s: f64,
+}
+
+impl Communication {
+    /// Says what keeps operations from their end that have stood still for longer than is
+    /// usual in the job.
+    ///
+    /// # Properties
+    /// Never names nobody (MY-P2); adding a constant to the clock of a rank changes nothing
+    /// (MY-P3).
+    /// # Source
+    /// Mycroft (2025), failure analysis; one rank that all struck links share is named
+    /// before the links are (SPEC 4.4: "if every flow of a rank is a culprit").
+    pub fn failures(&self) -> Vec<Failure> {
+        let patience_s = self.patience_s();
+        let stuck = self.roots().into_iter().filter(|root| root.still_s >= patience_s);
+        let mut by_cause: BTreeMap<Cause, Vec<Root>> = BTreeMap::new();
+        for root in stuck {
+            by_cause.entry(root.cause).or_default().push(root);
+        }
+        let certain = by_cause.keys().any(|cause| *cause != Cause::Unknown);
+        by_cause
+            .into_iter()
+            .filter(|(cause, _)| !certain || *cause != Cause::Unknown)
+            .flat_map(|(cause, roots)| self.failures_of(cause, &roots))
+            .collect()
+    }
+
+    /// Joins roots of one cause that have the same culprits.
+    fn failures_of(&self, cause: Cause, roots: &[Root]) -> Vec<Failure> {
+        let shared = shared_end(roots).filter(|_| cause == Cause::NotDelivered);
+        let mut joined: BTreeMap<Vec<u32>, Vec<&Root>> = BTreeMap::new();
+        for root in roots {
+            let ranks = shared.map_or(root.ranks.clone(), |rank| vec![rank]);
+            joined.entry(ranks).or_default().push(root);
+        }
+        joined
+            .into_iter()
+            .filter_map(|(ranks, roots)| {
+                let largest = roots.iter().max_by_key(|root| root.wait.entered.len())?;
+                let links = roots.iter().filter_map(|root| root.link);
+                let links = links.collect::<Vec<_>>();
+                let still_s =
+                    roots.iter().map(|root| root.still_s).fold(f64::INFINITY, f64::min);
+                Some(Failure {
+                    cause,
+                    wait: largest.wait.clone(),
+                    links: if self.are_all_flows(&ranks, &links) {
+                        Vec::new()
+                    } else {
+                        links
+                    },
+                    ranks,
+                    still_s,
+                })
+            })
+            .collect()
+    }
+
+    /// Whether the links are all that a rank has in what it is in.
+    fn are_all_flows(&self, ranks: &[u32], links: &[Link]) -> bool {
+        let [rank] = ranks else { return false };
+        let Some(look) = self.ranks.get(rank) else { return false };
+        let flows = look.open.iter().flat_map(|(_, operation)| &operation.flows);
+        let sends = flows.filter(|flow| flow.direction == model::Direction::Send);
+        let mut struck = sends.map(|flow| flow.channel);
+        struck.all(|channel| links.iter().any(|link| link.channel == channel))
+    }
+}
+
+/// The one rank that all links have at one of their ends, if they have different other ends.
+fn shared_end(roots: &[Root]) -> Option<u32> {
+    let mut links = roots.iter().filter_map(|root| root.link);
+    let first = links.next()?;
+    let mut ends = vec![first.from, first.to];
+    for link in links {
+        ends.retain(|end| *end == link.from || *end == link.to);
+    }
+    match ends[..] {
+        [rank] => Some(rank),
+        _ => None,
+    }
+}

@@ -1,0 +1,307 @@
+//! Who everybody waits for at one moment.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::{Direction, Flow, Operation};
+
+use crate::communication::{Communication, Lane, Meeting};
+use crate::stall::circle;
+use crate::{FlowState, Wait};
+
+/// Operations of one lane that are told apart at one moment: ranks that are in more than
+/// these, of a communicator, are in a state nobody can explain.
+const MAX_FRONTS: usize = 8;
+
+/// One end of the wait graph: what the others wait for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Root {
+    /// What is wrong.
+    pub cause: Cause,
+    /// The culprits, ascending: one rank, the two ends of a link nobody can tell apart, or
+    /// the ranks of a circle.
+    pub ranks: Vec<u32>,
+    /// The flow it shows in, if it shows in one.
+    pub link: Option<Link>,
+    /// The operation.
+    pub wait: Wait,
+    /// How long nothing of the operation has moved, in seconds.
+    pub still_s: f64,
+}
+
+/// A channel from one rank to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Link {
+    /// The sender, as job rank.
+    pub from: u32,
+    /// The receiver, as job rank.
+    pub to: u32,
+    /// The channel.
+    pub channel: u8,
+}
+
+/// What is wrong at a root.
+///
+/// # Source
+/// Mycroft (2025), state classification (SPEC 4.5); what the receiver's own counters add is
+/// ours: docs/incidents.md.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cause {
+    /// The rank has not begun the operation.
+    NotEntered,
+    /// The ranks wait for one another.
+    Circle,
+    /// The rank's GPU has not begun to send, although nothing is missing.
+    GpuNotStarted,
+    /// The rank's GPU does not go on to send, although it has what it needs.
+    GpuNotReady,
+    /// Data arrived at the rank, and its GPU does not take it.
+    GpuNotTaking,
+    /// The rank does not ask for data that is ready at its peer.
+    ReceiverNotReady,
+    /// The rank does not hand data to the network that its peer has asked for.
+    NotTransmitted,
+    /// What was handed to the network does not arrive, or its arrival is not acknowledged.
+    NotDelivered,
+    /// All began it, it needed no network or none is seen, and it does not end.
+    Unknown,
+}
+
+/// Both ends of a link, as far as they were seen.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ends {
+    sender: Option<Flow>,
+    receiver: Option<Flow>,
+}
+
+impl Communication {
+    /// Says who everybody waits for at the moment of the last looks.
+    ///
+    /// # Properties
+    /// Not empty if a rank is in an operation that others have not begun, or that all have
+    /// begun (MY-P2). Adding a constant to the clock of a rank changes nothing (MY-P3).
+    /// # Complexity
+    /// That of sorting the operations in progress by the ranks that are in them.
+    /// # Source
+    /// Mycroft (2025): wait graph, root group, MinOp; inside the root operation counters of
+    /// both ends of each flow are compared instead of MinData alone.
+    pub fn roots(&self) -> Vec<Root> {
+        let fronts = self.fronts();
+        let (lacking, full): (Vec<&Front>, Vec<&Front>) =
+            fronts.iter().partition(|front| !front.wait.missing.is_empty());
+        let ranks_of = |ranks: fn(&Wait) -> &Vec<u32>| -> BTreeSet<u32> {
+            lacking.iter().flat_map(|front| ranks(&front.wait).iter().copied()).collect()
+        };
+        let waiting = ranks_of(|wait| &wait.entered);
+        let awaited = ranks_of(|wait| &wait.missing);
+        let free = awaited.difference(&waiting).copied().collect::<BTreeSet<u32>>();
+        if !lacking.is_empty() && free.is_empty() {
+            let waits = lacking.iter().map(|front| &front.wait).collect::<Vec<_>>();
+            let ranks = circle(&waits);
+            let front = lacking.iter().filter(|front| {
+                let mut entered = front.wait.entered.iter();
+                entered.any(|rank| ranks.contains(rank))
+            });
+            let ranks = ranks.iter().copied().collect::<Vec<_>>();
+            return front
+                .map(|front| self.root(Cause::Circle, ranks.clone(), None, front))
+                .collect();
+        }
+        // Of what all have begun, only what an awaited rank is in is at the root; all of it
+        // if nobody is awaited.
+        let mut roots = Vec::new();
+        let mut explained: BTreeSet<u32> = BTreeSet::new();
+        for front in full {
+            let mut entered = front.wait.entered.iter();
+            if lacking.is_empty() || entered.any(|rank| free.contains(rank)) {
+                explained.extend(&front.wait.entered);
+                roots.extend(self.explain(front));
+            }
+        }
+        for front in lacking {
+            let missing = front.wait.missing.iter();
+            let culprits = missing
+                .filter(|rank| free.contains(rank) && !explained.contains(*rank))
+                .copied()
+                .collect::<Vec<_>>();
+            if !culprits.is_empty() {
+                roots.push(self.root(Cause::NotEntered, culprits, None, front));
+            }
+        }
+        roots
+    }
+
+    /// The operations that are at the head of some rank's lane.
+    fn fronts(&self) -> Vec<Front<'_>> {
+        // For each lane the operations at its head, and who is in them.
+        let mut heads: BTreeMap<Lane, BTreeMap<(Meeting, u64), InIt<'_>>> =
+            BTreeMap::new();
+        for (rank, look) in &self.ranks {
+            let mut seen = BTreeSet::new();
+            for (meeting, operation) in &look.open {
+                if seen.insert(meeting.lane) {
+                    let lane = heads.entry(meeting.lane).or_default();
+                    let key = (*meeting, operation.sequence);
+                    lane.entry(key).or_default().insert(*rank, operation);
+                }
+            }
+        }
+        let mut fronts = Vec::new();
+        for (lane, heads) in heads {
+            let members = self.members(lane);
+            let mut heads = heads.into_iter().collect::<Vec<_>>();
+            heads.sort_by_key(|(_, in_it)| std::cmp::Reverse(in_it.len()));
+            for ((meeting, sequence), in_it) in heads.into_iter().take(MAX_FRONTS) {
+                let behind = |rank: &u32| {
+                    !in_it.contains_key(rank) && !self.is_past(*rank, meeting, sequence)
+                };
+                let wait = Wait {
+                    group: self.name_of(lane),
+                    number: sequence.saturating_add(1),
+                    op: meeting.op,
+                    entered: in_it.keys().copied().collect(),
+                    missing: members.iter().copied().filter(behind).collect(),
+                    detail: String::new(),
+                    odd: Vec::new(),
+                };
+                fronts.push(Front { wait, in_it });
+            }
+        }
+        fronts
+    }
+
+    /// Whether a rank has ended an operation.
+    fn is_past(&self, rank: u32, meeting: Meeting, sequence: u64) -> bool {
+        // Who was never looked at cannot be blamed for being elsewhere.
+        let Some(look) = self.ranks.get(&rank) else { return true };
+        let begun = look.begun.get(&meeting).is_some_and(|begun| *begun > sequence);
+        let open = look.open.iter().any(|(other, operation)| {
+            *other == meeting && operation.sequence == sequence
+        });
+        begun && !open
+    }
+
+    fn name_of(&self, lane: Lane) -> String {
+        let known = self.communicators.get(&lane.communicator);
+        match known.map(|members| members.name.as_str()) {
+            Some(name) if !name.is_empty() => name.to_owned(),
+            _ => format!("comm {:#x}", lane.communicator),
+        }
+    }
+
+    /// Says what keeps an operation that all have begun from its end.
+    fn explain(&self, front: &Front<'_>) -> Vec<Root> {
+        let mut links: BTreeMap<Link, Ends> = BTreeMap::new();
+        for (rank, operation) in &front.in_it {
+            for flow in &operation.flows {
+                let Some(peer) = self.job_rank(operation.communicator, flow.peer) else {
+                    continue;
+                };
+                let channel = flow.channel;
+                match flow.direction {
+                    Direction::Send => {
+                        let link = Link { from: *rank, to: peer, channel };
+                        links.entry(link).or_default().sender = Some(*flow);
+                    }
+                    Direction::Receive => {
+                        let link = Link { from: peer, to: *rank, channel };
+                        links.entry(link).or_default().receiver = Some(*flow);
+                    }
+                }
+            }
+        }
+        // On a channel a rank sends on what it receives: it lacks input if it has taken all
+        // that arrived and more is to come.
+        let starved = links
+            .iter()
+            .filter_map(|(link, ends)| Some((link, ends.receiver?)))
+            .filter(|(_, end)| end.transmitted == end.done && end.done < end.total)
+            .map(|(link, _)| (link.to, link.channel))
+            .collect::<BTreeSet<_>>();
+        let found = links.iter().filter_map(|(link, ends)| {
+            let cause = cause_of(ends, starved.contains(&(link.from, link.channel)))?;
+            Some((*link, cause))
+        });
+        let roots = found
+            .map(|(link, cause)| {
+                let ranks = match cause {
+                    Cause::GpuNotTaking | Cause::ReceiverNotReady => vec![link.to],
+                    Cause::NotDelivered => {
+                        let mut ends = vec![link.from, link.to];
+                        ends.sort_unstable();
+                        ends
+                    }
+                    _ => vec![link.from],
+                };
+                self.root(cause, ranks, Some(link), front)
+            })
+            .collect::<Vec<_>>();
+        if roots.is_empty() {
+            let ranks = front.wait.entered.clone();
+            return vec![self.root(Cause::Unknown, ranks, None, front)];
+        }
+        roots
+    }
+
+    fn root(
+        &self,
+        cause: Cause,
+        ranks: Vec<u32>,
+        link: Option<Link>,
+        front: &Front<'_>,
+    ) -> Root {
+        let still =
+            front.in_it.iter().map(|(rank, operation)| self.still_s(*rank, operation));
+        // An operation moves as long as one of its flows does.
+        let still_s = still.fold(f64::INFINITY, f64::min);
+        Root { cause, ranks, link, wait: front.wait.clone(), still_s }
+    }
+}
+
+/// Ranks in an operation, and what each of them knows of it.
+type InIt<'look> = BTreeMap<u32, &'look Operation>;
+
+/// An operation at the head of a lane.
+struct Front<'look> {
+    wait: Wait,
+    in_it: InIt<'look>,
+}
+
+/// Says what a link that is not complete waits for; `None` if it is complete or waits for
+/// other links.
+fn cause_of(ends: &Ends, sender_starved: bool) -> Option<Cause> {
+    let Some(sender) = ends.sender else {
+        // The sender has ended or was not seen. What arrived and is not taken is known.
+        let receiver = ends.receiver?;
+        return (receiver.done < receiver.transmitted).then_some(Cause::GpuNotTaking);
+    };
+    let state = FlowState::of(&sender);
+    let Some(receiver) = ends.receiver else {
+        // The other end has what it needs, or was not seen.
+        return match state {
+            FlowState::Complete => None,
+            FlowState::NotStarted | FlowState::GpuNotReady if sender_starved => None,
+            FlowState::NotStarted => Some(Cause::GpuNotStarted),
+            FlowState::GpuNotReady => Some(Cause::GpuNotReady),
+            FlowState::NotTransmitted => Some(Cause::NotTransmitted),
+            FlowState::NotDelivered => Some(Cause::NotDelivered),
+        };
+    };
+    let (asked, arrived, taken) = (receiver.ready, receiver.transmitted, receiver.done);
+    let taking = arrived == taken;
+    match state {
+        FlowState::Complete if arrived < sender.done => Some(Cause::ReceiverNotReady),
+        FlowState::Complete => (!taking).then_some(Cause::GpuNotTaking),
+        // A network that buffers takes data nobody has asked for yet.
+        FlowState::NotDelivered if arrived == asked && asked < receiver.total => {
+            Some(if taking { Cause::ReceiverNotReady } else { Cause::GpuNotTaking })
+        }
+        FlowState::NotDelivered => Some(Cause::NotDelivered),
+        _ if arrived < sender.done => Some(Cause::ReceiverNotReady),
+        FlowState::NotTransmitted if !taking => Some(Cause::GpuNotTaking),
+        FlowState::NotTransmitted if asked > arrived => Some(Cause::NotTransmitted),
+        FlowState::NotTransmitted => Some(Cause::ReceiverNotReady),
+        FlowState::NotStarted | FlowState::GpuNotReady if sender_starved => None,
+        FlowState::NotStarted => Some(Cause::GpuNotStarted),
+        FlowState::GpuNotReady => Some(Cause::GpuNotReady),
+    }
+}

@@ -1,0 +1,402 @@
+//! A training job of tensor, pipeline and data parallel ranks, seen by its live tables.
+
+use std::collections::BTreeMap;
+
+use model::{CollectiveOp, Communicator, Operation, RankNs};
+
+use crate::transfer::{Channel, Machine, Shape, ns, transfers};
+
+/// Ranks of a machine.
+pub const LOCALS: u32 = 8;
+/// Seconds a stage of the pipeline computes, forward and back each.
+const COMPUTE_S: f64 = 0.15;
+/// Transfers of a data parallel operation and of a pipeline operation, a channel.
+const TRANSFERS: [usize; 2] = [32, 8];
+/// Channels of the same.
+const CHANNELS: [u8; 2] = [4, 2];
+/// Seconds for one transfer: the GPU, the network.
+const GPU_S: f64 = 0.8e-3;
+const WIRE_S: f64 = 0.8e-3;
+
+/// What goes wrong.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fault {
+    /// Nothing that a rank's network card sends or receives arrives any more.
+    CardDown {
+        /// The rank.
+        rank: u32,
+    },
+    /// A rank's network card is slower by a factor.
+    CardSlow {
+        /// The ranks that share it.
+        ranks: Vec<u32>,
+        /// The factor.
+        factor: f64,
+    },
+    /// The GPUs of some ranks, or their way to the host, are slower by a factor.
+    GpuSlow {
+        /// The ranks.
+        ranks: Vec<u32>,
+        /// The factor.
+        factor: f64,
+    },
+    /// A rank's GPU stops in the middle of what it does.
+    GpuStops {
+        /// The rank.
+        rank: u32,
+    },
+    /// A rank's GPU is slower on one channel by a factor.
+    ChannelSlow {
+        /// The rank.
+        rank: u32,
+        /// The channel.
+        channel: u8,
+        /// The factor.
+        factor: f64,
+    },
+    /// A rank's proxy thread does nothing for some time.
+    ProxySleeps {
+        /// The rank.
+        rank: u32,
+        /// Seconds; infinite if it never wakes.
+        seconds: f64,
+    },
+    /// A rank enters nothing any more: its loop stands still.
+    LoopStops {
+        /// The rank.
+        rank: u32,
+    },
+}
+
+/// A job to simulate: `machines` in two pipeline stages, the first half the first.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    /// An even number of machines, at least 4.
+    pub machines: u32,
+    /// Iterations.
+    pub iterations: u64,
+    /// What goes wrong, and when, in seconds from the beginning.
+    pub fault: Option<(Fault, f64)>,
+    /// How far times of transfers scatter, as a share of them, and what they are drawn from.
+    pub jitter: f64,
+    /// Another seed, another run.
+    pub seed: u64,
+}
+
+/// One operation of one rank.
+#[derive(Debug)]
+struct Entered {
+    operation: Operation,
+    begun: f64,
+    ended: f64,
+    /// Its channels in `Run::channels`, and the rank of the peer in the communicator.
+    channels: std::ops::Range<usize>,
+    peers: BTreeMap<u32, u32>,
+}
+
+/// What happened, for every rank and at every moment.
+#[derive(Debug, Default)]
+pub struct Run {
+    channels: Vec<Channel>,
+    entered: BTreeMap<u32, Vec<Entered>>,
+    communicators: BTreeMap<u32, Vec<Communicator>>,
+    /// When the job ended; infinite if it never did.
+    pub ended_s: f64,
+}
+
+impl Machine for Cluster {
+    fn gpu_s(&self, rank: u32, channel: u8, at: f64) -> f64 {
+        let usual_s = GPU_S * self.scatter(rank, at);
+        match self.struck(at) {
+            Some(Fault::GpuSlow { ranks, factor }) if ranks.contains(&rank) => {
+                factor * usual_s
+            }
+            Some(Fault::ChannelSlow { rank: slow, channel: on, factor })
+                if (*slow, *on) == (rank, channel) =>
+            {
+                factor * usual_s
+            }
+            Some(Fault::GpuStops { rank: stopped }) if *stopped == rank => f64::INFINITY,
+            _ => usual_s,
+        }
+    }
+
+    fn wire_s(&self, from: u32, to: u32, at: f64) -> f64 {
+        let usual_s = WIRE_S * self.scatter(from ^ to << 16, at);
+        match self.struck(at + usual_s) {
+            Some(Fault::CardDown { rank }) if [from, to].contains(rank) => f64::INFINITY,
+            Some(Fault::CardSlow { ranks, factor })
+                if ranks.contains(&from) || ranks.contains(&to) =>
+            {
+                factor * usual_s
+            }
+            _ => usual_s,
+        }
+    }
+
+    fn proxy(&self, rank: u32, at: f64) -> f64 {
+        match &self.fault {
+            Some((Fault::ProxySleeps { rank: asleep, seconds }, from))
+                if *asleep == rank && at >= *from && at < from + seconds =>
+            {
+                from + seconds
+            }
+            _ => at,
+        }
+    }
+}
+
+impl Cluster {
+    /// Ranks of the job.
+    pub fn ranks(&self) -> u32 {
+        self.machines * LOCALS
+    }
+
+    /// Simulates the job.
+    pub fn run(&self) -> Run {
+        let mut run = Run::default();
+        let (ranks, half) = (self.ranks(), self.ranks() / 2);
+        let mut free = vec![0.0; ranks as usize];
+        self.join_all(&mut run);
+        for iteration in 0..self.iterations {
+            let compute = |free: &mut [f64], stage: std::ops::Range<u32>| {
+                for rank in stage {
+                    let at = &mut free[rank as usize];
+                    *at += self.compute_s(rank, *at);
+                }
+            };
+            compute(&mut free, 0..half);
+            for rank in 0..half {
+                self.pass(&mut run, &mut free, (rank, rank + half), iteration);
+            }
+            compute(&mut free, half..ranks);
+            compute(&mut free, half..ranks);
+            for rank in 0..half {
+                self.pass(&mut run, &mut free, (rank + half, rank), iteration);
+            }
+            compute(&mut free, 0..half);
+            for op in [REDUCE_SCATTER, ALL_GATHER] {
+                for group in self.data_groups() {
+                    self.reduce(&mut run, &mut free, &group, op, iteration);
+                }
+            }
+            if free.iter().all(|at| at.is_infinite()) {
+                break;
+            }
+        }
+        run.ended_s = free.into_iter().fold(0.0, f64::max);
+        run
+    }
+
+    /// Ranks of one stage with the same local rank.
+    fn data_groups(&self) -> impl Iterator<Item = Vec<u32>> + '_ {
+        let of_stage = self.machines / 2;
+        (0..2 * LOCALS).map(move |at| {
+            let (stage, local) = (at / LOCALS, at % LOCALS);
+            (0..of_stage)
+                .map(|machine| (stage * of_stage + machine) * LOCALS + local)
+                .collect()
+        })
+    }
+
+    fn join_all(&self, run: &mut Run) {
+        let mut join = |name: String, ranks: &[u32]| {
+            for (at, rank) in ranks.iter().enumerate() {
+                run.communicators.entry(*rank).or_default().push(Communicator {
+                    hash: hash(&name),
+                    name: name.clone(),
+                    rank: at as u32,
+                    size: ranks.len() as u32,
+                });
+            }
+        };
+        for group in self.data_groups() {
+            join(data_name(&group), &group);
+        }
+        for rank in 0..self.ranks() / 2 {
+            join(pipe_name(rank), &[rank, rank + self.ranks() / 2]);
+        }
+    }
+
+    fn compute_s(&self, rank: u32, at: f64) -> f64 {
+        let usual_s = COMPUTE_S * self.scatter(rank, at);
+        match self.struck(at + usual_s) {
+            Some(Fault::GpuSlow { ranks, factor }) if ranks.contains(&rank) => {
+                factor * usual_s
+            }
+            Some(
+                Fault::GpuStops { rank: stopped } | Fault::LoopStops { rank: stopped },
+            ) if *stopped == rank => f64::INFINITY,
+            _ => usual_s,
+        }
+    }
+
+    /// The fault, if it has struck by `at`.
+    fn struck(&self, at: f64) -> Option<&Fault> {
+        self.fault.as_ref().filter(|(_, from)| at >= *from).map(|(fault, _)| fault)
+    }
+
+    /// A factor about 1 that depends on who, when and the seed only.
+    fn scatter(&self, who: u32, at: f64) -> f64 {
+        let key = [self.seed, u64::from(who), at.to_bits()];
+        let mixed = key.iter().fold(0x9e37_79b9_7f4a_7c15_u64, |hash, word| {
+            (hash ^ word).wrapping_mul(0xbf58_476d_1ce4_e5b9).rotate_left(31)
+        });
+        1.0 + self.jitter * ((mixed >> 11) as f64 / (1_u64 << 53) as f64 - 0.5)
+    }
+
+    /// One rank sends to another of the next or the last stage.
+    fn pass(&self, run: &mut Run, free: &mut [f64], ranks: (u32, u32), number: u64) {
+        let (from, to) = ranks;
+        let stage_one = from.min(to);
+        let starts = [free[from as usize], free[to as usize]];
+        self.operate(
+            run,
+            free,
+            &[from, to],
+            &starts,
+            (Shape::Pair, pipe_name(stage_one)),
+            (CollectiveOp::SEND, number),
+        );
+    }
+
+    fn reduce(
+        &self,
+        run: &mut Run,
+        free: &mut [f64],
+        group: &[u32],
+        op: CollectiveOp,
+        number: u64,
+    ) {
+        let starts: Vec<f64> = group.iter().map(|rank| free[*rank as usize]).collect();
+        self.operate(
+            run,
+            free,
+            group,
+            &starts,
+            (Shape::Ring, data_name(group)),
+            (op, number),
+        );
+    }
+
+    fn operate(
+        &self,
+        run: &mut Run,
+        free: &mut [f64],
+        ranks: &[u32],
+        starts: &[f64],
+        (shape, name): (Shape, String),
+        (op, sequence): (CollectiveOp, u64),
+    ) {
+        let kind = usize::from(shape == Shape::Pair);
+        let (channels, count) = (CHANNELS[kind], TRANSFERS[kind]);
+        let first = run.channels.len();
+        run.channels.extend(transfers(self, shape, ranks, starts, channels, count));
+        let known = first..run.channels.len();
+        for (at, rank) in ranks.iter().enumerate() {
+            let begun = starts[at];
+            let own = run.channels[known.clone()].iter();
+            let own = own.filter(|channel| [channel.from, channel.to].contains(rank));
+            let ended = own.map(|channel| channel.end_of(*rank)).fold(begun, f64::max);
+            free[*rank as usize] = ended;
+            if begun.is_infinite() {
+                continue;
+            }
+            let in_communicator = run.communicators[rank]
+                .iter()
+                .find(|communicator| communicator.hash == hash(&name));
+            let op = match (op.is_point_to_point(), at) {
+                (true, 0) => CollectiveOp::SEND,
+                (true, _) => CollectiveOp::RECEIVE,
+                (false, _) => op,
+            };
+            let peers = run.peers(ranks, &name);
+            let operation = Operation {
+                communicator: in_communicator.map_or(0, |known| known.hash),
+                op,
+                sequence,
+                bytes: (u64::from(channels) * count as u64) << 20,
+                begun_at: ns(begun),
+                ended_at: ended.is_finite().then(|| ns(ended)),
+                flows: Vec::new(),
+            };
+            let channels = known.clone();
+            let entered = Entered { operation, begun, ended, channels, peers };
+            run.entered.entry(*rank).or_default().push(entered);
+        }
+    }
+}
+
+impl Run {
+    /// The communicators of every rank.
+    pub fn communicators(&self) -> impl Iterator<Item = (u32, &Communicator)> {
+        let ranks = self.communicators.iter();
+        ranks.flat_map(|(rank, known)| known.iter().map(|one| (*rank, one)))
+    }
+
+    /// What a reader of a rank's live table finds at `at` that it had not found at `before`:
+    /// the time, what is in progress, what has ended since.
+    pub fn look(
+        &self,
+        rank: u32,
+        before: f64,
+        at: f64,
+    ) -> (RankNs, Vec<Operation>, Vec<Operation>) {
+        let of_rank = self.entered.get(&rank).map(Vec::as_slice).unwrap_or_default();
+        // Operations of a rank follow one another.
+        let first = of_rank.partition_point(|entered| entered.ended <= before);
+        let (mut open, mut ended) = (Vec::new(), Vec::new());
+        for entered in of_rank[first..].iter().take_while(|entered| entered.begun <= at) {
+            let mut operation = entered.operation.clone();
+            operation.flows = self.flows(entered, rank, at);
+            if entered.ended <= at {
+                ended.push(operation);
+            } else {
+                operation.ended_at = None;
+                open.push(operation);
+            }
+        }
+        (ns(at), open, ended)
+    }
+
+    /// Ranks of a communicator by the job's number of them.
+    fn peers(&self, ranks: &[u32], name: &str) -> BTreeMap<u32, u32> {
+        let number = |rank: &u32| {
+            let mut own = self.communicators[rank].iter();
+            own.find(|communicator| communicator.hash == hash(name)).map(|c| c.rank)
+        };
+        ranks.iter().filter_map(|rank| Some((*rank, number(rank)?))).collect()
+    }
+
+    fn flows(&self, entered: &Entered, rank: u32, at: f64) -> Vec<model::Flow> {
+        let channels = self.channels[entered.channels.clone()].iter();
+        let mut flows = Vec::new();
+        for channel in channels {
+            for (end, other) in [(channel.from, channel.to), (channel.to, channel.from)] {
+                if let Some(peer) = entered.peers.get(&other).filter(|_| end == rank) {
+                    flows.push(channel.flow(rank, *peer, entered.begun, at));
+                }
+            }
+        }
+        flows.sort_by_key(|flow| (flow.channel, flow.peer, flow.direction));
+        flows
+    }
+}
+
+const REDUCE_SCATTER: CollectiveOp = CollectiveOp(17);
+const ALL_GATHER: CollectiveOp = CollectiveOp(14);
+
+fn data_name(group: &[u32]) -> String {
+    format!("dp{}", group[0])
+}
+
+fn pipe_name(first: u32) -> String {
+    format!("pp{first}")
+}
+
+/// A number for a name, as good as any.
+fn hash(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    })
+}
