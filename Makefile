@@ -57,12 +57,18 @@ fuzz:
 		cargo +nightly fuzz run $$target corpus/$$target seeds/$$target -- \
 			-dict=words.dict -max_total_time=$(SECONDS) -timeout=10 || exit 1; done
 
-## The wheel with the command in it, installed into $(VENV)
+# Puts what was built into the wheel's data, if it has changed.
+define place
+	mkdir -p python/laggard.data/$(2)
+	cmp -s $(CARGO_TARGET_DIR)/release/$(1) python/laggard.data/$(2)/$(1) || \
+		cp $(CARGO_TARGET_DIR)/release/$(1) python/laggard.data/$(2)/$(1)
+endef
+
+## The wheel with the command and the NCCL plugin in it, installed into $(VENV)
 install: venv
-	cargo build --release --package cli --locked --quiet
-	mkdir -p python/laggard.data/scripts
-	cmp -s $(CARGO_TARGET_DIR)/release/laggard python/laggard.data/scripts/laggard || \
-		cp $(CARGO_TARGET_DIR)/release/laggard python/laggard.data/scripts/laggard
+	cargo build --release --package cli --package nccl --locked --quiet
+	$(call place,laggard,scripts)
+	$(call place,liblaggard_nccl.so,platlib/laggard)
 	rm -rf $(CACHE)/wheels
 	$(BIN)/maturin build --release --locked --quiet --interpreter $(BIN)/python \
 		--out $(CACHE)/wheels

@@ -68,6 +68,7 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<ExitCode> {
         .or_else(package::python_beside_us)
         .unwrap_or_else(|| PathBuf::from("python3"));
     findings.extend(interpreter(&python));
+    findings.push(nccl_plugin());
     let mut text = String::new();
     for finding in &findings {
         let mark = match finding.state {
@@ -183,6 +184,28 @@ try:
 except Exception: pass
 print(json.dumps(found))
 "#;
+
+fn nccl_plugin() -> Finding {
+    let set = environment::value(environment::NCCL_PLUGIN);
+    match (set, package::nccl_plugin()) {
+        (Some(theirs), Some(ours)) if theirs != *ours => Finding::weak(
+            format!(
+                "{} is set to {}: that plugin is used, and stuck flows inside collectives \
+                 of NCCL are not seen",
+                environment::NCCL_PLUGIN,
+                theirs.display()
+            ),
+            format!("unset {}", environment::NCCL_PLUGIN),
+        ),
+        (_, Some(_)) => {
+            Finding::good("NCCL profiler plugin: stuck flows inside collectives are seen")
+        }
+        (_, None) => Finding::weak(
+            "no NCCL profiler plugin: stuck flows inside collectives of NCCL are not seen",
+            "reinstall laggard: pip install --force-reinstall laggard",
+        ),
+    }
+}
 
 fn interpreter(python: &Path) -> Vec<Finding> {
     let name = python.display();

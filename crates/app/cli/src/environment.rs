@@ -14,6 +14,8 @@ pub(crate) const DIR: &str = "LAGGARD_DIR";
 pub(crate) const JOB: &str = "LAGGARD_JOB";
 /// Settings file.
 pub(crate) const CONFIG: &str = "LAGGARD_CONFIG";
+/// NCCL's: the profiler plugin it loads.
+pub(crate) const NCCL_PLUGIN: &str = "NCCL_PROFILER_PLUGIN";
 
 /// Whether laggard is switched off.
 pub(crate) fn is_off() -> bool {

@@ -19,6 +19,16 @@ pub(crate) fn site_packages() -> Option<PathBuf> {
     sites_of(executable.parent()?).find(|site| site.join("laggard").is_dir())
 }
 
+/// The NCCL profiler plugin: in the package, or beside this executable where both were just
+/// built.
+pub(crate) fn nccl_plugin() -> Option<PathBuf> {
+    const FILE: &str = "liblaggard_nccl.so";
+    let executable = env::current_exe().and_then(fs::canonicalize).ok()?;
+    let installed = site_packages().map(|site| site.join("laggard").join(FILE));
+    let built = executable.with_file_name(FILE);
+    installed.into_iter().chain([built]).find(|file| file.is_file())
+}
+
 /// The Python of the environment this executable is installed in.
 pub(crate) fn python_beside_us() -> Option<PathBuf> {
     site_packages()?;

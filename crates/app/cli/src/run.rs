@@ -83,6 +83,11 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
             command.env(environment::ENABLE, "1");
             command.env(environment::DIR, &watch.root);
             command.env(environment::JOB, &watch.id);
+            // A plugin of the user's own wins.
+            let plugin = environment::value(environment::NCCL_PLUGIN);
+            if let (None, Some(plugin)) = (plugin, package::nccl_plugin()) {
+                command.env(environment::NCCL_PLUGIN, plugin);
+            }
             if !package::attaches_itself(&args.command[0]) {
                 match package::lend(watch.directory.path()) {
                     Ok(path) => {

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use model::{Direction, RankNs};
+
 use crate::communication::Communication;
-use crate::{Cause, Link, Root, Wait};
+use crate::{Cause, Link, Root, Stall, StallKind, Wait};
 
 /// Something that has stopped for good.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,6 +47,32 @@ impl Communication {
             .collect()
     }
 
+    /// The failure that has lasted longest, as a job that does not move at `now`.
+    ///
+    /// # Units
+    /// `now` is the clock of the operations' own times, of this host.
+    pub fn stall(&self, now: RankNs) -> Option<Stall> {
+        let failures = self.failures();
+        let failure =
+            failures.into_iter().max_by(|a, b| a.still_s.total_cmp(&b.still_s))?;
+        let is_victim = |rank: &&u32| !failure.ranks.contains(rank);
+        Some(Stall {
+            kind: match failure.cause {
+                Cause::NotEntered => StallKind::Missing,
+                Cause::Circle => StallKind::Deadlock,
+                _ => StallKind::Inside,
+            },
+            culprits: failure.ranks.clone(),
+            gone: Vec::new(),
+            waits: vec![failure.wait.clone()],
+            waiting: failure.wait.entered.iter().filter(is_victim).copied().collect(),
+            last_kinds: BTreeMap::new(),
+            step: 0,
+            since: RankNs(now.0.saturating_sub((failure.still_s * 1e9) as u64)),
+            failure: Some(failure),
+        })
+    }
+
     /// Joins roots of one cause that have the same culprits.
     fn failures_of(&self, cause: Cause, roots: &[Root]) -> Vec<Failure> {
         let shared = shared_end(roots).filter(|_| cause == Cause::NotDelivered);
@@ -81,7 +109,7 @@ impl Communication {
         let [rank] = ranks else { return false };
         let Some(look) = self.ranks.get(rank) else { return false };
         let flows = look.open.iter().flat_map(|(_, operation)| &operation.flows);
-        let sends = flows.filter(|flow| flow.direction == model::Direction::Send);
+        let sends = flows.filter(|flow| flow.direction == Direction::Send);
         let mut struck = sends.map(|flow| flow.channel);
         struck.all(|channel| links.iter().any(|link| link.channel == channel))
     }

@@ -129,6 +129,11 @@ impl Collectives {
         progress.gone = true;
     }
 
+    /// The furthest step a rank is in.
+    pub fn step(&self) -> u64 {
+        u64::from(self.step)
+    }
+
     /// The last mark of any rank.
     pub fn last_at(&self) -> Option<RankNs> {
         self.last_at

@@ -2,8 +2,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{CollectiveOp, MarkKind, RankNs};
 
-use crate::Collectives;
 use crate::progress::{Group, Issue};
+use crate::{Collectives, Failure};
 
 /// A collective that some ranks are in and others are not.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,10 +45,12 @@ pub enum StallKind {
     Mismatch,
     /// The culprits wait for one another, in different collectives.
     Deadlock,
+    /// All entered, and inside the operation something stands still at the culprits.
+    Inside,
 }
 
 /// A job in which nothing moves.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Stall {
     /// Why.
     pub kind: StallKind,
@@ -66,6 +68,8 @@ pub struct Stall {
     pub step: u64,
     /// The last mark of any rank.
     pub since: RankNs,
+    /// What the live tables of the ranks say is wrong.
+    pub failure: Option<Failure>,
 }
 
 /// Finds what is stuck in a job that does not move.
@@ -117,6 +121,7 @@ pub(crate) fn stuck(job: &Collectives, step: u64, since: RankNs) -> Option<Stall
         waiting: waiting.into_iter().collect(),
         step,
         since,
+        failure: None,
     })
 }
 

@@ -8,8 +8,8 @@ use model::{
     Severity, Stack, StageId, Subject, fold_ranks,
 };
 
-use crate::Scene;
 use crate::words::{are, duration, who};
+use crate::{Scene, inside};
 
 /// Frames of a stack that are told.
 const TOLD_FRAMES: usize = 4;
@@ -60,6 +60,7 @@ pub fn hang(
     let mut hosts: Vec<String> = hosts.cloned().collect();
     hosts.dedup();
     let mut evidence: Vec<Evidence> = stall.waits.iter().map(of_wait).collect();
+    evidence.extend(stall.failure.as_ref().map(inside::evidence));
     evidence.extend(of_stacks(stacks, &stall.culprits));
     Incident {
         id,
@@ -76,6 +77,7 @@ pub fn hang(
             stage: stage.map(|stage| scene.names.name(stage).to_owned()),
             collective: stall.waits.first().map(collective),
             function: function.map(Frame::text),
+            flow: stall.failure.as_ref().and_then(inside::flows),
             ..Subject::default()
         },
         pace: Pace::Once { step: since },
@@ -91,7 +93,7 @@ pub fn hang(
     }
 }
 
-fn collective(wait: &Wait) -> String {
+pub(crate) fn collective(wait: &Wait) -> String {
     let group = if wait.group.is_empty() { "unknown" } else { &wait.group };
     if wait.number == 0 {
         return format!("group {group}");
@@ -100,6 +102,9 @@ fn collective(wait: &Wait) -> String {
 }
 
 fn what(stall: &Stall) -> String {
+    if let Some(failure) = &stall.failure {
+        return inside::what(failure);
+    }
     let Some(wait) = stall.waits.first() else { return String::new() };
     match stall.kind {
         StallKind::Missing if wait.number == 0 => format!(
@@ -133,6 +138,7 @@ fn what(stall: &Stall) -> String {
                 collective(wait)
             )
         }
+        StallKind::Inside => String::new(),
         StallKind::Deadlock => {
             let part = |wait: &Wait| {
                 format!(
@@ -209,6 +215,9 @@ fn pause(stall: &Stall, stacks: &BTreeMap<u32, Stack>) -> Option<&'static str> {
 }
 
 fn advice(stall: &Stall, pause: Option<&str>) -> String {
+    if let (Some(failure), None) = (&stall.failure, pause) {
+        return inside::advice(failure);
+    }
     let culprits = who(&stall.culprits);
     match stall.kind {
         _ if pause.is_some() => format!("wait, or look whether {culprits} still gets on"),
@@ -228,6 +237,7 @@ fn advice(stall: &Stall, pause: Option<&str>) -> String {
                 "make {culprits} issue the same collectives in the same order as the others"
             )
         }
+        StallKind::Inside => String::new(),
         StallKind::Deadlock => {
             "issue the collectives of both groups in the same order on all ranks"
                 .to_owned()

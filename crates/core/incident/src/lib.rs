@@ -12,6 +12,7 @@ mod arrival;
 mod cause;
 mod fault;
 mod hang;
+mod inside;
 mod lateness;
 mod pace;
 mod settings;

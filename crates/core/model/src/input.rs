@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use crate::{CollectiveOp, Mark, RankNs, Stack};
+use crate::{CollectiveOp, Communicator, Mark, Operation, RankNs, Stack};
 
 /// One thing a job's analysis is told. All of them, in order, are the job: the same inputs
 /// give the same verdict, live or from a recording.
@@ -113,6 +113,24 @@ pub enum Input {
         bytes: u64,
         /// Time from the rank's arrival to the end.
         busy_ns: u64,
+    },
+    /// A rank has a communicator.
+    Communicator {
+        /// The rank.
+        rank: u32,
+        /// What it knows of it.
+        communicator: Communicator,
+    },
+    /// What a rank is in, looked at while something stands still.
+    Look {
+        /// The rank.
+        rank: u32,
+        /// When, on the clock of the operations' times.
+        at: RankNs,
+        /// Operations in progress, oldest first.
+        in_progress: Vec<Operation>,
+        /// Of each kind the last that ended since the look before.
+        ended: Vec<Operation>,
     },
     /// What is not complete now has been so for long: what was told is one moment of a job.
     Stuck,

@@ -1,8 +1,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use collective::{Collectives, HangSettings, Stall};
+use collective::{Collectives, Communication, HangSettings, Stall};
 use incident::{Scene, hang};
-use model::{CollectiveOp, Incident, Mark, RankNs, Stack};
+use model::{CollectiveOp, Communicator, Incident, Mark, Operation, RankNs, Stack};
 
 /// Waiting ranks whose stacks are asked for beside the culprits'.
 const COMPARED_RANKS: usize = 3;
@@ -15,6 +15,7 @@ const MAX_HANGS: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct Hangs {
     collectives: Collectives,
+    communication: Communication,
     now: Option<Under>,
     passed: Vec<Passed>,
 }
@@ -39,7 +40,9 @@ struct Passed {
 
 impl Hangs {
     pub(crate) fn new(settings: HangSettings) -> Self {
-        Self { collectives: Collectives::new(settings), ..Self::default() }
+        let communication = Communication::new(settings.clone());
+        let collectives = Collectives::new(settings);
+        Self { collectives, communication, ..Self::default() }
     }
 
     pub(crate) fn join(&mut self, group: u32, name: &str, members: &[u32]) {
@@ -49,8 +52,13 @@ impl Hangs {
     /// Takes a mark; the seconds of a stall that was spoken of and that it ends.
     pub(crate) fn mark(&mut self, rank: u32, mark: &Mark) -> Option<f64> {
         self.collectives.mark(rank, mark);
-        let under = self.now.take_if(|under| mark.at > under.stall.since)?;
-        let quiet_s = mark.at.seconds_since(under.stall.since);
+        self.moved(mark.at)
+    }
+
+    /// Something moved at `at`: a stall from before is over. Its seconds if it was spoken of.
+    fn moved(&mut self, at: RankNs) -> Option<f64> {
+        let under = self.now.take_if(|under| at > under.stall.since)?;
+        let quiet_s = at.seconds_since(under.stall.since);
         if under.told {
             let Under { stall, stacks, .. } = under;
             self.passed.push(Passed { stall, stacks, quiet_s });
@@ -66,6 +74,7 @@ impl Hangs {
     /// about to end and nothing was wrong.
     pub(crate) fn leave(&mut self, rank: u32, orderly: bool) {
         self.collectives.leave(rank);
+        self.communication.leave(rank);
         self.now.take_if(|under| {
             under.left_orderly.extend(orderly.then_some(rank));
             let involved = under.stall.culprits.iter().chain(&under.stall.waiting);
@@ -75,12 +84,37 @@ impl Hangs {
 
     /// Nobody has done anything until `at`.
     pub(crate) fn quiet(&mut self, at: RankNs) {
-        match &mut self.now {
-            Some(under) => under.at = at,
-            None => {
-                self.now = self.collectives.stall(at).map(|stall| Under::new(stall, at));
-            }
+        if let Some(under) = &mut self.now {
+            under.at = at;
+            return;
         }
+        // Who never came explains more than what the others wait in.
+        let stall = self.collectives.stall(at).or_else(|| {
+            let step = self.collectives.step();
+            self.communication.stall(at).map(|stall| Stall { step, ..stall })
+        });
+        self.now = stall.map(|stall| Under::new(stall, at));
+    }
+
+    /// A rank has a communicator.
+    pub(crate) fn communicate(&mut self, rank: u32, communicator: &Communicator) {
+        self.communication.join(rank, communicator);
+    }
+
+    /// What a rank is in; the seconds of a stall inside an operation that this ends.
+    pub(crate) fn look(
+        &mut self,
+        rank: u32,
+        at: RankNs,
+        in_progress: Vec<Operation>,
+        ended: &[Operation],
+    ) -> Option<f64> {
+        self.communication.look(rank, at, in_progress, ended);
+        let inside = self.now.as_ref()?.stall.failure.is_some();
+        if !inside || self.communication.stall(at).is_some() {
+            return None;
+        }
+        self.moved(at)
     }
 
     pub(crate) fn enter(

@@ -190,6 +190,14 @@ impl Job {
                 self.arrivals.add(rank, (group, op, number), bytes, busy_ns);
             }
             Input::Stuck => self.hangs.stuck(),
+            Input::Communicator { rank, communicator } => {
+                self.seen_ranks.insert(rank);
+                self.hangs.communicate(rank, &communicator);
+            }
+            Input::Look { rank, at, in_progress, ended } => {
+                let moves = self.hangs.look(rank, at, in_progress, &ended);
+                self.moves_again(moves);
+            }
             Input::Left { rank, step, orderly } => {
                 self.hangs.leave(rank, orderly);
                 self.finish_rank(rank);
@@ -231,9 +239,8 @@ impl Job {
     }
 
     fn mark(&mut self, rank: u32, mark: &Mark) {
-        if let Some(quiet_s) = self.hangs.mark(rank, mark) {
-            self.lines.push(format!("the job moves again after {quiet_s:.1} s"));
-        }
+        let moves = self.hangs.mark(rank, mark);
+        self.moves_again(moves);
         let input = self.ranks.entry(rank).or_default();
         let stage = match mark.kind {
             MarkKind::StageBegin
@@ -264,6 +271,12 @@ impl Job {
             self.take_windows();
         } else if mark.kind == MarkKind::OptimizerEnd {
             self.seen_ranks.insert(rank);
+        }
+    }
+
+    fn moves_again(&mut self, after_s: Option<f64>) {
+        if let Some(quiet_s) = after_s {
+            self.lines.push(format!("the job moves again after {quiet_s:.1} s"));
         }
     }
 

@@ -7,6 +7,7 @@ use ring::{JobReader, RankState, RingDirectory};
 use verdict::{Job, Settings};
 
 use crate::flight::{FlightFeed, monotonic_now};
+use crate::live::LiveFeed;
 use crate::ras::Ras;
 use crate::stacks::stack_of;
 
@@ -23,6 +24,7 @@ pub struct Agent {
     job: Job,
     journal: Option<JournalWriter>,
     flight: FlightFeed,
+    live: LiveFeed,
     ras: Ras,
     settings: Settings,
     looked: Option<Instant>,
@@ -33,8 +35,9 @@ impl Agent {
     pub fn new(directory: RingDirectory, id: &str, settings: Settings) -> Self {
         let job = Job::new(id, "run", settings.clone());
         let (reader, flight) = (JobReader::new(directory), FlightFeed::default());
-        let (ras, journal, looked) = (Ras::default(), None, None);
-        Self { reader, job, journal, flight, ras, settings, looked }
+        let (live, ras) = (LiveFeed::default(), Ras::default());
+        let (journal, looked) = (None, None);
+        Self { reader, job, journal, flight, live, ras, settings, looked }
     }
 
     /// Records what the analysis is told.
@@ -47,6 +50,8 @@ impl Agent {
         if self.looked.is_none_or(|looked| now.duration_since(looked) >= LOOK_EVERY) {
             self.looked = Some(now);
             self.read(JobReader::look);
+            let Self { reader, live, journal, job, .. } = self;
+            live.look(reader, &mut |input| keep(journal, job, input));
             for rank in self.reader.ranks().filter(|rank| rank.step.is_some()) {
                 self.flight.look_at(rank.rank, &rank.ring);
             }
@@ -55,6 +60,8 @@ impl Agent {
         }
         self.read(JobReader::drain);
         self.read_flight(FlightFeed::poll);
+        let Self { live, journal, job, .. } = self;
+        live.poll(now, monotonic_now(), &mut |input| keep(journal, job, input));
         self.look_for_hang(now);
         let Self { ras, settings, journal, job, .. } = self;
         ras.poll(settings, &mut |input| keep(journal, job, input));
@@ -66,7 +73,8 @@ impl Agent {
     fn look_for_hang(&mut self, asked: Instant) {
         let now = monotonic_now();
         let quiet = |last_at| now.seconds_since(last_at) >= QUIET_S;
-        if !self.job.last_at().is_some_and(quiet) {
+        let unmarked = self.job.last_at().is_none() && self.live.is_still();
+        if !unmarked && !self.job.last_at().is_some_and(quiet) {
             return;
         }
         self.tell(Input::Quiet { at: now });

@@ -5,6 +5,7 @@
 
 mod agent;
 mod flight;
+mod live;
 mod ras;
 mod stacks;
 

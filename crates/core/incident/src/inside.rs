@@ -1,0 +1,102 @@
+//! The words of what stands still inside an operation that all ranks have begun.
+
+use std::collections::BTreeSet;
+
+use collective::{Cause, Failure, Link};
+use model::{Evidence, Method, fold_ranks};
+
+use crate::hang::collective;
+use crate::words::{duration, who};
+
+/// What is wrong, as a sentence without its beginning.
+pub(crate) fn what(failure: &Failure) -> String {
+    let (who, place) = (who(&failure.ranks), collective(&failure.wait));
+    let text = match failure.cause {
+        Cause::NotDelivered if failure.ranks.len() == 1 => {
+            format!("what {who} sends and is sent in {place} does not arrive")
+        }
+        Cause::NotDelivered => {
+            format!("what is sent between {who} in {place} does not arrive")
+        }
+        Cause::NotTransmitted => {
+            format!("{who} does not hand ready data to the network in {place}")
+        }
+        Cause::ReceiverNotReady => {
+            format!("{who} takes no more data from the network in {place}")
+        }
+        Cause::GpuNotStarted => format!("the GPU of {who} never began {place}"),
+        Cause::GpuNotReady => format!("the GPU of {who} stopped sending in {place}"),
+        Cause::GpuNotTaking => {
+            format!("the GPU of {who} does not take what arrived in {place}")
+        }
+        Cause::NotEntered => format!("{who} never entered {place}"),
+        Cause::Circle => format!("{who} wait for one another in {place}"),
+        Cause::Unknown => format!("all began {place}, and it does not end"),
+    };
+    match flows(failure) {
+        Some(flows) => format!("{text} ({flows})"),
+        None => text,
+    }
+}
+
+/// The flows it shows in, if not all of the ranks' flows are struck.
+pub(crate) fn flows(failure: &Failure) -> Option<String> {
+    let ends = |link: &Link| (link.from, link.to);
+    let pairs = failure.links.iter().map(ends).collect::<BTreeSet<_>>();
+    let of_pair = |pair: (u32, u32)| {
+        let links = failure.links.iter().filter(|link| ends(link) == pair);
+        let channels = links.map(|link| u32::from(link.channel)).collect::<Vec<_>>();
+        let plural = if channels.len() == 1 { "" } else { "s" };
+        let (from, to) = pair;
+        format!("rank {from} to {to}, channel{plural} {}", fold_ranks(&channels))
+    };
+    let texts = pairs.into_iter().map(of_pair).collect::<Vec<_>>();
+    (!texts.is_empty()).then(|| texts.join("; "))
+}
+
+/// What to look at next.
+pub(crate) fn advice(failure: &Failure) -> String {
+    let who = who(&failure.ranks);
+    match failure.cause {
+        Cause::NotDelivered if failure.ranks.len() == 1 => {
+            format!("look at the network card and cable of {who}")
+        }
+        Cause::NotDelivered => format!(
+            "look at the network cards of {who} and the switch between them: counters \
+             cannot tell the two ends of a link apart"
+        ),
+        Cause::NotTransmitted | Cause::ReceiverNotReady => format!(
+            "look at NCCL's proxy thread of {who}: its core, its memory, its network card"
+        ),
+        Cause::GpuNotStarted => {
+            format!("look what the stream of {who} waits for: a kernel before it hangs")
+        }
+        Cause::GpuNotReady | Cause::GpuNotTaking => {
+            format!(
+                "look at the GPU of {who}: errors, clocks, a kernel that does not end"
+            )
+        }
+        Cause::NotEntered | Cause::Circle => format!("look at the stack of {who}"),
+        Cause::Unknown => {
+            "look at the GPUs: what runs without the network is not seen inside"
+                .to_owned()
+        }
+    }
+}
+
+/// What was seen.
+pub(crate) fn evidence(failure: &Failure) -> Evidence {
+    let label = match failure.cause {
+        Cause::NotEntered => "min_op",
+        Cause::Circle => "circle",
+        Cause::GpuNotStarted => "not_started",
+        Cause::GpuNotReady | Cause::GpuNotTaking => "gpu_not_ready",
+        Cause::ReceiverNotReady | Cause::NotTransmitted => "not_transmitted",
+        Cause::NotDelivered => "not_delivered",
+        Cause::Unknown => "unknown",
+    };
+    let still = duration(failure.still_s);
+    let text = format!("no counter of {} moved for {still}", collective(&failure.wait));
+    let values = [("still_s".to_owned(), failure.still_s)].into();
+    Evidence { method: Method::Collective, label: label.to_owned(), text, values }
+}

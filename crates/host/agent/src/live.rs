@@ -1,0 +1,145 @@
+//! What ranks are in, by their live tables: read often, told only while something stands
+//! still.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use model::{CollectiveOp, Input, Operation, RankNs};
+use ring::{JobReader, LiveReader};
+
+/// How often live tables are read; Mycroft's (2025) period.
+const READ_EVERY: Duration = Duration::from_millis(100);
+/// How often a rank in which nothing changes is told of again.
+const REPEAT_EVERY: Duration = Duration::from_millis(250);
+/// An operation in which nothing moved for so long is worth telling the analysis about.
+const STILL_S: f64 = 0.5;
+
+/// The live tables of one job on this host.
+#[derive(Debug, Default)]
+pub(crate) struct LiveFeed {
+    tables: BTreeMap<PathBuf, LiveTable>,
+    refused: BTreeSet<PathBuf>,
+    attempt: u32,
+    read: Option<Instant>,
+    /// Whether something stood still at the last reading.
+    still: bool,
+}
+
+#[derive(Debug)]
+struct LiveTable {
+    reader: LiveReader,
+    communicators: usize,
+    in_progress: Vec<Operation>,
+    /// Of each kind the last that ended since it was told of.
+    ended: BTreeMap<(u64, CollectiveOp, Option<u32>), Operation>,
+    /// What was told last, and when.
+    told: Option<(Instant, Vec<Operation>)>,
+}
+
+impl LiveFeed {
+    /// Looks for new tables.
+    pub(crate) fn look(&mut self, rings: &JobReader, take: &mut dyn FnMut(Input)) {
+        for path in rings.directory().live_tables().unwrap_or_default() {
+            if self.tables.contains_key(&path) || self.refused.contains(&path) {
+                continue;
+            }
+            match LiveReader::open(&path) {
+                Ok(reader) => self.add(path, reader),
+                Err(error) => {
+                    let text = format!("{error}; what its rank communicates is not seen");
+                    take(Input::Note { text });
+                    self.refused.insert(path);
+                }
+            }
+        }
+    }
+
+    fn add(&mut self, path: PathBuf, reader: LiveReader) {
+        let attempt = reader.identity().attempt;
+        if attempt > self.attempt {
+            self.attempt = attempt;
+            self.tables.clear();
+        }
+        let table = LiveTable {
+            reader,
+            communicators: 0,
+            in_progress: Vec::new(),
+            ended: BTreeMap::new(),
+            told: None,
+        };
+        self.tables.insert(path, table);
+    }
+
+    /// Whether something stood still at the last reading.
+    pub(crate) fn is_still(&self) -> bool {
+        self.still
+    }
+
+    /// Reads all tables if it is time, and tells what ranks are in if something stands still,
+    /// or did until now.
+    pub(crate) fn poll(
+        &mut self,
+        asked: Instant,
+        now: RankNs,
+        take: &mut dyn FnMut(Input),
+    ) {
+        if self.read.is_some_and(|read| asked.duration_since(read) < READ_EVERY) {
+            return;
+        }
+        self.read = Some(asked);
+        let was_still = self.still;
+        self.still = false;
+        for table in self.tables.values_mut() {
+            table.read(now, take);
+            self.still |= table.in_progress.iter().any(|operation| {
+                let moves = operation.flows.iter().map(|flow| flow.moved_at);
+                let moved_at = moves.max().unwrap_or(operation.begun_at);
+                now.seconds_since(moved_at.max(operation.begun_at)) >= STILL_S
+            });
+        }
+        if self.still || was_still {
+            for table in self.tables.values_mut() {
+                table.tell(asked, now, take);
+            }
+        }
+    }
+}
+
+impl LiveTable {
+    fn read(&mut self, now: RankNs, take: &mut dyn FnMut(Input)) {
+        let rank = self.reader.identity().rank;
+        let communicators = self.reader.communicators();
+        for communicator in communicators.iter().skip(self.communicators) {
+            take(Input::Communicator { rank, communicator: communicator.clone() });
+        }
+        self.communicators = communicators.len();
+        let state = self.reader.read(now);
+        self.in_progress = state.in_progress;
+        for operation in state.ended {
+            let peer = operation.flows.first().map(|flow| flow.peer);
+            let peer = peer.filter(|_| operation.op.is_point_to_point());
+            // Of a send or receive only the first flow is needed: it says who the other is.
+            let mut operation = operation;
+            operation.flows.truncate(usize::from(peer.is_some()));
+            let key = (operation.communicator, operation.op, peer);
+            self.ended.insert(key, operation);
+        }
+    }
+
+    fn tell(&mut self, asked: Instant, now: RankNs, take: &mut dyn FnMut(Input)) {
+        let is_told = self.told.as_ref().is_some_and(|(at, told)| {
+            *told == self.in_progress && asked.duration_since(*at) < REPEAT_EVERY
+        });
+        if is_told && self.ended.is_empty() {
+            return;
+        }
+        take(Input::Look {
+            rank: self.reader.identity().rank,
+            at: now,
+            in_progress: self.in_progress.clone(),
+            ended: std::mem::take(&mut self.ended).into_values().collect(),
+        });
+        self.told = Some((asked, self.in_progress.clone()));
+    }
+}
