@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use model::{CollectiveOp, Communicator, Direction, Operation, RankNs};
 
 use crate::HangSettings;
+use crate::blame::Blame;
 
 /// The last look at the live tables of all ranks.
 ///
@@ -17,6 +18,9 @@ pub struct Communication {
     pub(crate) settings: HangSettings,
     pub(crate) communicators: BTreeMap<u64, Members>,
     pub(crate) ranks: BTreeMap<u32, RankLook>,
+    pub(crate) blame: Blame,
+    /// Ranks that were looked at since blame was charged last.
+    looked: BTreeSet<u32>,
 }
 
 /// Seconds after which half of a long standstill is forgotten. Taste: an evaluation every few
@@ -42,6 +46,8 @@ pub(crate) struct RankLook {
     pub(crate) begun: BTreeMap<Meeting, u64>,
     /// The longest that an operation stood still lately before it went on or ended.
     longest_still_s: f64,
+    /// The most channels of one operation.
+    pub(crate) channels: usize,
 }
 
 /// Where ranks meet again and again: operations of one kind in one communicator, which all
@@ -94,6 +100,12 @@ impl Communication {
             .iter()
             .filter_map(|operation| Some((self.meeting(rank, operation)?, operation)));
         let ended = ended.collect::<Vec<_>>();
+        if !self.looked.insert(rank) {
+            // All ranks that are looked at have been: that was one moment.
+            let before = self.ranks.get(&rank).map_or(at, |look| look.at);
+            self.charge(at.seconds_since(before));
+            self.looked = [rank].into();
+        }
         let look = self.ranks.entry(rank).or_default();
         for (meeting, operation) in open
             .iter()
@@ -116,6 +128,10 @@ impl Communication {
                 let still_s = look.at.seconds_since(moved_at(before));
                 look.longest_still_s = look.longest_still_s.max(still_s);
             }
+        }
+        for (_, operation) in &open {
+            let channels = operation.flows.iter().map(|flow| flow.channel);
+            look.channels = look.channels.max(channels.collect::<BTreeSet<_>>().len());
         }
         look.at = at;
         look.open = open;

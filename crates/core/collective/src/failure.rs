@@ -1,6 +1,6 @@
 //! What is broken inside the communication of a job.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::{Direction, RankNs};
 
@@ -16,8 +16,8 @@ pub struct Failure {
     pub ranks: Vec<u32>,
     /// The flows it shows in, if not all flows of the rank are struck.
     pub links: Vec<Link>,
-    /// The operation it shows in; the one with the most ranks if there are several.
-    pub wait: Wait,
+    /// The operations it shows in, the one with the most ranks first; never empty.
+    pub waits: Vec<Wait>,
     /// How long nothing of it has moved, in seconds.
     pub still_s: f64,
 }
@@ -55,7 +55,8 @@ impl Communication {
         let failures = self.failures();
         let failure =
             failures.into_iter().max_by(|a, b| a.still_s.total_cmp(&b.still_s))?;
-        let is_victim = |rank: &&u32| !failure.ranks.contains(rank);
+        let waiting = failure.waits.iter().flat_map(|wait| &wait.entered);
+        let waiting = waiting.filter(|rank| !failure.ranks.contains(rank));
         Some(Stall {
             kind: match failure.cause {
                 Cause::NotEntered => StallKind::Missing,
@@ -64,8 +65,8 @@ impl Communication {
             },
             culprits: failure.ranks.clone(),
             gone: Vec::new(),
-            waits: vec![failure.wait.clone()],
-            waiting: failure.wait.entered.iter().filter(is_victim).copied().collect(),
+            waits: failure.waits.clone(),
+            waiting: waiting.copied().collect::<BTreeSet<_>>().into_iter().collect(),
             last_kinds: BTreeMap::new(),
             step: 0,
             since: RankNs(now.0.saturating_sub((failure.still_s * 1e9) as u64)),
@@ -83,15 +84,18 @@ impl Communication {
         }
         joined
             .into_iter()
-            .filter_map(|(ranks, roots)| {
-                let largest = roots.iter().max_by_key(|root| root.wait.entered.len())?;
+            .map(|(ranks, roots)| {
+                let mut waits =
+                    roots.iter().map(|root| root.wait.clone()).collect::<Vec<_>>();
+                waits.sort_by_key(|wait| std::cmp::Reverse(wait.entered.len()));
+                waits.dedup();
                 let links = roots.iter().filter_map(|root| root.link);
                 let links = links.collect::<Vec<_>>();
                 let still_s =
                     roots.iter().map(|root| root.still_s).fold(f64::INFINITY, f64::min);
-                Some(Failure {
+                Failure {
                     cause,
-                    wait: largest.wait.clone(),
+                    waits,
                     links: if self.are_all_flows(&ranks, &links) {
                         Vec::new()
                     } else {
@@ -99,7 +103,7 @@ impl Communication {
                     },
                     ranks,
                     still_s,
-                })
+                }
             })
             .collect()
     }

@@ -14,6 +14,7 @@
 
 mod arrival;
 mod bandwidth;
+mod blame;
 mod communication;
 mod failure;
 mod progress;
@@ -21,9 +22,11 @@ mod roots;
 mod settings;
 mod stall;
 mod state;
+mod trigger;
 
 pub use arrival::{ArrivalSettings, Arrivals, Late, LateIn};
 pub use bandwidth::Slowed;
+pub use blame::Straggler;
 pub use communication::Communication;
 pub use failure::Failure;
 pub use progress::Collectives;
@@ -31,3 +34,4 @@ pub use roots::{Cause, Link, Root};
 pub use settings::HangSettings;
 pub use stall::{Odd, Stall, StallKind, Wait};
 pub use state::FlowState;
+pub use trigger::{Slow, Trigger};

@@ -22,8 +22,10 @@ pub struct Root {
     pub ranks: Vec<u32>,
     /// The flow it shows in, if it shows in one.
     pub link: Option<Link>,
-    /// The operation.
+    /// The operation, and the communicator it is of.
     pub wait: Wait,
+    /// [`model::Communicator::hash`].
+    pub communicator: u64,
     /// How long nothing of the operation has moved, in seconds.
     pub still_s: f64,
 }
@@ -60,6 +62,8 @@ pub enum Cause {
     ReceiverNotReady,
     /// The rank does not hand data to the network that its peer has asked for.
     NotTransmitted,
+    /// The rank does not notice what its network has done: the other end has ended.
+    ProxyStill,
     /// What was handed to the network does not arrive, or its arrival is not acknowledged.
     NotDelivered,
     /// All began it, it needed no network or none is seen, and it does not end.
@@ -71,6 +75,8 @@ pub enum Cause {
 struct Ends {
     sender: Option<Flow>,
     receiver: Option<Flow>,
+    /// Whether the end that has no flow has ended the operation, rather than not been seen.
+    other_ended: bool,
 }
 
 impl Communication {
@@ -163,7 +169,8 @@ impl Communication {
                     detail: String::new(),
                     odd: Vec::new(),
                 };
-                fronts.push(Front { wait, in_it });
+                let communicator = lane.communicator;
+                fronts.push(Front { wait, communicator, in_it });
             }
         }
         fronts
@@ -209,6 +216,10 @@ impl Communication {
                 }
             }
         }
+        for (link, ends) in &mut links {
+            let other = if ends.sender.is_none() { link.from } else { link.to };
+            ends.other_ended = self.ranks.contains_key(&other);
+        }
         // On a channel a rank sends on what it receives: it lacks input if it has taken all
         // that arrived and more is to come.
         let starved = links
@@ -225,6 +236,7 @@ impl Communication {
             .map(|(link, cause)| {
                 let ranks = match cause {
                     Cause::GpuNotTaking | Cause::ReceiverNotReady => vec![link.to],
+                    Cause::ProxyStill if links[&link].sender.is_none() => vec![link.to],
                     Cause::NotDelivered => {
                         let mut ends = vec![link.from, link.to];
                         ends.sort_unstable();
@@ -253,7 +265,14 @@ impl Communication {
             front.in_it.iter().map(|(rank, operation)| self.still_s(*rank, operation));
         // An operation moves as long as one of its flows does.
         let still_s = still.fold(f64::INFINITY, f64::min);
-        Root { cause, ranks, link, wait: front.wait.clone(), still_s }
+        Root {
+            cause,
+            ranks,
+            link,
+            wait: front.wait.clone(),
+            communicator: front.communicator,
+            still_s,
+        }
     }
 }
 
@@ -263,6 +282,7 @@ type InIt<'look> = BTreeMap<u32, &'look Operation>;
 /// An operation at the head of a lane.
 struct Front<'look> {
     wait: Wait,
+    communicator: u64,
     in_it: InIt<'look>,
 }
 
@@ -270,15 +290,19 @@ struct Front<'look> {
 /// other links.
 fn cause_of(ends: &Ends, sender_starved: bool) -> Option<Cause> {
     let Some(sender) = ends.sender else {
-        // The sender has ended or was not seen. What arrived and is not taken is known.
         let receiver = ends.receiver?;
-        return (receiver.done < receiver.transmitted).then_some(Cause::GpuNotTaking);
+        return if receiver.done < receiver.transmitted {
+            Some(Cause::GpuNotTaking)
+        } else {
+            let late = receiver.transmitted < receiver.total;
+            (late && ends.other_ended).then_some(Cause::ProxyStill)
+        };
     };
     let state = FlowState::of(&sender);
     let Some(receiver) = ends.receiver else {
-        // The other end has what it needs, or was not seen.
         return match state {
             FlowState::Complete => None,
+            _ if ends.other_ended => Some(Cause::ProxyStill),
             FlowState::NotStarted | FlowState::GpuNotReady if sender_starved => None,
             FlowState::NotStarted => Some(Cause::GpuNotStarted),
             FlowState::GpuNotReady => Some(Cause::GpuNotReady),

@@ -10,7 +10,7 @@ use crate::words::{duration, who};
 
 /// What is wrong, as a sentence without its beginning.
 pub(crate) fn what(failure: &Failure) -> String {
-    let (who, place) = (who(&failure.ranks), collective(&failure.wait));
+    let (who, place) = (who(&failure.ranks), place(failure));
     let text = match failure.cause {
         Cause::NotDelivered if failure.ranks.len() == 1 => {
             format!("what {who} sends and is sent in {place} does not arrive")
@@ -29,6 +29,9 @@ pub(crate) fn what(failure: &Failure) -> String {
         Cause::GpuNotTaking => {
             format!("the GPU of {who} does not take what arrived in {place}")
         }
+        Cause::ProxyStill => {
+            format!("NCCL's proxy thread of {who} does not get on in {place}")
+        }
         Cause::NotEntered => format!("{who} never entered {place}"),
         Cause::Circle => format!("{who} wait for one another in {place}"),
         Cause::Unknown => format!("all began {place}, and it does not end"),
@@ -37,6 +40,11 @@ pub(crate) fn what(failure: &Failure) -> String {
         Some(flows) => format!("{text} ({flows})"),
         None => text,
     }
+}
+
+fn place(failure: &Failure) -> String {
+    let places = failure.waits.iter().map(collective).collect::<Vec<_>>();
+    places.join(" and ")
 }
 
 /// The flows it shows in, if not all of the ranks' flows are struck.
@@ -65,7 +73,7 @@ pub(crate) fn advice(failure: &Failure) -> String {
             "look at the network cards of {who} and the switch between them: counters \
              cannot tell the two ends of a link apart"
         ),
-        Cause::NotTransmitted | Cause::ReceiverNotReady => format!(
+        Cause::NotTransmitted | Cause::ReceiverNotReady | Cause::ProxyStill => format!(
             "look at NCCL's proxy thread of {who}: its core, its memory, its network card"
         ),
         Cause::GpuNotStarted => {
@@ -91,12 +99,14 @@ pub(crate) fn evidence(failure: &Failure) -> Evidence {
         Cause::Circle => "circle",
         Cause::GpuNotStarted => "not_started",
         Cause::GpuNotReady | Cause::GpuNotTaking => "gpu_not_ready",
-        Cause::ReceiverNotReady | Cause::NotTransmitted => "not_transmitted",
+        Cause::ReceiverNotReady => "receiver_not_ready",
+        Cause::NotTransmitted => "not_transmitted",
+        Cause::ProxyStill => "proxy_still",
         Cause::NotDelivered => "not_delivered",
         Cause::Unknown => "unknown",
     };
     let still = duration(failure.still_s);
-    let text = format!("no counter of {} moved for {still}", collective(&failure.wait));
+    let text = format!("no counter of {} moved for {still}", place(failure));
     let values = [("still_s".to_owned(), failure.still_s)].into();
     Evidence { method: Method::Collective, label: label.to_owned(), text, values }
 }

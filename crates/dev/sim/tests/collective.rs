@@ -1,7 +1,13 @@
 //! Faults inside the communication of a simulated job, named from its live tables alone:
 //! the layout of Mycroft's testbed, 4 machines of 8 ranks, pipeline of 2, data parallel 2.
 
-use collective::{Cause, Communication, Failure, HangSettings};
+use std::collections::BTreeMap;
+
+use collective::{
+    ArrivalSettings, Cause, Communication, Failure, HangSettings, Straggler, Trigger,
+};
+use model::{Operation, RankNs};
+use proptest::prelude::*;
 use sim::{Cluster, Fault, Run};
 
 /// Seconds between two looks at the live tables.
@@ -88,5 +94,209 @@ fn a_proxy_that_never_wakes_is_found() {
         let fault = Fault::ProxySleeps { rank: 8, seconds: f64::INFINITY };
         let (_, failures) = failure_of(fault, onset_s);
         assert!(failures.iter().all(|f| f.ranks.contains(&8)), "{failures:?}");
+    }
+}
+
+/// Looks at all ranks as an agent does; when somebody was first blamed, and who is in the end.
+fn straggler(cluster: &Cluster, until_s: f64) -> Option<(f64, Straggler)> {
+    let run = cluster.run();
+    let mut job = job_of(&run);
+    let mut first = None;
+    let mut triggers: BTreeMap<u32, Trigger> = BTreeMap::new();
+    for number in 1..(until_s / LOOK_S) as u32 {
+        let at = f64::from(number) * LOOK_S;
+        for rank in 0..cluster.ranks() {
+            let (clock, open, ended) = run.look(rank, at - LOOK_S, at);
+            let trigger = triggers
+                .entry(rank)
+                .or_insert_with(|| Trigger::new(ArrivalSettings::default()));
+            let slow = ended
+                .iter()
+                .filter_map(|operation| {
+                    Some((operation.communicator, trigger.ended(operation)?))
+                })
+                .collect::<Vec<_>>();
+            for (communicator, slow) in slow {
+                job.slow(communicator, slow);
+            }
+            for operation in &open {
+                if trigger.is_suspect(operation, clock) {
+                    job.suspect(operation);
+                }
+            }
+            job.look(rank, clock, open, &ended);
+        }
+        first = first.or(job.straggler().map(|_| at));
+    }
+    Some((first?, job.straggler()?))
+}
+
+fn straggler_of(fault: Fault, onset_s: f64) -> (f64, Straggler) {
+    let job = Cluster { iterations: 30, ..cluster(Some((fault, onset_s)), 7) };
+    let (at, found) = straggler(&job, onset_s + 8.0).expect("a straggler");
+    (at - onset_s, found)
+}
+
+#[test]
+fn nobody_is_blamed_in_a_healthy_job() {
+    for seed in 0..4 {
+        let job = Cluster { iterations: 30, ..cluster(None, seed) };
+        assert_eq!(straggler(&job, 30.0), None);
+    }
+}
+
+/// MY-A2.
+#[test]
+fn a_card_that_is_slow_is_blamed() {
+    let fault = Fault::CardSlow { ranks: vec![2, 3], factor: 6.0 };
+    let (_, found) = straggler_of(fault, 12.3);
+    assert_eq!((found.cause, &found.ranks), (Cause::NotDelivered, &vec![2, 3]));
+}
+
+/// MY-A3, MY-A4 and MY-A8.
+#[test]
+fn a_gpu_that_is_slow_is_blamed() {
+    let (_, found) = straggler_of(Fault::GpuSlow { ranks: vec![12], factor: 5.0 }, 12.3);
+    assert_eq!(found.ranks, [12]);
+}
+
+/// MY-A5.
+#[test]
+fn a_machine_whose_gpus_are_slow_is_blamed() {
+    let fault = Fault::GpuSlow { ranks: (0..8).collect(), factor: 5.0 };
+    let (_, found) = straggler_of(fault, 12.3);
+    assert_eq!(found.ranks, [0, 1, 2, 3, 4, 5, 6, 7]);
+}
+
+/// MY-A6.
+#[test]
+fn a_network_between_two_machines_that_is_slow_is_blamed() {
+    let ranks = (0..8).chain(16..24).collect::<Vec<_>>();
+    let fault = Fault::CardSlow { ranks: ranks.clone(), factor: 6.0 };
+    let (_, found) = straggler_of(fault, 12.3);
+    assert_eq!(found.cause, Cause::NotDelivered);
+    assert!(found.ranks.iter().all(|rank| ranks.contains(rank)), "{found:?}");
+}
+
+/// MY-A7.
+#[test]
+fn a_proxy_that_sleeps_for_a_second_is_blamed() {
+    for onset_s in [12.3, 13.05, 14.0] {
+        let fault = Fault::ProxySleeps { rank: 9, seconds: 1.0 };
+        let (_, found) = straggler_of(fault, onset_s);
+        assert!(found.ranks.contains(&9) && found.ranks.len() <= 2, "{found:?}");
+    }
+}
+
+/// MY-A9.
+#[test]
+fn one_slow_channel_is_told_from_the_others() {
+    let fault = Fault::ChannelSlow { rank: 5, channel: 2, factor: 5.0 };
+    let (_, found) = straggler_of(fault, 12.3);
+    assert_eq!((&found.ranks, &found.channels), (&vec![5], &vec![2]));
+}
+
+/// A crossed pair of collectives: MY-A11.
+#[test]
+fn two_communicators_entered_in_opposite_order_are_a_circle() {
+    let run = cluster(None, 1).run();
+    let mut job = job_of(&run);
+    // Ranks 0 and 8 have dp0; rank 0 has pp0 with rank 16. Rank 16 is given one with rank 8.
+    let communicator =
+        |rank| model::Communicator { hash: 99, name: "extra".into(), rank, size: 2 };
+    job.join(0, &communicator(0));
+    job.join(8, &communicator(1));
+    let dp0 = run.communicators().find(|(rank, known)| *rank == 0 && known.name == "dp0");
+    let dp0 = dp0.map(|(_, known)| known.hash).expect("a communicator of ranks 0 and 8");
+    let waiting = |communicator| Operation {
+        communicator,
+        op: model::CollectiveOp(3),
+        sequence: 4,
+        bytes: 1,
+        begun_at: RankNs(1_000_000_000),
+        ended_at: None,
+        flows: Vec::new(),
+    };
+    job.look(0, RankNs(9_000_000_000), vec![waiting(dp0)], &[]);
+    job.look(8, RankNs(9_000_000_000), vec![waiting(99)], &[]);
+    let failures = job.failures();
+    assert!(failures.iter().all(|f| (f.cause, &f.ranks) == (Cause::Circle, &vec![0, 8])));
+    let groups: Vec<&str> = failures[0].waits.iter().map(|w| w.group.as_str()).collect();
+    assert_eq!(groups, ["extra", "dp0"]);
+}
+
+/// MY-A17: with the begin and end of each operation only, victims look like culprits.
+#[test]
+fn without_flows_the_culprit_is_not_told_from_its_victims() {
+    let cluster = cluster(Some((Fault::GpuStops { rank: 21 }, 3.7)), 7);
+    let run = cluster.run();
+    let mut job = job_of(&run);
+    for rank in 0..cluster.ranks() {
+        let (clock, mut open, ended) = run.look(rank, 0.0, 9.0);
+        for operation in &mut open {
+            operation.flows.clear();
+        }
+        job.look(rank, clock, open, &ended);
+    }
+    let failures = job.failures();
+    assert!(!failures.is_empty());
+    let blamed: Vec<u32> =
+        failures.into_iter().flat_map(|failure| failure.ranks).collect();
+    assert_eq!(blamed, [5, 21]);
+}
+
+fn any_fault() -> impl Strategy<Value = Fault> {
+    let rank = 0..32_u32;
+    (rank, 0..4).prop_map(|(rank, kind)| match kind {
+        0 => Fault::CardDown { rank },
+        1 => Fault::GpuStops { rank },
+        2 => Fault::LoopStops { rank },
+        _ => Fault::ProxySleeps { rank, seconds: f64::INFINITY },
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// MY-P1, MY-P2 and MY-P3: counters are in order, somebody is named, and clocks of hosts
+    /// that are an hour apart change nothing.
+    #[test]
+    fn a_failure_names_somebody_whatever_the_clocks_say(
+        fault in any_fault(), onset_s in 2.0..6.0_f64, seed: u64, hours in 0..2_u64, host in 0..4_u32,
+    ) {
+        let cluster = cluster(Some((fault, onset_s)), seed);
+        let run = cluster.run();
+        let (mut job, mut shifted) = (job_of(&run), job_of(&run));
+        let shift_ns = 3_600_000_000_000 * hours;
+        let shift = |at: RankNs| RankNs(at.0 + shift_ns);
+        let shifted_all = |operations: &[Operation]| -> Vec<Operation> {
+            let mut operations = operations.to_vec();
+            for operation in &mut operations {
+                operation.begun_at = shift(operation.begun_at);
+                operation.ended_at = operation.ended_at.map(shift);
+                for flow in &mut operation.flows {
+                    flow.begun_at = shift(flow.begun_at);
+                    flow.moved_at = shift(flow.moved_at);
+                }
+            }
+            operations
+        };
+        for rank in 0..cluster.ranks() {
+            let (clock, open, ended) = run.look(rank, 0.0, 16.0);
+            for flow in open.iter().flat_map(|operation| &operation.flows) {
+                prop_assert!(flow.done <= flow.transmitted && flow.transmitted <= flow.ready);
+                prop_assert!(flow.ready <= flow.total);
+            }
+            if rank / sim::LOCALS == host {
+                shifted.look(rank, shift(clock), shifted_all(&open), &shifted_all(&ended));
+            } else {
+                shifted.look(rank, clock, open.clone(), &ended);
+            }
+            job.look(rank, clock, open, &ended);
+        }
+        let failures = job.failures();
+        prop_assert!(!failures.is_empty());
+        prop_assert!(failures.iter().all(|failure| !failure.ranks.is_empty()));
+        prop_assert_eq!(&shifted.failures(), &failures);
     }
 }
