@@ -1,19 +1,22 @@
 """Ranks whose collectives go through NCCL's profiler plugin, as NCCL 2.27 calls it, without NCCL:
-all-reduces on a ring, of which the last one stops in the middle.
+all-reduces on a ring, on a common timetable.
 
-    SLOW_RANK=1 torchrun --nproc-per-node 4 flows.py
+    SLOW_RANK=1 START=... torchrun --nproc-per-node 4 flows.py stops|slow
 
-What rank ``SLOW_RANK`` gives to the network in the last one is not delivered to the next rank.
+What rank ``SLOW_RANK`` gives to the network is not delivered to the next rank: never in the last
+operation (``stops``), late in the second half of them (``slow``).
 """
 
 import ctypes
 import os
+import sys
 import time
 
 COLL, PROXY_OP, PROXY_STEP = 2, 8, 16
 SEND_GPU_WAIT, SEND_WAIT, RECV_WAIT, RECV_FLUSH_WAIT, RECV_GPU_WAIT = 8, 9, 10, 11, 12
 IN_PROGRESS, SEND_PEER_WAIT = 19, 20
-TRANSFERS, CHANNELS, ROUNDS = 8, 2, 20
+TRANSFERS, CHANNELS, ROUNDS = 8, 2, 40
+PERIOD_S, USUAL_S, SLOW_S = 0.25, 0.02, 0.2
 
 rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 broken = int(os.environ["SLOW_RANK"])
@@ -80,17 +83,39 @@ def flow(coll, channel, peer, sends):
     return op
 
 
-def transfer(op, step, states, stops=True):
+SENT = (SEND_GPU_WAIT, SEND_PEER_WAIT, SEND_WAIT)
+RECEIVED = (RECV_WAIT, RECV_FLUSH_WAIT, RECV_GPU_WAIT)
+
+
+def begin(op, step, states):
     size = ctypes.c_size_t(1 << 20)
     event = start(PROXY_STEP, op, [(24, ctypes.c_int(step))])
     for state in states:
         record(event, state, ctypes.byref(size))
-    if stops:
+    return event
+
+
+def pass_on(op, done, whole, states, waits_in):
+    """Transfers until the link delivers no more; the rest, once it does."""
+    for step in range(done):
+        stop(begin(op, step, states))
+    if done == whole:
+        return lambda: stop(op)
+    event, size = begin(op, done, waits_in), ctypes.c_size_t(1 << 20)
+
+    def rest():
+        for state in states[len(waits_in) :]:
+            record(event, state, ctypes.byref(size))
         stop(event)
+        for step in range(done + 1, whole):
+            stop(begin(op, step, states))
+        stop(op)
+
+    return rest
 
 
-def all_reduce(sequence, stuck_at):
-    """Runs to the end, or as far as a ring gets of which one link delivers no further."""
+def all_reduce(sequence, held_at, held_s):
+    """As far as a ring gets of which one link delivers no further, and the rest later."""
     coll = start(
         COLL,
         None,
@@ -102,29 +127,25 @@ def all_reduce(sequence, stuck_at):
         ],
     )
     stop(coll)
+    rests = []
     for channel in range(CHANNELS):
         send, receive = flow(coll, channel, after, 1), flow(coll, channel, before, 0)
-        # How many hops downstream of the broken link; what came before it flows on.
-        sent = min(TRANSFERS, stuck_at + (rank - broken) % ranks)
-        arrived = min(TRANSFERS, stuck_at + (before - broken) % ranks)
-        for step in range(sent):
-            transfer(send, step, (SEND_GPU_WAIT, SEND_PEER_WAIT, SEND_WAIT))
-        for step in range(arrived):
-            transfer(receive, step, (RECV_WAIT, RECV_FLUSH_WAIT, RECV_GPU_WAIT))
-        if sent < TRANSFERS:
-            in_network = (SEND_GPU_WAIT, SEND_PEER_WAIT, SEND_WAIT)
-            transfer(send, sent, in_network if rank == broken else (SEND_GPU_WAIT,), False)
-        else:
-            stop(send)
-        if arrived < TRANSFERS:
-            transfer(receive, arrived, (RECV_WAIT,), False)
-        else:
-            stop(receive)
+        # Hops downstream of the link one more transfer each is under way.
+        sent = min(TRANSFERS, held_at + (rank - broken) % ranks)
+        arrived = min(TRANSFERS, held_at + (before - broken) % ranks)
+        waits_in = SENT if rank == broken else SENT[:1]
+        rests.append(pass_on(send, sent, TRANSFERS, SENT, waits_in))
+        rests.append(pass_on(receive, arrived, TRANSFERS, RECEIVED, RECEIVED[:1]))
+    time.sleep(held_s)
+    for rest in rests:
+        rest()
 
 
+began = float(os.environ["START"])
 for number_of_round in range(ROUNDS):
-    last = number_of_round == ROUNDS - 1
-    all_reduce(number_of_round, 2 if last else TRANSFERS)
-    time.sleep(0.05)
-print("stuck", flush=True)
-time.sleep(600)
+    time.sleep(max(0.0, began + PERIOD_S * number_of_round - time.time()))
+    if sys.argv[1] == "slow":
+        all_reduce(number_of_round, 2, USUAL_S if number_of_round < ROUNDS / 2 else SLOW_S)
+    else:
+        last = number_of_round == ROUNDS - 1
+        all_reduce(number_of_round, 2, 600.0 if last else USUAL_S)

@@ -121,7 +121,16 @@ pub enum Input {
         /// What it knows of it.
         communicator: Communicator,
     },
-    /// What a rank is in, looked at while something stands still.
+    /// Operations of a rank in a communicator have become slow.
+    Slow {
+        /// [`Communicator::hash`].
+        communicator: u64,
+        /// What the last one took.
+        took_ns: u64,
+        /// What they usually take.
+        usual_ns: u64,
+    },
+    /// What a rank is in, looked at while something stands still or is slow.
     Look {
         /// The rank.
         rank: u32,
@@ -131,6 +140,9 @@ pub enum Input {
         in_progress: Vec<Operation>,
         /// Of each kind the last that ended since the look before.
         ended: Vec<Operation>,
+        /// Places in `in_progress` of what already takes longer than it should.
+        #[serde(default)]
+        late: Vec<usize>,
     },
     /// What is not complete now has been so for long: what was told is one moment of a job.
     Stuck,

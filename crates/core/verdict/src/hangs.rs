@@ -101,6 +101,21 @@ impl Hangs {
         self.communication.join(rank, communicator);
     }
 
+    /// What ranks are in, for who makes it slow.
+    pub(crate) fn communication(&mut self) -> &mut Communication {
+        &mut self.communication
+    }
+
+    /// The same, to read.
+    pub(crate) fn communicated(&self) -> &Communication {
+        &self.communication
+    }
+
+    /// The furthest step a rank is in.
+    pub(crate) fn step(&self) -> u64 {
+        self.collectives.step()
+    }
+
     /// What a rank is in; the seconds of a stall inside an operation that this ends.
     pub(crate) fn look(
         &mut self,
@@ -108,7 +123,11 @@ impl Hangs {
         at: RankNs,
         in_progress: Vec<Operation>,
         ended: &[Operation],
+        late: &[usize],
     ) -> Option<f64> {
+        for operation in late.iter().filter_map(|at| in_progress.get(*at)) {
+            self.communication.suspect(operation);
+        }
         self.communication.look(rank, at, in_progress, ended);
         let inside = self.now.as_ref()?.stall.failure.is_some();
         if !inside || self.communication.stall(at).is_some() {

@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use collective::Arrivals;
+use collective::{Arrivals, Slow};
 use frontier::{Baseline, WindowFrontier, analyse, assume_synchronisation};
 use incident::{Scene, Tracker, late, slowed};
 use model::{
@@ -11,6 +11,7 @@ use model::{
 use steps::{Aligner, Segmenter};
 
 use crate::hangs::Hangs;
+use crate::holdups::Holdups;
 use crate::{Series, Settings};
 
 /// The source of jobs of which one moment is known, and no steps.
@@ -38,6 +39,7 @@ pub struct Job {
     aligner: Aligner,
     tracker: Tracker,
     hangs: Hangs,
+    holdups: Holdups,
     arrivals: Arrivals,
     totals: BTreeMap<StageId, StageTotal>,
     windows: VecDeque<(WindowSummary, BTreeMap<StageId, f64>)>,
@@ -106,6 +108,7 @@ impl Job {
             ranks: BTreeMap::new(),
             aligner: Aligner::new(settings.window.clone()),
             hangs: Hangs::new(settings.hang.clone()),
+            holdups: Holdups::default(),
             arrivals: Arrivals::new(settings.arrival.clone()),
             tracker: Tracker::new(settings.incident.clone(), settings.frontier.clone()),
             totals: BTreeMap::new(),
@@ -194,9 +197,19 @@ impl Job {
                 self.seen_ranks.insert(rank);
                 self.hangs.communicate(rank, &communicator);
             }
-            Input::Look { rank, at, in_progress, ended } => {
-                let moves = self.hangs.look(rank, at, in_progress, &ended);
+            Input::Slow { communicator, took_ns, usual_ns } => {
+                let seconds = |ns: u64| ns as f64 * 1e-9;
+                let slow = Slow { took_s: seconds(took_ns), usual_s: seconds(usual_ns) };
+                self.hangs.communication().slow(communicator, slow);
+                self.holdups.slow(self.hangs.step());
+            }
+            Input::Look { rank, at, in_progress, ended, late } => {
+                let moves = self.hangs.look(rank, at, in_progress, &ended, &late);
                 self.moves_again(moves);
+                let ranks = self.seen_ranks.len();
+                let scene = Scene { names: &self.names, hosts: &self.hosts, ranks };
+                let found = self.holdups.look(at, self.hangs.communication(), scene);
+                self.lines.extend(found.map(|incident| incident.text));
             }
             Input::Left { rank, step, orderly } => {
                 self.hangs.leave(rank, orderly);
@@ -210,6 +223,7 @@ impl Job {
                 self.earlier_steps += self.aligner.steps();
                 self.aligner = Aligner::new(self.settings.window.clone());
                 self.hangs = Hangs::new(self.settings.hang.clone());
+                self.holdups = Holdups::default();
                 *self.notes.entry(Note::Restarted).or_default() += 1;
             }
         }
@@ -476,6 +490,18 @@ impl Job {
             }
         }
         incidents.extend(self.held_up());
+        let (seen, scene) = (self.analysed_steps > 0.0, self.scene());
+        for inside in self.holdups.incidents(self.hangs.communicated(), scene, seen) {
+            // What stages and flows say about the same ranks is one incident.
+            let same = incidents.iter_mut().find(|incident| {
+                incident.open == inside.open
+                    && incident.subject.ranks == inside.subject.ranks
+            });
+            match same {
+                Some(incident) => incident.evidence.extend(inside.evidence),
+                None => incidents.push(inside),
+            }
+        }
         let hang = self.hangs.under_way(self.scene());
         hang.into_iter().chain(incidents).collect()
     }

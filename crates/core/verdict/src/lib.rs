@@ -5,6 +5,7 @@
 //! input gives the same answer, byte for byte, whether it is read live or from a file.
 
 mod hangs;
+mod holdups;
 mod job;
 mod series;
 mod settings;

@@ -35,7 +35,7 @@ impl Agent {
     pub fn new(directory: RingDirectory, id: &str, settings: Settings) -> Self {
         let job = Job::new(id, "run", settings.clone());
         let (reader, flight) = (JobReader::new(directory), FlightFeed::default());
-        let (live, ras) = (LiveFeed::default(), Ras::default());
+        let (live, ras) = (LiveFeed::new(settings.arrival.clone()), Ras::default());
         let (journal, looked) = (None, None);
         Self { reader, job, journal, flight, live, ras, settings, looked }
     }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use collective::{ArrivalSettings, Slow, Trigger};
 use model::{CollectiveOp, Input, Operation, RankNs};
 use ring::{JobReader, LiveReader};
 
@@ -15,6 +16,9 @@ const REPEAT_EVERY: Duration = Duration::from_millis(250);
 /// An operation in which nothing moved for so long is worth telling the analysis about.
 const STILL_S: f64 = 0.5;
 
+/// How long ranks are looked at closely after an operation was slow.
+const CLOSE_FOR: Duration = Duration::from_secs(12);
+
 /// The live tables of one job on this host.
 #[derive(Debug, Default)]
 pub(crate) struct LiveFeed {
@@ -24,6 +28,9 @@ pub(crate) struct LiveFeed {
     read: Option<Instant>,
     /// Whether something stood still at the last reading.
     still: bool,
+    /// Until when all ranks are looked at closely, as operations have become slow.
+    close_until: Option<Instant>,
+    settings: ArrivalSettings,
 }
 
 #[derive(Debug)]
@@ -35,9 +42,15 @@ struct LiveTable {
     ended: BTreeMap<(u64, CollectiveOp, Option<u32>), Operation>,
     /// What was told last, and when.
     told: Option<(Instant, Vec<Operation>)>,
+    trigger: Trigger,
 }
 
 impl LiveFeed {
+    /// No table yet; `settings` say what is slow.
+    pub(crate) fn new(settings: ArrivalSettings) -> Self {
+        Self { settings, ..Self::default() }
+    }
+
     /// Looks for new tables.
     pub(crate) fn look(&mut self, rings: &JobReader, take: &mut dyn FnMut(Input)) {
         for path in rings.directory().live_tables().unwrap_or_default() {
@@ -67,6 +80,7 @@ impl LiveFeed {
             in_progress: Vec::new(),
             ended: BTreeMap::new(),
             told: None,
+            trigger: Trigger::new(self.settings.clone()),
         };
         self.tables.insert(path, table);
     }
@@ -91,23 +105,27 @@ impl LiveFeed {
         let was_still = self.still;
         self.still = false;
         for table in self.tables.values_mut() {
-            table.read(now, take);
+            if table.read(now, take) {
+                self.close_until = Some(asked + CLOSE_FOR);
+            }
             self.still |= table.in_progress.iter().any(|operation| {
                 let moves = operation.flows.iter().map(|flow| flow.moved_at);
                 let moved_at = moves.max().unwrap_or(operation.begun_at);
                 now.seconds_since(moved_at.max(operation.begun_at)) >= STILL_S
             });
         }
-        if self.still || was_still {
+        let close = self.close_until.is_some_and(|until| asked < until);
+        if self.still || was_still || close {
             for table in self.tables.values_mut() {
-                table.tell(asked, now, take);
+                table.tell(asked, now, close, take);
             }
         }
     }
 }
 
 impl LiveTable {
-    fn read(&mut self, now: RankNs, take: &mut dyn FnMut(Input)) {
+    /// Reads the table; whether an operation takes, or took, longer than it should.
+    fn read(&mut self, now: RankNs, take: &mut dyn FnMut(Input)) -> bool {
         let rank = self.reader.identity().rank;
         let communicators = self.reader.communicators();
         for communicator in communicators.iter().skip(self.communicators) {
@@ -116,7 +134,16 @@ impl LiveTable {
         self.communicators = communicators.len();
         let state = self.reader.read(now);
         self.in_progress = state.in_progress;
+        let late = |operation| self.trigger.is_suspect(operation, now);
+        let mut is_slow = self.in_progress.iter().any(late);
         for operation in state.ended {
+            if let Some(Slow { took_s, usual_s }) = self.trigger.ended(&operation) {
+                let ns = |seconds: f64| (seconds * 1e9) as u64;
+                let (took_ns, usual_ns) = (ns(took_s), ns(usual_s));
+                let communicator = operation.communicator;
+                take(Input::Slow { communicator, took_ns, usual_ns });
+                is_slow = true;
+            }
             let peer = operation.flows.first().map(|flow| flow.peer);
             let peer = peer.filter(|_| operation.op.is_point_to_point());
             // Of a send or receive only the first flow is needed: it says who the other is.
@@ -125,13 +152,20 @@ impl LiveTable {
             let key = (operation.communicator, operation.op, peer);
             self.ended.insert(key, operation);
         }
+        is_slow
     }
 
-    fn tell(&mut self, asked: Instant, now: RankNs, take: &mut dyn FnMut(Input)) {
+    fn tell(
+        &mut self,
+        asked: Instant,
+        now: RankNs,
+        close: bool,
+        take: &mut dyn FnMut(Input),
+    ) {
         let is_told = self.told.as_ref().is_some_and(|(at, told)| {
             *told == self.in_progress && asked.duration_since(*at) < REPEAT_EVERY
         });
-        if is_told && self.ended.is_empty() {
+        if is_told && !close && self.ended.is_empty() {
             return;
         }
         take(Input::Look {
@@ -139,6 +173,9 @@ impl LiveTable {
             at: now,
             in_progress: self.in_progress.clone(),
             ended: std::mem::take(&mut self.ended).into_values().collect(),
+            late: (0..self.in_progress.len())
+                .filter(|at| self.trigger.is_suspect(&self.in_progress[*at], now))
+                .collect(),
         });
         self.told = Some((asked, self.in_progress.clone()));
     }

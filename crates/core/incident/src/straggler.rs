@@ -1,0 +1,146 @@
+//! The words of ranks that make collectives slow from the inside.
+
+use collective::{Cause, Straggler};
+use model::{
+    Evidence, Incident, IncidentKind, Method, Pace, Severity, Subject, fold_ranks,
+};
+
+use crate::Scene;
+use crate::hang::collective;
+use crate::words::{duration, percent, who};
+
+/// Words an incident about ranks that slow operations wait for.
+///
+/// `first_step` and `last_step` are those of the job while it lasted.
+pub fn straggler(
+    found: &Straggler,
+    scene: Scene<'_>,
+    id: String,
+    (first_step, last_step): (u64, u64),
+    open: bool,
+) -> Incident {
+    let ratio = found.slow.took_s / found.slow.usual_s;
+    let place = collective(&found.wait);
+    let since =
+        if first_step == 0 { String::new() } else { format!(" since step {first_step}") };
+    let text = format!(
+        "{} up to {ratio:.1} times as long as usual{since}: {}",
+        collective_takes(found),
+        what(found)
+    );
+    let hosts = found.ranks.iter().filter_map(|rank| scene.hosts.get(rank));
+    let mut hosts: Vec<String> = hosts.cloned().collect();
+    hosts.dedup();
+    Incident {
+        id,
+        kind: IncidentKind::Slow,
+        severity: Severity::Warning,
+        open,
+        subject: Subject {
+            ranks: found.ranks.clone(),
+            hosts,
+            collective: Some(place),
+            flow: channels(found),
+            ..Subject::default()
+        },
+        pace: Pace::Steady,
+        first_step,
+        last_step,
+        cost_s: found.cost_s,
+        cost_share: 0.0,
+        gain_alone_s: found.cost_s,
+        next_in_line: Vec::new(),
+        text,
+        evidence: vec![evidence(found)],
+        advice: advice(found),
+    }
+}
+
+fn collective_takes(found: &Straggler) -> String {
+    format!("{} of group {} takes", found.wait.op.name(), found.wait.group)
+}
+
+fn channels(found: &Straggler) -> Option<String> {
+    let channels = found.channels.iter().map(|channel| u32::from(*channel));
+    let channels = channels.collect::<Vec<_>>();
+    let plural = if channels.len() == 1 { "" } else { "s" };
+    (!channels.is_empty()).then(|| format!("channel{plural} {}", fold_ranks(&channels)))
+}
+
+fn what(found: &Straggler) -> String {
+    let who = who(&found.ranks);
+    let text = match found.cause {
+        Cause::NotDelivered if found.either => {
+            format!("what is sent between {who} arrives late")
+        }
+        Cause::NotDelivered => format!("what {who} sends and is sent arrives late"),
+        Cause::NotTransmitted => format!("{who} hands ready data to the network late"),
+        Cause::ReceiverNotReady => format!("{who} takes data from the network late"),
+        Cause::ProxyStill => format!("NCCL's proxy thread of {who} lags behind"),
+        Cause::GpuNotStarted | Cause::GpuNotReady | Cause::GpuNotTaking => {
+            format!("the GPU of {who} does not keep up with its network")
+        }
+        Cause::NotEntered | Cause::Circle | Cause::Unknown => {
+            format!("{who} enters it late")
+        }
+    };
+    match channels(found) {
+        Some(channels) => format!("{text}, on {channels} only"),
+        None => text,
+    }
+}
+
+fn evidence(found: &Straggler) -> Evidence {
+    let label = match found.cause {
+        Cause::NotDelivered => "not_delivered",
+        Cause::NotTransmitted => "not_transmitted",
+        Cause::ReceiverNotReady => "receiver_not_ready",
+        Cause::ProxyStill => "proxy_still",
+        Cause::GpuNotStarted | Cause::GpuNotReady | Cause::GpuNotTaking => {
+            "gpu_not_ready"
+        }
+        Cause::NotEntered | Cause::Circle | Cause::Unknown => "late_start",
+    };
+    let text = format!(
+        "{} of the time in slow operations was spent waiting for {}; the slowest took {} \
+         instead of {}",
+        percent(found.blamed_share),
+        who(&found.ranks),
+        duration(found.slow.took_s),
+        duration(found.slow.usual_s),
+    );
+    let values = [
+        ("blamed_share", found.blamed_share),
+        ("took_s", found.slow.took_s),
+        ("usual_s", found.slow.usual_s),
+        ("cost_s", found.cost_s),
+    ];
+    Evidence {
+        method: Method::Collective,
+        label: label.to_owned(),
+        text,
+        values: values.map(|(name, value)| (name.to_owned(), value)).into(),
+    }
+}
+
+fn advice(found: &Straggler) -> String {
+    let who = who(&found.ranks);
+    match found.cause {
+        Cause::NotDelivered if found.either => format!(
+            "look at the network cards of {who} and the switch between them: counters \
+             cannot tell the two ends of a link apart"
+        ),
+        Cause::NotDelivered => {
+            format!("look at the network card of {who}: errors, speed, other traffic")
+        }
+        Cause::NotTransmitted | Cause::ReceiverNotReady | Cause::ProxyStill => format!(
+            "look at NCCL's proxy thread of {who}: is its core taken by something else?"
+        ),
+        Cause::GpuNotStarted | Cause::GpuNotReady | Cause::GpuNotTaking => format!(
+            "look at the GPU of {who}: clocks, power, PCIe width, other work on it"
+        ),
+        Cause::NotEntered | Cause::Circle | Cause::Unknown => {
+            format!("look at what {who} does before: input, compute, host")
+        }
+    }
+}
