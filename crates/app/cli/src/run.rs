@@ -19,7 +19,7 @@ use crate::package;
 use crate::render::{Colour, verdict_text};
 use crate::settings::SettingsArgs;
 
-/// How often rings are read and the command is looked after.
+/// How often the command is looked after once it is watched no more.
 const POLL_EVERY: Duration = Duration::from_millis(50);
 /// Age from which rings of dead jobs are removed: time enough to look at a crash.
 const STALE_AFTER: Duration = Duration::from_mins(10);
@@ -179,7 +179,8 @@ impl Watch {
                 }
                 Some(agent)
             });
-            std::thread::sleep(POLL_EVERY);
+            let patience = agent.as_ref().map(|agent| agent.patience(Instant::now()));
+            std::thread::sleep(patience.unwrap_or(POLL_EVERY));
         };
         let job = agent.and_then(|agent| guarded(|| agent.finish()));
         drop(directory.remove());

@@ -13,18 +13,20 @@ const MIN_LOOKS: u32 = 10;
 const BLAMED_SHARE: f64 = 0.5;
 /// Share of the waiting inside operations from which it is what makes them slow.
 const INSIDE_SHARE: f64 = 0.3;
+/// Seconds others must have waited for a rank that enters late; twice Mycroft's (2025) lateness.
+const LATE_START_S: f64 = 2.0;
 /// Waiting for another culprit, relative to the worst, from which it is one as well.
 const ALSO_BLAMED_RATIO: f64 = 0.5;
 /// The same for channels.
 const SLOW_CHANNEL_RATIO: f64 = 0.5;
 /// Ranks whose waiting differs by less cannot be told apart.
-const TIE_RATIO: f64 = 0.9;
+const TIE_RATIO: f64 = 0.75;
 
 /// What was seen of slow operations.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Blame {
-    /// The last operation of each kind, by its number, that took longer than it should.
-    suspects: BTreeMap<(u64, CollectiveOp), u64>,
+    /// Operations, by their number, that take these ranks longer than they should.
+    suspects: BTreeMap<(u64, CollectiveOp, u64), BTreeSet<u32>>,
     /// Communicators whose operations are slow, and the worst of them.
     slow: BTreeMap<u64, Slow>,
     /// Seconds that slow operations waited for each root.
@@ -58,16 +60,16 @@ pub struct Straggler {
 }
 
 impl Communication {
-    /// Takes note that an operation in progress already takes longer than it should: until it
-    /// ends it is noticed who is waited for in it.
-    pub fn suspect(&mut self, operation: &Operation) {
-        let Operation { communicator, sequence, .. } = *operation;
+    /// Takes note that an operation in progress already takes a rank longer than it should, to be
+    /// said before each look.
+    pub fn suspect(&mut self, rank: u32, operation: &Operation) {
         let op = if operation.op.is_point_to_point() {
             CollectiveOp::SEND
         } else {
             operation.op
         };
-        self.blame.suspects.insert((communicator, op), sequence.saturating_add(1));
+        let key = (operation.communicator, op, operation.sequence.saturating_add(1));
+        self.blame.suspects.entry(key).or_default().insert(rank);
     }
 
     /// Takes note that operations of a communicator have become slow.
@@ -82,16 +84,19 @@ impl Communication {
 
     /// Charges `for_s` seconds to those whom slow operations wait for now.
     pub(crate) fn charge(&mut self, for_s: f64) {
-        if self.blame.suspects.is_empty() && self.blame.slow.is_empty() {
+        let suspects = std::mem::take(&mut self.blame.suspects);
+        if suspects.is_empty() {
             return;
         }
         let mut roots = self.roots();
         roots.retain(|Root { cause, communicator, wait, .. }| {
-            let suspect = self.blame.suspects.get(&(*communicator, wait.op));
-            // That others enter later is part of any schedule, unless it takes too long.
-            suspect == Some(&wait.number)
-                || *cause != Cause::NotEntered
-                    && self.blame.slow.contains_key(communicator)
+            // Since the last of its ranks entered, an operation has been in progress for what
+            // it has been for each of them at least.
+            let late = suspects.get(&(*communicator, wait.op, wait.number));
+            late.is_some_and(|late| {
+                let mut entered = wait.entered.iter();
+                *cause == Cause::NotEntered || entered.all(|rank| late.contains(rank))
+            })
         });
         // What an operation waits for at once shares its time.
         let key = |root: &Root| (root.communicator, root.wait.op, root.wait.number);
@@ -154,14 +159,11 @@ impl Communication {
             worst_s = most_s.max(worst_s);
             let taken = left.extract_if(.., |(_, ranks, _), _| ranks.contains(rank));
             let taken = taken.collect::<Vec<_>>();
-            let other = taken.first().and_then(|((_, ranks, _), _)| {
-                ranks.iter().find(|other| *other != rank).copied()
-            });
-            // The other end of all its links, which has no more to its name.
-            let tied = other.filter(|other| {
-                of_rank.get(other).is_some_and(|s| *s >= TIE_RATIO * most_s)
-                    && taken.iter().all(|((_, ranks, _), _)| ranks.contains(other))
-            });
+            // The other end of its links, if as much was waited for that one.
+            let mut others = taken.iter().flat_map(|((_, ranks, _), _)| ranks);
+            let tied = others
+                .find(|other| *other != rank && of_rank[*other] >= TIE_RATIO * most_s);
+            let tied = tied.copied();
             either |= tied.is_some();
             culprits.extend(tied);
             culprits.insert(*rank);
@@ -178,6 +180,11 @@ impl Communication {
         let (_, wait) =
             waits.find(|(ranks, _)| ranks.iter().any(|rank| culprits.contains(rank)))?;
         let blamed_share = blamed_s / all_s;
+        // Some ranks always enter a little later than others.
+        let lasting = worst_s >= LATE_START_S && culprits.len() * 2 <= self.ranks.len();
+        if *cause == Cause::NotEntered && !lasting {
+            return None;
+        }
         let ratio = |slow: &Slow| slow.took_s / slow.usual_s;
         let slow = blame.slow.values().max_by(|a, b| ratio(a).total_cmp(&ratio(b)))?;
         (blamed_share >= BLAMED_SHARE).then(|| Straggler {

@@ -70,6 +70,12 @@ pub enum Cause {
     Unknown,
 }
 
+impl Cause {
+    fn is_of_gpu(self) -> bool {
+        matches!(self, Self::GpuNotStarted | Self::GpuNotReady | Self::GpuNotTaking)
+    }
+}
+
 /// Both ends of a link, as far as they were seen.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ends {
@@ -112,16 +118,18 @@ impl Communication {
                 .map(|front| self.root(Cause::Circle, ranks.clone(), None, front))
                 .collect();
         }
-        // Of what all have begun, only what an awaited rank is in is at the root; all of it
-        // if nobody is awaited.
         let mut roots = Vec::new();
         let mut explained: BTreeSet<u32> = BTreeSet::new();
         for front in full {
+            let found = self.explain(front);
             let mut entered = front.wait.entered.iter();
-            if lacking.is_empty() || entered.any(|rank| free.contains(rank)) {
-                explained.extend(&front.wait.entered);
-                roots.extend(self.explain(front));
+            let awaited = entered.any(|rank| free.contains(rank));
+            if found.is_empty() && (awaited || lacking.is_empty()) {
+                let ranks = front.wait.entered.clone();
+                roots.push(self.root(Cause::Unknown, ranks, None, front));
             }
+            explained.extend(&front.wait.entered);
+            roots.extend(found);
         }
         for front in lacking {
             let missing = front.wait.missing.iter();
@@ -220,19 +228,28 @@ impl Communication {
             let other = if ends.sender.is_none() { link.from } else { link.to };
             ends.other_ended = self.ranks.contains_key(&other);
         }
-        // On a channel a rank sends on what it receives: it lacks input if it has taken all
-        // that arrived and more is to come.
+        // On a channel a rank sends on what it receives, one transfer behind: it lacks input
+        // if it has taken all that arrived and sent all that it could make of it.
+        let sent = links
+            .iter()
+            .filter_map(|(link, ends)| {
+                Some(((link.from, link.channel), ends.sender?.ready))
+            })
+            .collect::<BTreeMap<_, _>>();
         let starved = links
             .iter()
-            .filter_map(|(link, ends)| Some((link, ends.receiver?)))
-            .filter(|(_, end)| end.transmitted == end.done && end.done < end.total)
-            .map(|(link, _)| (link.to, link.channel))
+            .filter_map(|(link, ends)| Some(((link.to, link.channel), ends.receiver?)))
+            .filter(|(end, flow)| {
+                let sent = sent.get(end).copied().unwrap_or(0);
+                flow.transmitted == flow.done && flow.done < flow.total.min(sent)
+            })
+            .map(|(end, _)| end)
             .collect::<BTreeSet<_>>();
         let found = links.iter().filter_map(|(link, ends)| {
             let cause = cause_of(ends, starved.contains(&(link.from, link.channel)))?;
             Some((*link, cause))
         });
-        let roots = found
+        found
             .map(|(link, cause)| {
                 let ranks = match cause {
                     Cause::GpuNotTaking | Cause::ReceiverNotReady => vec![link.to],
@@ -246,12 +263,15 @@ impl Communication {
                 };
                 self.root(cause, ranks, Some(link), front)
             })
-            .collect::<Vec<_>>();
-        if roots.is_empty() {
-            let ranks = front.wait.entered.clone();
-            return vec![self.root(Cause::Unknown, ranks, None, front)];
-        }
-        roots
+            .filter(|root| !root.cause.is_of_gpu() || self.has_turn(root.ranks[0], front))
+            .collect()
+    }
+
+    /// Whether an operation is the oldest that a rank is in: its GPU works on none before.
+    fn has_turn(&self, rank: u32, front: &Front<'_>) -> bool {
+        let oldest = self.ranks.get(&rank).and_then(|look| look.open.first());
+        let own = front.in_it.get(&rank);
+        oldest.map(|(_, oldest)| oldest) == own.copied()
     }
 
     fn root(

@@ -19,6 +19,9 @@ const SLOW_OF_LAST: usize = 2;
 /// a delay of 1 s this is what falls into the operation it strikes.
 const STALL_S: f64 = 0.75;
 
+/// Times the usual from which an operation in progress is looked at closely. Our choice.
+const SUSPECT_RATIO: f64 = 1.5;
+
 /// Notices that operations of a rank take much longer than they used to.
 ///
 /// # Properties
@@ -70,17 +73,22 @@ impl Trigger {
     /// Whether an operation in progress already takes longer than it should: worth a closer
     /// look, and not yet a word.
     pub fn is_suspect(&self, operation: &Operation, now: RankNs) -> bool {
-        self.slow(operation, now.seconds_since(operation.begun_at)).is_some()
+        let took_s = now.seconds_since(operation.begun_at);
+        self.beyond(operation, took_s, SUSPECT_RATIO).is_some()
     }
 
     fn slow(&self, operation: &Operation, took_s: f64) -> Option<Slow> {
+        self.beyond(operation, took_s, 1.0 / self.settings.bandwidth_ratio)
+    }
+
+    fn beyond(&self, operation: &Operation, took_s: f64, ratio: f64) -> Option<Slow> {
         let class = self.classes.get(&class_of(operation))?;
         if class.usual_s.len() < MIN_USUAL_OPS {
             return None;
         }
         let usual_s = median(class.usual_s.iter().copied().collect());
-        let limit_s = usual_s / self.settings.bandwidth_ratio;
-        let slow = took_s > limit_s && took_s - usual_s > self.settings.late_min_s;
+        let slow =
+            took_s > ratio * usual_s && took_s - usual_s > self.settings.late_min_s;
         slow.then_some(Slow { took_s, usual_s })
     }
 }

@@ -126,7 +126,7 @@ impl Hangs {
         late: &[usize],
     ) -> Option<f64> {
         for operation in late.iter().filter_map(|at| in_progress.get(*at)) {
-            self.communication.suspect(operation);
+            self.communication.suspect(rank, operation);
         }
         self.communication.look(rank, at, in_progress, ended);
         let inside = self.now.as_ref()?.stall.failure.is_some();

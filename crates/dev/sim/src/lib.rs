@@ -15,8 +15,10 @@ mod campaign;
 mod cluster;
 pub mod patterns;
 mod transfer;
+mod watch;
 mod window;
 
 pub use campaign::{Campaign, Row, Scenario, Score, simulate};
 pub use cluster::{Cluster, Fault, LOCALS, Run};
+pub use watch::{LOOK_S, Watched, job_of, watch};
 pub use window::{STAGES, window_of};

@@ -1,5 +1,6 @@
 //! The acceptance table of the method: what was measured beside what the paper found.
 
+mod communication;
 mod real;
 mod simulated;
 
@@ -56,7 +57,7 @@ pub(crate) fn acceptance(args: &AcceptanceArgs, root: &Path) -> Result<ExitCode>
         println!("| {id} | {scenario} | {measured} | {paper} | {holds} |");
         missed += usize::from(!row.holds);
     };
-    for (id, row) in simulated::ROWS {
+    for (id, row) in simulated::ROWS.into_iter().chain(communication::ROWS) {
         if wanted(id) {
             print(row(id));
         }

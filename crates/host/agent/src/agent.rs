@@ -7,10 +7,12 @@ use ring::{JobReader, RankState, RingDirectory};
 use verdict::{Job, Settings};
 
 use crate::flight::{FlightFeed, monotonic_now};
-use crate::live::LiveFeed;
+use crate::live::{LiveFeed, READ_CLOSELY_EVERY};
 use crate::ras::Ras;
 use crate::stacks::stack_of;
 
+/// How often rings are read.
+const POLL_EVERY: Duration = Duration::from_millis(50);
 /// Quiet of a job that is worth telling the analysis about.
 const QUIET_S: f64 = 1.0;
 
@@ -66,6 +68,11 @@ impl Agent {
         let Self { ras, settings, journal, job, .. } = self;
         ras.poll(settings, &mut |input| keep(journal, job, input));
         self.job.take_lines()
+    }
+
+    /// How long the next [`Self::poll`] may wait.
+    pub fn patience(&self, now: Instant) -> Duration {
+        if self.live.is_close(now) { READ_CLOSELY_EVERY } else { POLL_EVERY }
     }
 
     /// Says how long the job has been quiet, and looks where its ranks are if that is asked

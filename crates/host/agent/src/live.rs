@@ -11,6 +11,8 @@ use ring::{JobReader, LiveReader};
 
 /// How often live tables are read; Mycroft's (2025) period.
 const READ_EVERY: Duration = Duration::from_millis(100);
+/// The same while operations take longer than they should: collectives take as long.
+pub(crate) const READ_CLOSELY_EVERY: Duration = Duration::from_millis(20);
 /// How often a rank in which nothing changes is told of again.
 const REPEAT_EVERY: Duration = Duration::from_millis(250);
 /// An operation in which nothing moved for so long is worth telling the analysis about.
@@ -90,6 +92,11 @@ impl LiveFeed {
         self.still
     }
 
+    /// Whether ranks are looked at closely.
+    pub(crate) fn is_close(&self, now: Instant) -> bool {
+        self.close_until.is_some_and(|until| now < until)
+    }
+
     /// Reads all tables if it is time, and tells what ranks are in if something stands still,
     /// or did until now.
     pub(crate) fn poll(
@@ -98,7 +105,8 @@ impl LiveFeed {
         now: RankNs,
         take: &mut dyn FnMut(Input),
     ) {
-        if self.read.is_some_and(|read| asked.duration_since(read) < READ_EVERY) {
+        let every = if self.is_close(asked) { READ_CLOSELY_EVERY } else { READ_EVERY };
+        if self.read.is_some_and(|read| asked.duration_since(read) < every) {
             return;
         }
         self.read = Some(asked);
@@ -114,7 +122,7 @@ impl LiveFeed {
                 now.seconds_since(moved_at.max(operation.begun_at)) >= STILL_S
             });
         }
-        let close = self.close_until.is_some_and(|until| asked < until);
+        let close = self.is_close(asked);
         if self.still || was_still || close {
             for table in self.tables.values_mut() {
                 table.tell(asked, now, close, take);

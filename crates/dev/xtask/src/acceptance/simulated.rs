@@ -10,7 +10,7 @@ use verdict::Settings;
 
 use super::Row;
 
-type Measure = fn(&str) -> Row;
+pub(super) type Measure = fn(&str) -> Row;
 
 pub(super) const ROWS: [(&str, Measure); 11] = [
     ("SF-A1", telescoping),

@@ -1,0 +1,73 @@
+//! Looks at a simulated job as the agents of its hosts would, and what the analysis says.
+
+use std::collections::BTreeMap;
+
+use collective::{
+    ArrivalSettings, Communication, Failure, HangSettings, Straggler, Trigger,
+};
+
+use crate::{Cluster, Run};
+
+/// Seconds between two looks at the live tables, as the agent has it: usually, and while
+/// operations take longer than they should.
+pub const LOOK_S: f64 = 0.1;
+const CLOSE_LOOK_S: f64 = 0.02;
+/// Seconds for which it looks closely.
+const CLOSE_FOR_S: f64 = 12.0;
+
+/// What was said of a job, and when, in seconds from its beginning.
+#[derive(Debug, Default)]
+pub struct Watched {
+    /// The first failures.
+    pub failures: Option<(f64, Vec<Failure>)>,
+    /// When somebody was first blamed for slow operations, and who was in the end.
+    pub straggler: Option<(f64, Straggler)>,
+}
+
+/// A job whose communicators are known, and nothing else.
+pub fn job_of(run: &Run) -> Communication {
+    let mut job = Communication::new(HangSettings::default());
+    for (rank, communicator) in run.communicators() {
+        job.join(rank, communicator);
+    }
+    job
+}
+
+/// Watches a job until something fails, or until `until_s`.
+pub fn watch(cluster: &Cluster, until_s: f64) -> Watched {
+    let run = cluster.run();
+    let mut job = job_of(&run);
+    let mut watched = Watched::default();
+    let mut first_blamed = None;
+    let mut triggers: BTreeMap<u32, Trigger> = BTreeMap::new();
+    let (mut before, mut at, mut close_until) = (0.0, LOOK_S, 0.0);
+    while at <= until_s {
+        for rank in 0..cluster.ranks() {
+            let (clock, open, ended) = run.look(rank, before, at);
+            let trigger = triggers
+                .entry(rank)
+                .or_insert_with(|| Trigger::new(ArrivalSettings::default()));
+            for operation in &ended {
+                if let Some(slow) = trigger.ended(operation) {
+                    job.slow(operation.communicator, slow);
+                    close_until = at + CLOSE_FOR_S;
+                }
+            }
+            for operation in open.iter().filter(|open| trigger.is_suspect(open, clock)) {
+                job.suspect(rank, operation);
+                close_until = at + CLOSE_FOR_S;
+            }
+            job.look(rank, clock, open, &ended);
+        }
+        let failures = job.failures();
+        if !failures.is_empty() {
+            watched.failures = Some((at, failures));
+            break;
+        }
+        first_blamed = first_blamed.or(job.straggler().map(|_| at));
+        before = at;
+        at += if at < close_until { CLOSE_LOOK_S } else { LOOK_S };
+    }
+    watched.straggler = first_blamed.zip(job.straggler());
+    watched
+}

@@ -1,0 +1,221 @@
+//! Rows about faults inside the communication of simulated jobs.
+
+use std::time::Instant;
+
+use model::{Communicator, Input, Operation};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use sim::{Cluster, Fault, LOCALS, LOOK_S, job_of, watch};
+
+use super::Row;
+use super::simulated::Measure;
+
+pub(super) const ROWS: [(&str, Measure); 6] = [
+    ("MY-A13", latency),
+    ("MY-A14", localisation),
+    ("MY-A15", ten_thousand),
+    ("MY-A15", hundred_thousand),
+    ("MY-A16", volume),
+    ("MY-healthy", false_alarms),
+];
+
+const CAMPAIGN: usize = 200;
+const HEALTHY_WINDOWS: usize = 500;
+const WINDOW_S: f64 = 10.0;
+/// Seconds after its onset in which a fault must be named; the paper's detection P90.
+const PATIENCE_S: f64 = 15.0;
+
+fn cluster(fault: Option<(Fault, f64)>, seed: u64) -> Cluster {
+    Cluster { machines: 4, iterations: 60, fault, jitter: 0.2, seed }
+}
+
+fn any_fault(random: &mut SmallRng) -> (Fault, u32) {
+    let rank = random.random_range(0..4 * LOCALS);
+    let factor = random.random_range(4.0..8.0);
+    let fault = match random.random_range(0..8) {
+        0 => Fault::CardDown { rank },
+        1 => Fault::GpuStops { rank },
+        2 => Fault::LoopStops { rank },
+        3 => Fault::ProxySleeps { rank, seconds: f64::INFINITY },
+        4 => Fault::CardSlow { ranks: vec![rank], factor },
+        5 => Fault::GpuSlow { ranks: vec![rank], factor },
+        6 => Fault::ChannelSlow { rank, channel: random.random_range(0..4), factor },
+        _ => Fault::ProxySleeps { rank, seconds: random.random_range(1.0..3.0) },
+    };
+    (fault, rank)
+}
+
+/// One injected fault: what it was, how long it took until somebody was named, and who was.
+struct Case {
+    fault: Fault,
+    culprit: u32,
+    after_s: Option<f64>,
+    named: Vec<u32>,
+}
+
+fn campaign() -> Vec<Case> {
+    let mut random = SmallRng::seed_from_u64(20);
+    let cases = (0..CAMPAIGN).map(|seed| {
+        let (fault, culprit) = any_fault(&mut random);
+        let onset_s = random.random_range(10.0..14.0);
+        let job = cluster(Some((fault.clone(), onset_s)), seed as u64);
+        let watched = watch(&job, onset_s + PATIENCE_S);
+        let failed = watched.failures.and_then(|(at, failures)| {
+            let ranks = failures.into_iter().flat_map(|failure| failure.ranks);
+            Some((at, ranks.collect::<Vec<u32>>())).filter(|(_, ranks)| !ranks.is_empty())
+        });
+        let slow = watched.straggler.map(|(at, found)| (at, found.ranks));
+        let (at, mut named) = failed.or(slow).unzip();
+        if let Some(named) = &mut named {
+            named.sort_unstable();
+            named.dedup();
+        }
+        let after_s = at.map(|at| at - onset_s);
+        Case { fault, culprit, after_s, named: named.unwrap_or_default() }
+    });
+    cases.collect()
+}
+
+fn latency(id: &str) -> Row {
+    let cases = campaign();
+    let mut after_s: Vec<f64> = cases.iter().filter_map(|case| case.after_s).collect();
+    after_s.sort_by(f64::total_cmp);
+    let quantile = |share: f64| after_s[(share * (after_s.len() - 1) as f64) as usize];
+    let (half, most) = (quantile(0.5), quantile(0.9));
+    let measured = format!(
+        "{} of {CAMPAIGN} detected; P50 {half:.1} s, P90 {most:.1} s after the onset",
+        after_s.len()
+    );
+    let holds = after_s.len() == CAMPAIGN && most <= 2.0;
+    Row::new(
+        id,
+        "random faults and onsets: detection",
+        measured,
+        "15 s; target 2 s",
+        holds,
+    )
+}
+
+fn localisation(id: &str) -> Row {
+    let cases = campaign();
+    let exact = cases.iter().filter(|case| case.named == [case.culprit]).count();
+    let one_end =
+        |case: &&Case| case.named.len() == 2 && case.named.contains(&case.culprit);
+    let either = cases.iter().filter(one_end).count();
+    for case in &cases {
+        if case.named != [case.culprit] && !one_end(&case) {
+            eprintln!("{:?}: named {:?}", case.fault, case.named);
+        }
+    }
+    let measured = format!(
+        "{exact} of {CAMPAIGN}: the rank alone; {either} more: as one end of a link whose ends \
+         counters cannot tell apart"
+    );
+    let holds = (exact + either) as f64 >= 0.99 * CAMPAIGN as f64;
+    Row::new(id, "random faults and onsets: who", measured, "target 99 %", holds)
+}
+
+fn false_alarms(id: &str) -> Row {
+    let seconds = HEALTHY_WINDOWS as f64 * WINDOW_S;
+    let mut alarms = 0;
+    let runs = 10;
+    for seed in 0..runs {
+        let job = Cluster { iterations: 10_000, ..cluster(None, 1000 + seed) };
+        let until_s = seconds / runs as f64;
+        // Simulated a little further than it is looked at: its end is no stall.
+        let iterations = (until_s / 0.6) as u64 + 10;
+        let watched = watch(&Cluster { iterations, ..job }, until_s);
+        alarms += u32::from(watched.failures.is_some());
+        alarms += u32::from(watched.straggler.is_some());
+    }
+    let measured = format!("{alarms} alarms in {HEALTHY_WINDOWS} windows of 10 s");
+    Row::new(id, "healthy job, 32 ranks", measured, "0", alarms == 0)
+}
+
+fn ten_thousand(id: &str) -> Row {
+    localise(id, 1250, 1, 0.1)
+}
+
+fn hundred_thousand(id: &str) -> Row {
+    localise(id, 1250, 10, 2.0)
+}
+
+/// Time to localise from live tables: jobs of `machines` are put beside one another as one
+/// job, of which one has a fault.
+fn localise(id: &str, machines: u32, copies: u32, target_s: f64) -> Row {
+    let culprit = 77;
+    let base = Cluster {
+        machines,
+        iterations: 2,
+        fault: Some((Fault::GpuStops { rank: culprit }, 1.5)),
+        jitter: 0.2,
+        seed: 1,
+    };
+    let faulty = base.run();
+    let mut job = job_of(&faulty);
+    for copy in 0..copies {
+        let first = copy * base.ranks();
+        let hash = |hash: u64| hash ^ u64::from(copy) << 32;
+        for (rank, communicator) in faulty.communicators() {
+            let hash = hash(communicator.hash);
+            job.join(rank + first, &Communicator { hash, ..communicator.clone() });
+        }
+        for rank in 0..base.ranks() {
+            let (clock, open, ended) = faulty.look(rank, 0.0, 9.0);
+            let move_to = |operations: Vec<Operation>| -> Vec<Operation> {
+                let moved = operations.into_iter().map(|operation| Operation {
+                    communicator: hash(operation.communicator),
+                    ..operation
+                });
+                moved.collect()
+            };
+            job.look(rank + first, clock, move_to(open), &move_to(ended));
+        }
+    }
+    let began = Instant::now();
+    let failures = job.failures();
+    let took_s = began.elapsed().as_secs_f64();
+    let named = failures.iter().flat_map(|failure| &failure.ranks);
+    let right = named.clone().count() > 0
+        && named.clone().all(|rank| rank % base.ranks() == culprit);
+    let measured = format!(
+        "{:.0} ms, {}",
+        1e3 * took_s,
+        if right { "right" } else { "wrong ranks" }
+    );
+    let scenario = format!("localisation, {} ranks", base.ranks() * copies);
+    let target = format!("20 s to 60 s; target {} ms", 1e3 * target_s);
+    Row::new(id, scenario, measured, target, right && took_s <= target_s)
+}
+
+/// What one machine tells of an iteration while it is looked at closely, as it is recorded.
+fn volume(id: &str) -> Row {
+    let job = cluster(None, 3);
+    let run = job.run();
+    let (from_s, iterations) = (5.0, 10.0);
+    let per_iteration_s = run.ended_s / 60.0;
+    let mut bytes = 0;
+    for number in 0..(iterations * per_iteration_s / LOOK_S) as u32 {
+        let at = from_s + f64::from(number) * LOOK_S;
+        for rank in 0..LOCALS {
+            let (at, in_progress, mut ended) = run.look(rank, at - LOOK_S, at);
+            for operation in &mut ended {
+                operation.flows.truncate(1);
+            }
+            let look = Input::Look { rank, at, in_progress, ended, late: Vec::new() };
+            bytes += serde_json::to_vec(&look).map_or(0, |json| json.len());
+        }
+    }
+    let kilobytes = bytes as f64 / iterations / 1e3;
+    let measured = format!(
+        "nothing while all is well; {kilobytes:.1} KB of JSON an iteration of \
+         {per_iteration_s:.2} s while looked at closely"
+    );
+    Row::new(
+        id,
+        "volume a machine of 8 ranks tells",
+        measured,
+        "46.8 KB",
+        kilobytes <= 46.8,
+    )
+}
