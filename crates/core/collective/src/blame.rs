@@ -1,6 +1,7 @@
 //! Who slow operations wait for, moment by moment.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use model::{CollectiveOp, Operation};
 
@@ -32,7 +33,7 @@ pub(crate) struct Blame {
     /// Seconds that slow operations waited for each root.
     waited_s: BTreeMap<(Cause, Vec<u32>, Option<Link>), f64>,
     /// An operation of each that is blamed.
-    waits: BTreeMap<Vec<u32>, Wait>,
+    waits: BTreeMap<Vec<u32>, Arc<Wait>>,
     looks: u32,
     /// Seconds that operations took longer than usual, by communicator.
     cost_s: BTreeMap<u64, f64>,
@@ -192,7 +193,7 @@ impl Communication {
             either,
             channels: self.some_channels(&culprits, &channels),
             ranks: culprits.into_iter().collect(),
-            wait: wait.clone(),
+            wait: (**wait).clone(),
             slow: *slow,
             blamed_share,
             cost_s: blame.cost_s.values().copied().fold(0.0, f64::max),

@@ -86,7 +86,7 @@ impl Communication {
             .into_iter()
             .map(|(ranks, roots)| {
                 let mut waits =
-                    roots.iter().map(|root| root.wait.clone()).collect::<Vec<_>>();
+                    roots.iter().map(|root| (*root.wait).clone()).collect::<Vec<_>>();
                 waits.sort_by_key(|wait| std::cmp::Reverse(wait.entered.len()));
                 waits.dedup();
                 let links = roots.iter().filter_map(|root| root.link);

@@ -1,6 +1,7 @@
 //! Who everybody waits for at one moment.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use model::{Direction, Flow, Operation};
 
@@ -23,7 +24,7 @@ pub struct Root {
     /// The flow it shows in, if it shows in one.
     pub link: Option<Link>,
     /// The operation, and the communicator it is of.
-    pub wait: Wait,
+    pub wait: Arc<Wait>,
     /// [`model::Communicator::hash`].
     pub communicator: u64,
     /// How long nothing of the operation has moved, in seconds.
@@ -107,7 +108,7 @@ impl Communication {
         let awaited = ranks_of(|wait| &wait.missing);
         let free = awaited.difference(&waiting).copied().collect::<BTreeSet<u32>>();
         if !lacking.is_empty() && free.is_empty() {
-            let waits = lacking.iter().map(|front| &front.wait).collect::<Vec<_>>();
+            let waits = lacking.iter().map(|front| &*front.wait).collect::<Vec<_>>();
             let ranks = circle(&waits);
             let front = lacking.iter().filter(|front| {
                 let mut entered = front.wait.entered.iter();
@@ -178,7 +179,7 @@ impl Communication {
                     odd: Vec::new(),
                 };
                 let communicator = lane.communicator;
-                fronts.push(Front { wait, communicator, in_it });
+                fronts.push(Front { wait: Arc::new(wait), communicator, in_it });
             }
         }
         fronts
@@ -301,7 +302,7 @@ type InIt<'look> = BTreeMap<u32, &'look Operation>;
 
 /// An operation at the head of a lane.
 struct Front<'look> {
-    wait: Wait,
+    wait: Arc<Wait>,
     communicator: u64,
     in_it: InIt<'look>,
 }
