@@ -129,6 +129,12 @@ impl Collectives {
         progress.gone = true;
     }
 
+    /// Ranks of which anything is known but that they belong to a group.
+    pub(crate) fn seen(&self) -> BTreeSet<u32> {
+        let issued = self.groups.values().flat_map(|group| group.last.keys());
+        issued.chain(self.ranks.keys()).copied().collect()
+    }
+
     /// The last mark of any rank.
     pub fn last_at(&self) -> Option<RankNs> {
         self.last_at

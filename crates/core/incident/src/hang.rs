@@ -37,11 +37,17 @@ pub fn hang(
 ) -> Incident {
     let pause = pause(stall, stacks);
     let since = stall.step;
-    let head = match (&pause, open) {
+    // What is not seen may be a pause as well.
+    let severity = match stall.kind {
+        _ if !open || pause.is_some() => Severity::Info,
+        StallKind::Unseen => Severity::Warning,
+        _ => Severity::Critical,
+    };
+    let head = match (severity, open) {
         // A snapshot does not know of steps.
-        (None, true) if since == 0 => "hang".to_owned(),
-        (None, true) => format!("hang since step {since}"),
-        (Some(_), true) => format!("waiting since step {since}"),
+        (_, true) if since == 0 && pause.is_none() => "hang".to_owned(),
+        (Severity::Critical, true) => format!("hang since step {since}"),
+        (_, true) => format!("waiting since step {since}"),
         (_, false) => format!("nothing moved for {} in step {since}", duration(quiet_s)),
     };
     let mut text = format!("{head}: {}", what(stall));
@@ -59,16 +65,13 @@ pub fn hang(
     let hosts = stall.culprits.iter().filter_map(|rank| scene.hosts.get(rank));
     let mut hosts: Vec<String> = hosts.cloned().collect();
     hosts.dedup();
-    let mut evidence: Vec<Evidence> = stall.waits.iter().map(of_wait).collect();
+    let mut evidence: Vec<Evidence> =
+        stall.waits.iter().map(|wait| of_wait(stall.kind, wait)).collect();
     evidence.extend(of_stacks(stacks, &stall.culprits));
     Incident {
         id,
         kind: IncidentKind::Hang,
-        severity: if open && pause.is_none() {
-            Severity::Critical
-        } else {
-            Severity::Info
-        },
+        severity,
         open,
         subject: Subject {
             ranks: stall.culprits.clone(),
@@ -117,6 +120,13 @@ fn what(stall: &Stall) -> String {
                 who(&wait.entered)
             )
         }
+        StallKind::Unseen => format!(
+            "{} wait{} in {} for {}, of which nothing is seen here",
+            who(&wait.entered),
+            if wait.entered.len() == 1 { "s" } else { "" },
+            collective(wait),
+            who(&stall.culprits)
+        ),
         StallKind::Mismatch => {
             let entered = |odd: &Odd| {
                 let detail = if odd.detail == wait.detail { "" } else { &odd.detail };
@@ -220,6 +230,11 @@ fn advice(stall: &Stall, pause: Option<&str>) -> String {
                 "look at the stack of {culprits}; the others wait for it and are fine"
             )
         }
+        StallKind::Unseen => {
+            format!(
+                "look at what is said on the hosts of {culprits}, and at the network there"
+            )
+        }
         StallKind::Mismatch if same_op(stall) => {
             format!("give {culprits} tensors of the sizes and types the others have")
         }
@@ -241,7 +256,7 @@ fn same_op(stall: &Stall) -> bool {
     odd.all(|same| same)
 }
 
-fn of_wait(wait: &Wait) -> Evidence {
+fn of_wait(kind: StallKind, wait: &Wait) -> Evidence {
     let (entered, missing) = (who(&wait.entered), who(&wait.missing));
     let mut text = if wait.number == 0 {
         format!("{} in {}", are(&wait.entered, &entered), collective(wait))
@@ -249,8 +264,13 @@ fn of_wait(wait: &Wait) -> Evidence {
         format!("{entered} entered {}", collective(wait))
     };
     if !wait.missing.is_empty() {
-        let not = if wait.number == 0 { "could not be reached" } else { "did not" };
-        text += &format!("; {missing} {not}");
+        text += &match kind {
+            StallKind::Unseen => {
+                format!("; {} not seen here", are(&wait.missing, &missing))
+            }
+            _ if wait.number == 0 => format!("; {missing} could not be reached"),
+            _ => format!("; {missing} did not"),
+        };
     }
     let values = [
         ("entered_ranks", wait.entered.len() as f64),
