@@ -23,6 +23,8 @@ pub struct Wait {
     pub detail: String,
     /// Ranks that entered something else under this number.
     pub odd: Vec<Odd>,
+    /// Those missing that have done nothing since they entered the collective before.
+    pub still_before: Vec<u32>,
 }
 
 /// What a rank entered that the others did not.
@@ -142,7 +144,13 @@ fn wait_in(group: &Group, seen: &BTreeSet<u32>) -> Option<Wait> {
     let absent = |rank: &&u32| !group.last.contains_key(rank);
     let no_part = group.members.iter().filter(absent).any(|rank| seen.contains(rank));
     let least = if no_part { 0 } else { numbers.min()? };
-    let number = furthest.min(least.saturating_add(1));
+    let mut number = furthest.min(least.saturating_add(1));
+    // With members of which nothing is seen, whoever is behind may wait for them.
+    let mut unseen = group.members.iter().filter(|rank| !seen.contains(rank));
+    let mut hindmost = group.last.values().filter(|issue| issue.number == least);
+    if unseen.next().is_some() && !no_part && hindmost.all(|issue| !issue.left) {
+        number = least;
+    }
     let (in_it, behind): (BTreeMap<u32, &Issue>, BTreeMap<u32, &Issue>) = group
         .last
         .iter()
@@ -184,6 +192,11 @@ fn wait_in(group: &Group, seen: &BTreeSet<u32>) -> Option<Wait> {
         op: *op,
         detail: (*detail).to_owned(),
         entered: in_it.keys().copied().collect(),
+        still_before: behind
+            .iter()
+            .filter(|(_, issue)| !issue.left && issue.number.saturating_add(1) == number)
+            .map(|(rank, _)| *rank)
+            .collect(),
         missing,
         odd,
     })
@@ -320,6 +333,17 @@ mod tests {
     }
 
     #[test]
+    fn who_stands_still_since_the_collective_before_is_said_to() {
+        let mut job = job();
+        for (rank, number) in [(0, 42), (1, 42), (2, 41), (3, 42)] {
+            issue(&mut job, rank, WORLD, number, REDUCE);
+        }
+        assert_eq!(stall_after(&job, 9).unwrap().waits[0].still_before, [2]);
+        job.mark(2, &mark(MarkKind::DataBegin, 0, [0; 5]));
+        assert_eq!(stall_after(&job, 9).unwrap().waits[0].still_before, [0; 0]);
+    }
+
+    #[test]
     fn a_member_that_issued_nothing_in_the_group_is_missing_from_its_first() {
         let mut job = job();
         for (rank, number) in [(0, 11), (1, 11), (2, 11), (3, 11)] {
@@ -339,8 +363,13 @@ mod tests {
         let stall = stall_after(&job, 9).unwrap();
         assert_eq!((stall.kind, &stall.culprits), (StallKind::Unseen, &vec![2, 3]));
         assert_eq!((stall.waits[0].number, &stall.waiting), (42, &vec![0, 1]));
-        // Whoever is seen to lag behind is the one to name.
+        // Rank 1 may still wait for them in the collective that rank 0 has left.
         issue(&mut job, 0, WORLD, 43, REDUCE);
+        let stall = stall_after(&job, 9).unwrap();
+        assert_eq!((stall.kind, &stall.culprits), (StallKind::Unseen, &vec![2, 3]));
+        assert_eq!((stall.waits[0].number, &stall.waiting), (42, &vec![0, 1]));
+        // Once it goes on it is the one to name.
+        job.mark(1, &mark(MarkKind::DataBegin, 0, [0; 5]));
         let stall = stall_after(&job, 9).unwrap();
         assert_eq!((stall.kind, &stall.culprits), (StallKind::Missing, &vec![1]));
     }
@@ -482,6 +511,7 @@ mod tests {
                 missing: ranks(members & !entered),
                 detail: String::new(),
                 odd: Vec::new(),
+                still_before: Vec::new(),
             }).collect();
             let waits: Vec<&Wait> = waits.iter().collect();
             prop_assert_eq!(circle(&waits), circle_by_definition(&waits));

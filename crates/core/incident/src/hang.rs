@@ -55,11 +55,14 @@ pub fn hang(
         if let Some(place) = whereabouts(stall, stacks, *rank) {
             text += &format!("; rank {rank} {place}");
         }
+        if let Some(before) = not_left(stall, stacks, *rank) {
+            text += &format!(" and has not left #{before}");
+        }
     }
     if let Some(pause) = pause {
         text += &format!(" and {pause}");
     }
-    let advice = advice(stall, pause);
+    let advice = advice(stall, stacks, pause);
     let stage = stall.culprits.first().and_then(|rank| stage_of(stall, *rank));
     let function = stall.culprits.first().and_then(|rank| own_frame(stacks.get(rank)?));
     let hosts = stall.culprits.iter().filter_map(|rank| scene.hosts.get(rank));
@@ -182,6 +185,14 @@ fn whereabouts(
     }
 }
 
+/// The collective before the one that a culprit lacks, if it still stands in it.
+fn not_left(stall: &Stall, stacks: &BTreeMap<u32, Stack>, rank: u32) -> Option<u64> {
+    let in_collective = |frame: &Frame| frame.file.contains("torch/distributed/");
+    let wait = stall.waits.iter().find(|wait| wait.still_before.contains(&rank))?;
+    let inside = stacks.get(&rank)?.frames.iter().any(in_collective);
+    inside.then_some(wait.number.saturating_sub(1))
+}
+
 /// The stage a rank stands in after its last mark.
 fn stage_of(stall: &Stall, rank: u32) -> Option<StageId> {
     match stall.last_kinds.get(&rank)? {
@@ -218,12 +229,19 @@ fn pause(stall: &Stall, stacks: &BTreeMap<u32, Stack>) -> Option<&'static str> {
     })
 }
 
-fn advice(stall: &Stall, pause: Option<&str>) -> String {
+fn advice(stall: &Stall, stacks: &BTreeMap<u32, Stack>, pause: Option<&str>) -> String {
+    let stays = |rank: &u32| not_left(stall, stacks, *rank);
     let culprits = who(&stall.culprits);
     match stall.kind {
         _ if pause.is_some() => format!("wait, or look whether {culprits} still gets on"),
         StallKind::Missing if !stall.gone.is_empty() => {
             format!("look at the output of {culprits}: its process has ended")
+        }
+        StallKind::Missing if stall.culprits.iter().find_map(stays).is_some() => {
+            format!(
+                "compare sizes and types in the collective that {culprits} has not left and \
+                 the others have"
+            )
         }
         StallKind::Missing => {
             format!(
