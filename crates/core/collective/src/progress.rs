@@ -141,6 +141,11 @@ impl Collectives {
         progress.gone = true;
     }
 
+    /// The step a rank is in, 0 if nothing is known of it.
+    pub fn step_of(&self, rank: u32) -> u32 {
+        self.ranks.get(&rank).map_or(0, |progress| progress.step)
+    }
+
     /// Ranks of which anything is known but that they belong to a group.
     pub(crate) fn seen(&self) -> BTreeSet<u32> {
         let issued = self.groups.values().flat_map(|group| group.last.keys());

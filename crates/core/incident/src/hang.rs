@@ -161,6 +161,36 @@ fn what(stall: &Stall) -> String {
     }
 }
 
+/// Words the end of a rank that was killed, and who was left waiting for it.
+pub fn death(rank: u32, signal: Option<i32>, step: u32, stall: Option<&Stall>) -> String {
+    let name = |signal| match signal {
+        4 => " (SIGILL)",
+        6 => " (SIGABRT)",
+        7 => " (SIGBUS)",
+        8 => " (SIGFPE)",
+        9 => " (SIGKILL)",
+        11 => " (SIGSEGV)",
+        _ => "",
+    };
+    let mut text = match signal {
+        Some(signal) => {
+            format!(
+                "rank {rank} was killed by signal {signal}{} in step {step}",
+                name(signal)
+            )
+        }
+        None => format!("rank {rank} died in step {step}"),
+    };
+    let mut waits = stall.into_iter().flat_map(|stall| &stall.waits);
+    if let Some(wait) = waits.find(|wait| wait.missing.contains(&rank)) {
+        let were = if wait.entered.len() == 1 { "was" } else { "were" };
+        let entered = who(&wait.entered);
+        text +=
+            &format!(", before it entered {} ({entered} {were} in it)", collective(wait));
+    }
+    text
+}
+
 /// Where a culprit is: its stack says most, its last mark something.
 fn whereabouts(
     stall: &Stall,

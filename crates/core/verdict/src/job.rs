@@ -197,8 +197,16 @@ impl Job {
                 self.notes.insert(Note::RankLeft(rank, step), 1);
                 self.take_windows();
             }
+            Input::Killed { rank, signal } => {
+                let first = self.hangs.death().is_none();
+                self.hangs.kill(rank, signal);
+                self.lines.extend(self.hangs.death().filter(|_| first));
+            }
             Input::Restart => {
                 self.finish();
+                if let Some(text) = self.hangs.death() {
+                    self.notes.insert(Note::Text(text), 1);
+                }
                 self.earlier_steps += self.aligner.steps();
                 self.aligner = Aligner::new(self.settings.window.clone());
                 self.hangs = Hangs::new(self.settings.hang.clone());
@@ -519,6 +527,7 @@ impl Job {
                 Note::Text(text) => text.clone(),
             });
         }
+        texts.extend(self.hangs.death());
         if self.seen_ranks.is_empty() {
             texts.push(
                 "no training was seen: no optimizer ran in a process that had laggard loaded; \
