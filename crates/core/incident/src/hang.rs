@@ -269,8 +269,8 @@ fn advice(stall: &Stall, stacks: &BTreeMap<u32, Stack>, pause: Option<&str>) -> 
         }
         StallKind::Missing if stall.culprits.iter().find_map(stays).is_some() => {
             format!(
-                "compare sizes and types in the collective that {culprits} has not left and \
-                 the others have"
+                "compare sizes and types in the collective that the others have left and \
+                 not {culprits}"
             )
         }
         StallKind::Missing => {
