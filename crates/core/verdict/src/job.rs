@@ -620,6 +620,32 @@ mod tests {
     }
 
     #[test]
+    fn the_rank_that_was_killed_first_is_told_also_after_a_restart() {
+        let mut job = Job::new("job", "run", Settings::default());
+        let members = vec![0, 1, 2, 3];
+        job.take(Input::Group { group: 1, name: "default".to_owned(), members });
+        for (rank, number) in [(0, 47), (1, 46), (2, 47), (3, 47)] {
+            let mark = Mark {
+                at: RankNs(1),
+                step: 40,
+                kind: MarkKind::CollectiveIssue,
+                on_loop_thread: true,
+                code: 3,
+                args: [1, 0, number, 0, 0],
+            };
+            job.take(Input::Mark { rank, mark });
+        }
+        job.take(Input::Killed { rank: 1, signal: Some(9) });
+        job.take(Input::Killed { rank: 0, signal: Some(6) });
+        let told = "rank 1 was killed by signal 9 (SIGKILL) in step 40, before it entered \
+                    ALLREDUCE #47 of group default (ranks 0,2-3 were in it)";
+        assert_eq!(job.take_lines(), [told]);
+        assert!(job.verdict().notes.contains(&told.to_owned()));
+        job.take(Input::Restart);
+        assert!(job.verdict().notes.contains(&told.to_owned()));
+    }
+
+    #[test]
     fn a_rank_announces_no_more_neighbours_than_a_host_has() {
         let mut job = Job::new("job", "marks", Settings::default());
         for rank in 0..10 {
