@@ -144,7 +144,7 @@ def test_a_rank_that_is_killed_is_named(seed, hanging):
     culprit, step = (CULPRIT + seed) % 4, 40 + 7 * seed
     job = hanging("kill", culprit, STEP=str(step))
     # The launcher may have been quicker to ask how it ended.
-    job.line(rf"rank {culprit} (was killed by signal 9 \(SIGKILL\)|died) in step {step}")
+    job.line(rf"rank {culprit} (was killed by signal 9 \(SIGKILL\)|ended abruptly) in step {step}")
     stdout, _ = job.process.communicate(timeout=60)
     others = OTHERS[culprit]
     where = rf"before it entered ALLREDUCE #\d+ of group default \({others} were in it\)$"

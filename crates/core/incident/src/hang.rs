@@ -179,7 +179,7 @@ pub fn death(rank: u32, signal: Option<i32>, step: u32, stall: Option<&Stall>) -
                 name(signal)
             )
         }
-        None => format!("rank {rank} died in step {step}"),
+        None => format!("rank {rank} ended abruptly in step {step}"),
     };
     let mut waits = stall.into_iter().flat_map(|stall| &stall.waits);
     if let Some(wait) = waits.find(|wait| wait.missing.contains(&rank)) {
