@@ -13,18 +13,24 @@ import pytest
 from conftest import BIN, JOBS, job_environment, torchrun
 
 CULPRIT = 2
+SEEDS = int(os.environ.get("LAGGARD_TEST_SEEDS", "1"))
+# Long enough for a hang to be spoken of.
+PAUSE_S = os.environ.get("LAGGARD_TEST_PAUSE_S", "5")
+# The clock of the ranks and of this test is the same.
+LATENCY_S = 2.0
 
 
 class Hanging:
     """A job under laggard that stops moving, and what is said of it meanwhile."""
 
-    def __init__(self, reason, tmp_path, **environment):
-        self.recording = tmp_path / "job.jsonl"
+    def __init__(self, command, recording, before=(), **environment):
+        self.recording = recording
         self.descendants = []
-        command = torchrun(JOBS / "hangs.py", reason, ranks=4)
+        self.said_at = None
+        wrapper = [BIN / "laggard", "run", "--json", "--record", recording, "--"]
         self.process = subprocess.Popen(
-            [BIN / "laggard", "run", "--json", "--record", self.recording, "--", *command],
-            env=job_environment(SLOW_RANK=str(CULPRIT), **environment),
+            [*before, *wrapper, *command],
+            env=job_environment(**environment),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -35,6 +41,7 @@ class Hanging:
         """The first line said that matches."""
         for line in self.process.stderr:
             if re.search(pattern, line):
+                self.said_at = time.monotonic_ns()
                 self.descendants = descendants(self.process.pid)
                 return line
         raise AssertionError("the job ended and nobody said so")
@@ -47,6 +54,14 @@ class Hanging:
         finally:
             self.kill()
         return json.loads(stdout.splitlines()[-1])
+
+    def check_latency(self):
+        """From the last thing a rank did until it was said; shown by pytest -rP."""
+        with self.recording.open() as lines:
+            marks = [json.loads(line)[1] for line in lines if line.startswith("[")]
+        latency_s = (self.said_at - max(at for at in marks if at < self.said_at)) * 1e-9
+        print(f"said after {latency_s:.2f} s")
+        assert latency_s < LATENCY_S
 
     def kill(self):
         # torchrun gives each rank a session of its own.
@@ -69,8 +84,10 @@ def descendants(pid):
 def hanging(tmp_path):
     jobs = []
 
-    def start(reason, **environment):
-        jobs.append(Hanging(reason, tmp_path, **environment))
+    def start(reason, culprit=CULPRIT, **environment):
+        command = torchrun(JOBS / "hangs.py", reason, ranks=4)
+        environment["SLOW_RANK"] = str(culprit)
+        jobs.append(Hanging(command, tmp_path / "job.jsonl", **environment))
         return jobs[-1]
 
     yield start
@@ -78,31 +95,142 @@ def hanging(tmp_path):
         job.kill()
 
 
-# reason: what is said of it while it hangs
+# For each culprit the other ranks, and the pair it makes with the next one.
+OTHERS = ["ranks 1-3", "ranks 0,2-3", "ranks 0-1,3", "ranks 0-2"]
+PAIRS = ["ranks 0-1", "ranks 1-2", "ranks 2-3", "ranks 0,3"]
+
+# reason: what is said of rank {c} while it hangs
 HANGS = {
-    "loader": r"rank 2 never entered ALLREDUCE #\d+ of group default \(ranks 0-1,3 wait in it\); "
-    r"rank 2 is in Shards.read_shard \(hangs.py:\d+\)",
-    "skip": r"rank 2 entered BARRIER where the others entered ALLREDUCE #\d+ of group default",
-    "order": r"ranks 2-3 wait for one another: ranks 0-1,3 in ALLREDUCE #\d+ of group default "
-    r"without rank 2; rank 2 in ALLREDUCE #\d+ of group pair without rank 3",
-    "stop": r"rank 2 never entered .* rank 2 is stopped in <module> \(hangs.py:\d+\)",
-    "spin": r"rank 2 never entered .* rank 2 is in spin \(hangs.py:\d+\)",
-    "gil": r"rank 2 never entered .* rank 2 is in hold_gil \(hangs.py:\d+\)",
+    "loader": r"rank {c} never entered ALLREDUCE #\d+ of group default \({others} wait in it\); "
+    r"rank {c} is in Shards.read_shard \(hangs.py:\d+\)",
+    "skip": r"rank {c} entered BARRIER where the others entered ALLREDUCE #\d+ of group default",
+    "order": r"{pair} wait for one another: {others} in ALLREDUCE #\d+ of group default "
+    r"without rank {c}; rank {c} in ALLREDUCE #\d+ of group pair without rank {next}",
+    # gloo lets the others pass: only the larger tensor waits for more.
+    "size": r"rank {c} never entered ALLREDUCE #\d+ of group default \({others} wait in it\); "
+    r"rank {c} is in <module> \(hangs.py:\d+\) and has not left #\d+",
+    "stop": r"rank {c} never entered .* rank {c} is stopped in <module> \(hangs.py:\d+\)",
+    "spin": r"rank {c} never entered .* rank {c} is in spin \(hangs.py:\d+\)",
+    "gil": r"rank {c} never entered .* rank {c} is in hold_gil \(hangs.py:\d+\)",
 }
 
 
+@pytest.mark.parametrize("seed", range(SEEDS))
 @pytest.mark.parametrize("reason", HANGS)
-def test_a_hang_is_explained_while_it_lasts(reason, hanging):
-    job = hanging(reason)
-    said = job.line("hang since step 4[01]: ")
-    assert re.search(HANGS[reason], said), said
+def test_a_hang_is_explained_while_it_lasts(reason, seed, hanging):
+    culprit, step = (CULPRIT + seed) % 4, 40 + 7 * seed
+    neighbour = (culprit + 1) % 4
+    pattern = HANGS[reason].format(
+        c=culprit,
+        next=neighbour,
+        others=OTHERS[culprit],
+        pair=PAIRS[culprit],
+    )
+    job = hanging(reason, culprit, STEP=str(step))
+    said = job.line(rf"hang since step ({step}|{step + 1}): ")
+    assert re.search(pattern, said), said
     hang, *others = job.end()["incidents"]
     assert others == []
     assert (hang["kind"], hang["severity"], hang["open"]) == ("hang", "critical", True)
-    expected = [2, 3] if reason == "order" else [2]
+    expected = sorted([culprit, neighbour]) if reason == "order" else [culprit]
     assert hang["subject"]["ranks"] == expected
     methods = {evidence["method"] for evidence in hang["evidence"]}
     assert methods == {"collective", "stack"}
+    job.check_latency()
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_rank_that_is_killed_is_named(seed, hanging):
+    culprit, step = (CULPRIT + seed) % 4, 40 + 7 * seed
+    job = hanging("kill", culprit, STEP=str(step))
+    # The launcher may have been quicker to ask how it ended.
+    job.line(rf"rank {culprit} (was killed by signal 9 \(SIGKILL\)|ended abruptly) in step {step}")
+    stdout, _ = job.process.communicate(timeout=60)
+    others = OTHERS[culprit]
+    where = rf"before it entered ALLREDUCE #\d+ of group default \({others} were in it\)$"
+    (note,) = json.loads(stdout.splitlines()[-1])["notes"]
+    assert re.search(rf"^rank {culprit} .* in step {step}, {where}", note), note
+    job.check_latency()
+
+
+class Cable:
+    """Two network namespaces, and a wire between them."""
+
+    ENDS = ("10.231.77.1", "10.231.77.2")
+
+    def __init__(self):
+        self.names = [f"laggard{os.getpid()}{end}" for end in "ab"]
+        self.devices = [f"lg{os.getpid() % 10**9}{end}" for end in "ab"]
+
+    def lay(self):
+        (a, b), (left, right) = self.names, self.devices
+        self.ip("netns", "add", a)
+        self.ip("netns", "add", b)
+        self.ip("link", "add", left, "netns", a, "type", "veth", "peer", right, "netns", b)
+        for name, device, address in zip(self.names, self.devices, self.ENDS):
+            self.ip("-n", name, "address", "add", f"{address}/24", "dev", device)
+            self.ip("-n", name, "link", "set", "lo", "up")
+            self.ip("-n", name, "link", "set", device, "up")
+
+    def cut(self):
+        self.ip("-n", self.names[0], "link", "set", self.devices[0], "down")
+
+    def remove(self):
+        for name in self.names:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+
+    def ip(self, *words):
+        subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+@pytest.fixture
+def cable():
+    cable = Cable()
+    try:
+        cable.lay()
+    except (OSError, subprocess.CalledProcessError) as error:
+        cable.remove()
+        pytest.skip(f"needs root and iproute2 for two network namespaces: {error}")
+    yield cable
+    cable.remove()
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_network_that_is_cut_accuses_nobody(seed, cable, tmp_path):
+    culprit, step = seed % 4, 40 + 7 * seed
+    reached = tmp_path / "reached"
+    sides = []
+    for node, (name, device) in enumerate(zip(cable.names, cable.devices)):
+        launcher = [BIN / "torchrun", "--nnodes", 2, "--nproc-per-node", 2, "--node-rank", node]
+        meet = ["--master-addr", cable.ENDS[0], "--master-port", 29511]
+        command = [str(part) for part in (*launcher, *meet, JOBS / "hangs.py", "cut")]
+        side = Hanging(
+            command,
+            tmp_path / f"node{node}.jsonl",
+            before=["ip", "netns", "exec", name],
+            GLOO_SOCKET_IFNAME=device,
+            REACHED=str(reached),
+            SLOW_RANK=str(culprit),
+            STEP=str(step),
+        )
+        sides.append(side)
+    try:
+        while not reached.exists():
+            assert all(side.process.poll() is None for side in sides)
+            time.sleep(0.05)
+        cable.cut()
+        for side, here, there in zip(sides, ("0-1", "2-3"), ("2-3", "0-1")):
+            where = r"\w+ #\d+ of group default"
+            said = side.line("(hang|waiting) since step")
+            expected = f"waiting since step .*: ranks {here} wait in {where} for ranks {there}, of"
+            assert re.search(expected, said), said
+        for side in sides:
+            (incident,) = side.end()["incidents"]
+            assert incident["severity"] == "warning"
+            side.check_latency()
+    finally:
+        for side in sides:
+            side.kill()
 
 
 def test_a_recorded_hang_is_the_same_hang_again(hanging):
@@ -116,16 +244,32 @@ def test_a_recorded_hang_is_the_same_hang_again(hanging):
     assert (again["text"], again["evidence"]) == (live["text"], live["evidence"])
 
 
-def test_a_checkpoint_behind_a_barrier_is_no_hang(hanging):
-    job = hanging("checkpoint", PAUSE_S="5")
-    said = job.line("waiting since step 40: rank 2 never entered BARRIER")
-    assert "save_checkpoint (hangs.py:" in said and said.endswith("writes a checkpoint\n")
-    job.line("the job moves again after 5")
+@pytest.mark.parametrize(
+    ("reason", "collective", "pause"),
+    [
+        ("checkpoint", "BARRIER", "is in save_checkpoint (hangs.py:"),
+        ("compile", "ALLREDUCE", "compiles"),
+    ],
+)
+def test_a_known_pause_is_no_hang(reason, collective, pause, hanging):
+    job = hanging(reason, PAUSE_S=PAUSE_S)
+    said = job.line(f"since step 4[01]: rank 2 never entered {collective}")
+    assert "waiting since step" in said and pause in said
+    assert said.endswith((" and writes a checkpoint\n", " and compiles\n"))
+    job.line(r"the job moves again after \d")
     stdout, _ = job.process.communicate(timeout=60)
     assert job.process.returncode == 0
     incidents = json.loads(stdout.splitlines()[-1])["incidents"]
     assert [i for i in incidents if i["kind"] == "hang"] == [], "one incident, not two"
     assert all(incident["severity"] == "info" or not incident["open"] for incident in incidents)
+
+
+def test_ranks_with_fewer_batches_that_join_are_no_hang(hanging):
+    job = hanging("join")
+    stdout, stderr = job.process.communicate(timeout=60)
+    assert job.process.returncode == 0, stderr
+    assert "since step" not in stderr
+    assert json.loads(stdout.splitlines()[-1])["incidents"] == []
 
 
 def test_a_rank_that_is_stuck_for_a_while_is_one_incident(hanging):

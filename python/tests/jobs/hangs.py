@@ -1,22 +1,26 @@
-"""A DDP training that stops moving at step 40, each time for another reason.
+"""A DDP training that stops moving at one step, each time for another reason.
 
 torchrun --nproc-per-node 4 hangs.py loader
 """
 
+import contextlib
 import ctypes
 import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from common import Samples, network
-from torch import optim
+from torch import nn, optim
+from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-REASON, CULPRIT, STEP = sys.argv[1], int(os.environ.get("SLOW_RANK", "2")), 40
+REASON, CULPRIT = sys.argv[1], int(os.environ.get("SLOW_RANK", "2"))
+STEP = int(os.environ.get("STEP", "40"))
 PAUSE_S = float(os.environ.get("PAUSE_S", "3600"))
 
 
@@ -32,6 +36,11 @@ class Shards(Samples):
 
 def save_checkpoint():
     time.sleep(PAUSE_S)
+
+
+def compile_slowly(graph, inputs):
+    time.sleep(PAUSE_S)
+    return graph.forward
 
 
 def spin():
@@ -54,7 +63,10 @@ pair = dist.new_group([CULPRIT, (CULPRIT + 1) % dist.get_world_size()], group_de
 in_pair = dist.get_rank() in dist.get_process_group_ranks(pair)
 model = DistributedDataParallel(network())
 optimizer = optim.SGD(model.parameters(), lr=0.01)
-for step, x in enumerate(DataLoader(Shards(60, 1, slow=False), batch_size=1)):
+steps = {"cut": 1_000_000, "join": STEP if here else 60}.get(REASON, 60)
+uneven = Join([model]) if REASON == "join" else contextlib.ExitStack()
+uneven.__enter__()
+for step, x in enumerate(DataLoader(Shards(steps, 1, slow=False), batch_size=1)):
     optimizer.zero_grad()
     model(x).square().mean().backward()
     optimizer.step()
@@ -70,6 +82,12 @@ for step, x in enumerate(DataLoader(Shards(60, 1, slow=False), batch_size=1)):
         all_reduce()
     if REASON == "skip":
         dist.barrier()
+    if REASON == "cut" and here:
+        Path(os.environ["REACHED"]).touch()
+    if REASON == "size":
+        dist.all_reduce(torch.ones(8 if here else 4))
+    if REASON == "kill" and here:
+        os.kill(os.getpid(), signal.SIGKILL)
     if REASON == "stop" and here:
         os.kill(os.getpid(), signal.SIGSTOP)
     if REASON == "spin" and here:
@@ -80,6 +98,9 @@ for step, x in enumerate(DataLoader(Shards(60, 1, slow=False), batch_size=1)):
         if here:
             save_checkpoint()
         dist.barrier()
-del model, optimizer
+    if REASON == "compile" and here:
+        torch.compile(nn.Linear(16, 16), backend=compile_slowly)(x)
+uneven.__exit__(None, None, None)
+del uneven, model, optimizer
 dist.barrier()
 dist.destroy_process_group()

@@ -38,6 +38,8 @@ pub struct RankState {
     pub step: Option<u32>,
     /// Whether its process still runs.
     pub alive: bool,
+    /// Whether it has said that it ends in good order.
+    pub closed: bool,
     /// Its ring.
     pub ring: PathBuf,
 }
@@ -126,6 +128,7 @@ impl JobReader {
             pid: ring.reader.identity().pid,
             step: ring.reader.step(),
             alive: ring.alive,
+            closed: ring.reader.is_closed(),
             ring: ring.reader.path().to_owned(),
         })
     }

@@ -43,6 +43,8 @@ pub(crate) struct Issue {
     pub(crate) detail: String,
     /// Whether it is known to have ended on the rank.
     pub(crate) completed: bool,
+    /// Whether the rank has done anything since.
+    pub(crate) left: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -51,10 +53,12 @@ pub(crate) struct RankProgress {
     /// Its last mark of the loop itself.
     pub(crate) kind: Option<MarkKind>,
     pub(crate) gone: bool,
+    /// The group of the collective it issued last, if it has done nothing since.
+    in_group: Option<u32>,
 }
 
 impl RankProgress {
-    const NONE: Self = Self { step: 0, kind: None, gone: false };
+    const NONE: Self = Self { step: 0, kind: None, gone: false, in_group: None };
 }
 
 impl Collectives {
@@ -84,6 +88,10 @@ impl Collectives {
         let progress = self.ranks.entry(rank).or_insert(RankProgress::NONE);
         progress.step = mark.step;
         progress.gone = false;
+        let left = progress.in_group.take().and_then(|group| self.groups.get_mut(&group));
+        if let Some(issue) = left.and_then(|group| group.last.get_mut(&rank)) {
+            issue.left = true;
+        }
         if mark.kind != MarkKind::CollectiveIssue {
             progress.kind = Some(mark.kind);
             return;
@@ -94,9 +102,11 @@ impl Collectives {
         if op.is_point_to_point() || number == 0 {
             return;
         }
+        progress.in_group = Some(group as u32);
         let group = self.groups.entry(group as u32).or_default();
         group.members.insert(rank);
-        let issue = Issue { number, op, detail: String::new(), completed: false };
+        let detail = String::new();
+        let issue = Issue { number, op, detail, completed: false, left: false };
         group.last.insert(rank, issue);
     }
 
@@ -114,7 +124,9 @@ impl Collectives {
         let group = self.groups.entry(group).or_default();
         group.members.insert(rank);
         if group.last.get(&rank).is_none_or(|last| last.number <= number) {
-            group.last.insert(rank, Issue { number, op, detail, completed });
+            group
+                .last
+                .insert(rank, Issue { number, op, detail, completed, left: completed });
         }
     }
 
@@ -132,6 +144,17 @@ impl Collectives {
     /// The furthest step a rank is in.
     pub fn step(&self) -> u64 {
         u64::from(self.step)
+    }
+
+    /// The step a rank is in, 0 if nothing is known of it.
+    pub fn step_of(&self, rank: u32) -> u32 {
+        self.ranks.get(&rank).map_or(0, |progress| progress.step)
+    }
+
+    /// Ranks of which anything is known but that they belong to a group.
+    pub(crate) fn seen(&self) -> BTreeSet<u32> {
+        let issued = self.groups.values().flat_map(|group| group.last.keys());
+        issued.chain(self.ranks.keys()).copied().collect()
     }
 
     /// The last mark of any rank.

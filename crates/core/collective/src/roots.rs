@@ -177,6 +177,7 @@ impl Communication {
                     missing: members.iter().copied().filter(behind).collect(),
                     detail: String::new(),
                     odd: Vec::new(),
+                    still_before: Vec::new(),
                 };
                 let communicator = lane.communicator;
                 fronts.push(Front { wait: Arc::new(wait), communicator, in_it });

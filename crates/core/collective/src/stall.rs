@@ -13,7 +13,7 @@ pub struct Wait {
     /// How many collectives were issued in the group, this one included; 0 if it is known who
     /// is there and not in which collective.
     pub number: u64,
-    /// Which collective, as most of those in it say.
+    /// Which collective, as most of those say that have not gone on to the next.
     pub op: CollectiveOp,
     /// Ranks that entered it.
     pub entered: Vec<u32>,
@@ -23,6 +23,8 @@ pub struct Wait {
     pub detail: String,
     /// Ranks that entered something else under this number.
     pub odd: Vec<Odd>,
+    /// Those missing that have done nothing since they entered the collective before.
+    pub still_before: Vec<u32>,
 }
 
 /// What a rank entered that the others did not.
@@ -41,6 +43,9 @@ pub struct Odd {
 pub enum StallKind {
     /// The culprits never entered a collective the others wait in.
     Missing,
+    /// The others wait in a collective for the culprits, of which nothing is seen: they may
+    /// have entered it.
+    Unseen,
     /// The culprits entered another collective than the others.
     Mismatch,
     /// The culprits wait for one another, in different collectives.
@@ -79,16 +84,24 @@ pub struct Stall {
 /// # Source
 /// Mycroft (2025), root group and MinOp.
 pub(crate) fn stuck(job: &Collectives, step: u64, since: RankNs) -> Option<Stall> {
-    let waits: Vec<Wait> = job.groups.values().filter_map(wait_in).collect();
+    let seen = job.seen();
+    let waits: Vec<Wait> =
+        job.groups.values().filter_map(|group| wait_in(group, &seen)).collect();
     let lacking: Vec<&Wait> =
         waits.iter().filter(|wait| !wait.missing.is_empty()).collect();
     let entered: BTreeSet<u32> = lacking.iter().flat_map(|w| w.entered.clone()).collect();
     let missing: BTreeSet<u32> = lacking.iter().flat_map(|w| w.missing.clone()).collect();
-    let roots: BTreeSet<u32> = missing.difference(&entered).copied().collect();
+    let mut roots: BTreeSet<u32> = missing.difference(&entered).copied().collect();
+    if roots.iter().any(|rank| seen.contains(rank)) {
+        roots.retain(|rank| seen.contains(rank));
+    }
     let odd: BTreeSet<u32> =
         waits.iter().flat_map(|w| w.odd.iter().map(|odd| odd.rank)).collect();
+    // Where no number is known, whoever is not there could not be reached.
+    let told = lacking.iter().any(|wait| wait.number > 0);
     let (kind, culprits) = if !roots.is_empty() {
-        (StallKind::Missing, roots)
+        let unseen = told && roots.is_disjoint(&seen);
+        (if unseen { StallKind::Unseen } else { StallKind::Missing }, roots)
     } else if !missing.is_empty() {
         (StallKind::Deadlock, circle(&lacking))
     } else if !odd.is_empty() {
@@ -125,29 +138,49 @@ pub(crate) fn stuck(job: &Collectives, step: u64, since: RankNs) -> Option<Stall
     })
 }
 
-/// The last collective of a group, unless all its members entered the same one.
-fn wait_in(group: &Group) -> Option<Wait> {
-    let number = group.last.values().map(|issue| issue.number).max()?;
-    let in_it: BTreeMap<u32, &Issue> = group
+/// The first collective of a group that not all its members entered, or the last one if they
+/// entered different ones.
+///
+/// Members that are `seen` elsewhere have entered none. Of others nothing is known, and they
+/// are missing only where nobody else is.
+fn wait_in(group: &Group, seen: &BTreeSet<u32>) -> Option<Wait> {
+    let numbers = group.last.values().map(|issue| issue.number);
+    let furthest = numbers.clone().max()?;
+    let absent = |rank: &&u32| !group.last.contains_key(rank);
+    let no_part = group.members.iter().filter(absent).any(|rank| seen.contains(rank));
+    let least = if no_part { 0 } else { numbers.min()? };
+    let mut number = furthest.min(least.saturating_add(1));
+    // With members of which nothing is seen, whoever is behind may wait for them.
+    let mut unseen = group.members.iter().filter(|rank| !seen.contains(rank));
+    let mut hindmost = group.last.values().filter(|issue| issue.number == least);
+    if unseen.next().is_some() && !no_part && hindmost.all(|issue| !issue.left) {
+        number = least;
+    }
+    let (in_it, behind): (BTreeMap<u32, &Issue>, BTreeMap<u32, &Issue>) = group
         .last
         .iter()
-        .filter(|(_, issue)| issue.number == number)
         .map(|(rank, issue)| (*rank, issue))
-        .collect();
+        .partition(|(_, issue)| issue.number >= number);
     if in_it.values().all(|issue| issue.completed) {
         return None;
     }
+    let lags = |rank: &&u32| !in_it.contains_key(rank);
+    let known = no_part || !behind.is_empty();
+    let missing = group.members.iter().filter(lags);
     let missing: Vec<u32> =
-        group.members.iter().filter(|rank| !in_it.contains_key(rank)).copied().collect();
+        missing.filter(|rank| !known || seen.contains(rank)).copied().collect();
+    // Who went on to the next one has overwritten what it entered here.
+    let comparable = in_it.iter().filter(|(_, issue)| issue.number == number);
     let mut votes: BTreeMap<(CollectiveOp, &str), usize> = BTreeMap::new();
-    for issue in in_it.values() {
+    for (_, issue) in comparable.clone() {
         *votes.entry((issue.op, &issue.detail)).or_default() += 1;
     }
-    let ((op, detail), most) = votes.iter().max_by_key(|(_, count)| **count)?;
+    let most = votes.iter().max_by_key(|(_, count)| **count);
+    let ((op, detail), most) = most.unwrap_or((&(CollectiveOp::UNKNOWN, ""), &0));
     // Two against two: nobody can say who is wrong, so all are named.
     let tied = votes.values().filter(|count| *count == most).count() > 1;
     let differs = |issue: &Issue| issue.op != *op || issue.detail != *detail;
-    let odd = in_it.iter().filter(|(_, issue)| tied || differs(issue));
+    let odd = comparable.filter(|(_, issue)| tied || differs(issue));
     let odd: Vec<Odd> = odd
         .map(|(rank, issue)| Odd {
             rank: *rank,
@@ -164,6 +197,11 @@ fn wait_in(group: &Group) -> Option<Wait> {
         op: *op,
         detail: (*detail).to_owned(),
         entered: in_it.keys().copied().collect(),
+        still_before: behind
+            .iter()
+            .filter(|(_, issue)| !issue.left && issue.number.saturating_add(1) == number)
+            .map(|(rank, _)| *rank)
+            .collect(),
         missing,
         odd,
     })
@@ -271,6 +309,74 @@ mod tests {
         assert_eq!((wait.number, wait.op, wait.group.as_str()), (42, REDUCE, "default"));
         assert_eq!((&wait.entered, &wait.missing), (&vec![0, 1, 3], &vec![2]));
         assert_eq!((stall.step, stall.last_kinds[&2]), (61, MarkKind::DataBegin));
+    }
+
+    #[test]
+    fn ranks_that_launch_ahead_wait_in_the_first_collective_that_lacks_one() {
+        let mut job = job();
+        for (rank, number) in [(0, 44), (1, 42), (2, 41), (3, 46)] {
+            issue(&mut job, rank, WORLD, number, REDUCE);
+        }
+        let stall = stall_after(&job, 9).unwrap();
+        assert_eq!((stall.kind, &stall.culprits), (StallKind::Missing, &vec![2]));
+        let wait = &stall.waits[0];
+        assert_eq!((wait.number, wait.op), (42, REDUCE));
+        assert_eq!((&wait.entered, &wait.missing), (&vec![0, 1, 3], &vec![2]));
+    }
+
+    #[test]
+    fn what_ranks_further_ahead_entered_is_not_compared() {
+        let mut job = job();
+        for (rank, number) in [(0, 44), (1, 43), (2, 41), (3, 43)] {
+            let op = if rank == 0 { CollectiveOp::BARRIER } else { REDUCE };
+            issue(&mut job, rank, WORLD, number, op);
+        }
+        let stall = stall_after(&job, 9).unwrap();
+        let wait = &stall.waits[0];
+        assert_eq!((wait.number, wait.op), (42, CollectiveOp::UNKNOWN));
+        assert_eq!((&wait.missing, wait.odd.len()), (&vec![2], 0));
+    }
+
+    #[test]
+    fn who_stands_still_since_the_collective_before_is_said_to() {
+        let mut job = job();
+        for (rank, number) in [(0, 42), (1, 42), (2, 41), (3, 42)] {
+            issue(&mut job, rank, WORLD, number, REDUCE);
+        }
+        assert_eq!(stall_after(&job, 9).unwrap().waits[0].still_before, [2]);
+        job.mark(2, &mark(MarkKind::DataBegin, 0, [0; 5]));
+        assert_eq!(stall_after(&job, 9).unwrap().waits[0].still_before, [0; 0]);
+    }
+
+    #[test]
+    fn a_member_that_issued_nothing_in_the_group_is_missing_from_its_first() {
+        let mut job = job();
+        for (rank, number) in [(0, 11), (1, 11), (2, 11), (3, 11)] {
+            issue(&mut job, rank, WORLD, number, REDUCE);
+        }
+        issue(&mut job, 0, PAIR, 3, REDUCE);
+        let stall = stall_after(&job, 9).unwrap();
+        assert_eq!((stall.culprits, stall.waits[0].number), (vec![1], 1));
+    }
+
+    #[test]
+    fn ranks_of_which_nothing_is_seen_are_not_accused() {
+        let mut job = job();
+        for rank in [0, 1] {
+            issue(&mut job, rank, WORLD, 42, REDUCE);
+        }
+        let stall = stall_after(&job, 9).unwrap();
+        assert_eq!((stall.kind, &stall.culprits), (StallKind::Unseen, &vec![2, 3]));
+        assert_eq!((stall.waits[0].number, &stall.waiting), (42, &vec![0, 1]));
+        // Rank 1 may still wait for them in the collective that rank 0 has left.
+        issue(&mut job, 0, WORLD, 43, REDUCE);
+        let stall = stall_after(&job, 9).unwrap();
+        assert_eq!((stall.kind, &stall.culprits), (StallKind::Unseen, &vec![2, 3]));
+        assert_eq!((stall.waits[0].number, &stall.waiting), (42, &vec![0, 1]));
+        // Once it goes on it is the one to name.
+        job.mark(1, &mark(MarkKind::DataBegin, 0, [0; 5]));
+        let stall = stall_after(&job, 9).unwrap();
+        assert_eq!((stall.kind, &stall.culprits), (StallKind::Missing, &vec![1]));
     }
 
     #[test]
@@ -410,6 +516,7 @@ mod tests {
                 missing: ranks(members & !entered),
                 detail: String::new(),
                 odd: Vec::new(),
+                still_before: Vec::new(),
             }).collect();
             let waits: Vec<&Wait> = waits.iter().collect();
             prop_assert_eq!(circle(&waits), circle_by_definition(&waits));
@@ -432,7 +539,8 @@ mod tests {
             if let Some(stall) = stall_after(&job, 99) {
                 prop_assert!(!stall.culprits.is_empty() && !stall.waits.is_empty());
             } else {
-                let lacks = job.groups.values().filter_map(wait_in);
+                let seen = job.seen();
+                let lacks = job.groups.values().filter_map(|group| wait_in(group, &seen));
                 prop_assert!(lacks.filter(|wait| !wait.missing.is_empty()).count() == 0);
             }
         }

@@ -37,11 +37,17 @@ pub fn hang(
 ) -> Incident {
     let pause = pause(stall, stacks);
     let since = stall.step;
-    let head = match (&pause, open) {
+    // What is not seen may be a pause as well.
+    let severity = match stall.kind {
+        _ if !open || pause.is_some() => Severity::Info,
+        StallKind::Unseen => Severity::Warning,
+        _ => Severity::Critical,
+    };
+    let head = match (severity, open) {
         // A snapshot does not know of steps.
-        (None, true) if since == 0 => "hang".to_owned(),
-        (None, true) => format!("hang since step {since}"),
-        (Some(_), true) => format!("waiting since step {since}"),
+        (_, true) if since == 0 && pause.is_none() => "hang".to_owned(),
+        (Severity::Critical, true) => format!("hang since step {since}"),
+        (_, true) => format!("waiting since step {since}"),
         (_, false) => format!("nothing moved for {} in step {since}", duration(quiet_s)),
     };
     let mut text = format!("{head}: {}", what(stall));
@@ -49,27 +55,27 @@ pub fn hang(
         if let Some(place) = whereabouts(stall, stacks, *rank) {
             text += &format!("; rank {rank} {place}");
         }
+        if let Some(before) = not_left(stall, stacks, *rank) {
+            text += &format!(" and has not left #{before}");
+        }
     }
     if let Some(pause) = pause {
         text += &format!(" and {pause}");
     }
-    let advice = advice(stall, pause);
+    let advice = advice(stall, stacks, pause);
     let stage = stall.culprits.first().and_then(|rank| stage_of(stall, *rank));
     let function = stall.culprits.first().and_then(|rank| own_frame(stacks.get(rank)?));
     let hosts = stall.culprits.iter().filter_map(|rank| scene.hosts.get(rank));
     let mut hosts: Vec<String> = hosts.cloned().collect();
     hosts.dedup();
-    let mut evidence: Vec<Evidence> = stall.waits.iter().map(of_wait).collect();
+    let mut evidence: Vec<Evidence> =
+        stall.waits.iter().map(|wait| of_wait(stall.kind, wait)).collect();
     evidence.extend(stall.failure.as_ref().map(inside::evidence));
     evidence.extend(of_stacks(stacks, &stall.culprits));
     Incident {
         id,
         kind: IncidentKind::Hang,
-        severity: if open && pause.is_none() {
-            Severity::Critical
-        } else {
-            Severity::Info
-        },
+        severity,
         open,
         subject: Subject {
             ranks: stall.culprits.clone(),
@@ -122,6 +128,13 @@ fn what(stall: &Stall) -> String {
                 who(&wait.entered)
             )
         }
+        StallKind::Unseen => format!(
+            "{} wait{} in {} for {}, of which nothing is seen here",
+            who(&wait.entered),
+            if wait.entered.len() == 1 { "s" } else { "" },
+            collective(wait),
+            who(&stall.culprits)
+        ),
         StallKind::Mismatch => {
             let entered = |odd: &Odd| {
                 let detail = if odd.detail == wait.detail { "" } else { &odd.detail };
@@ -154,6 +167,36 @@ fn what(stall: &Stall) -> String {
     }
 }
 
+/// Words the end of a rank that was killed, and who was left waiting for it.
+pub fn death(rank: u32, signal: Option<i32>, step: u32, stall: Option<&Stall>) -> String {
+    let name = |signal| match signal {
+        4 => " (SIGILL)",
+        6 => " (SIGABRT)",
+        7 => " (SIGBUS)",
+        8 => " (SIGFPE)",
+        9 => " (SIGKILL)",
+        11 => " (SIGSEGV)",
+        _ => "",
+    };
+    let mut text = match signal {
+        Some(signal) => {
+            format!(
+                "rank {rank} was killed by signal {signal}{} in step {step}",
+                name(signal)
+            )
+        }
+        None => format!("rank {rank} ended abruptly in step {step}"),
+    };
+    let mut waits = stall.into_iter().flat_map(|stall| &stall.waits);
+    if let Some(wait) = waits.find(|wait| wait.missing.contains(&rank)) {
+        let were = if wait.entered.len() == 1 { "was" } else { "were" };
+        let entered = who(&wait.entered);
+        text +=
+            &format!(", before it entered {} ({entered} {were} in it)", collective(wait));
+    }
+    text
+}
+
 /// Where a culprit is: its stack says most, its last mark something.
 fn whereabouts(
     stall: &Stall,
@@ -176,6 +219,14 @@ fn whereabouts(
         (None, true) => Some("is stopped".to_owned()),
         (None, false) => None,
     }
+}
+
+/// The collective before the one that a culprit lacks, if it still stands in it.
+fn not_left(stall: &Stall, stacks: &BTreeMap<u32, Stack>, rank: u32) -> Option<u64> {
+    let in_collective = |frame: &Frame| frame.file.contains("torch/distributed/");
+    let wait = stall.waits.iter().find(|wait| wait.still_before.contains(&rank))?;
+    let inside = stacks.get(&rank)?.frames.iter().any(in_collective);
+    inside.then_some(wait.number.saturating_sub(1))
 }
 
 /// The stage a rank stands in after its last mark.
@@ -214,19 +265,31 @@ fn pause(stall: &Stall, stacks: &BTreeMap<u32, Stack>) -> Option<&'static str> {
     })
 }
 
-fn advice(stall: &Stall, pause: Option<&str>) -> String {
+fn advice(stall: &Stall, stacks: &BTreeMap<u32, Stack>, pause: Option<&str>) -> String {
     if let (Some(failure), None) = (&stall.failure, pause) {
         return inside::advice(failure);
     }
+    let stays = |rank: &u32| not_left(stall, stacks, *rank);
     let culprits = who(&stall.culprits);
     match stall.kind {
         _ if pause.is_some() => format!("wait, or look whether {culprits} still gets on"),
         StallKind::Missing if !stall.gone.is_empty() => {
             format!("look at the output of {culprits}: its process has ended")
         }
+        StallKind::Missing if stall.culprits.iter().find_map(stays).is_some() => {
+            format!(
+                "compare sizes and types in the collective that the others have left and \
+                 not {culprits}"
+            )
+        }
         StallKind::Missing => {
             format!(
                 "look at the stack of {culprits}; the others wait for it and are fine"
+            )
+        }
+        StallKind::Unseen => {
+            format!(
+                "look at what is said on the hosts of {culprits}, and at the network there"
             )
         }
         StallKind::Mismatch if same_op(stall) => {
@@ -251,7 +314,7 @@ fn same_op(stall: &Stall) -> bool {
     odd.all(|same| same)
 }
 
-fn of_wait(wait: &Wait) -> Evidence {
+fn of_wait(kind: StallKind, wait: &Wait) -> Evidence {
     let (entered, missing) = (who(&wait.entered), who(&wait.missing));
     let mut text = if wait.number == 0 {
         format!("{} in {}", are(&wait.entered, &entered), collective(wait))
@@ -259,8 +322,13 @@ fn of_wait(wait: &Wait) -> Evidence {
         format!("{entered} entered {}", collective(wait))
     };
     if !wait.missing.is_empty() {
-        let not = if wait.number == 0 { "could not be reached" } else { "did not" };
-        text += &format!("; {missing} {not}");
+        text += &match kind {
+            StallKind::Unseen => {
+                format!("; {} not seen here", are(&wait.missing, &missing))
+            }
+            _ if wait.number == 0 => format!("; {missing} could not be reached"),
+            _ => format!("; {missing} did not"),
+        };
     }
     let values = [
         ("entered_ranks", wait.entered.len() as f64),

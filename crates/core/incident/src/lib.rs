@@ -23,7 +23,7 @@ mod words;
 
 pub use arrival::{late, slowed};
 pub use fault::{Fault, FaultKind, Hidden, find_faults};
-pub use hang::hang;
+pub use hang::{death, hang};
 pub use pace::pace_of;
 pub use settings::IncidentSettings;
 pub use straggler::straggler;

@@ -60,6 +60,14 @@ pub enum Input {
         #[serde(default)]
         orderly: bool,
     },
+    /// A rank's process was killed.
+    Killed {
+        /// The rank.
+        rank: u32,
+        /// By which signal, if that is known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        signal: Option<i32>,
+    },
     /// All ranks start over.
     Restart,
     /// A rank belongs to a group of ranks that meet in collectives.

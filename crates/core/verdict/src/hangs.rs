@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use collective::{Collectives, Communication, HangSettings, Stall};
-use incident::{Scene, hang};
+use incident::{Scene, death, hang};
 use model::{CollectiveOp, Communicator, Incident, Mark, Operation, RankNs, Stack};
 
 /// Waiting ranks whose stacks are asked for beside the culprits'.
@@ -18,6 +18,8 @@ pub(crate) struct Hangs {
     communication: Communication,
     now: Option<Under>,
     passed: Vec<Passed>,
+    /// The first rank that was killed, and by which signal.
+    killed: Option<(u32, Option<i32>)>,
 }
 
 /// A stall that still goes on.
@@ -80,6 +82,18 @@ impl Hangs {
             let involved = under.stall.culprits.iter().chain(&under.stall.waiting);
             involved.into_iter().all(|rank| under.left_orderly.contains(rank))
         });
+    }
+
+    /// A rank's process was killed: the first one is the reason for whatever follows.
+    pub(crate) fn kill(&mut self, rank: u32, signal: Option<i32>) {
+        self.killed.get_or_insert((rank, signal));
+    }
+
+    /// Which rank was killed, and who was left waiting for it.
+    pub(crate) fn death(&self) -> Option<String> {
+        let (rank, signal) = self.killed?;
+        let step = self.collectives.step_of(rank);
+        Some(death(rank, signal, step, self.collectives.stuck().as_ref()))
     }
 
     /// Nobody has done anything until `at`.

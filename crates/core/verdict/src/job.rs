@@ -218,8 +218,16 @@ impl Job {
                 self.notes.insert(Note::RankLeft(rank, step), 1);
                 self.take_windows();
             }
+            Input::Killed { rank, signal } => {
+                let first = self.hangs.death().is_none();
+                self.hangs.kill(rank, signal);
+                self.lines.extend(self.hangs.death().filter(|_| first));
+            }
             Input::Restart => {
                 self.finish();
+                if let Some(text) = self.hangs.death() {
+                    self.notes.insert(Note::Text(text), 1);
+                }
                 self.earlier_steps += self.aligner.steps();
                 self.aligner = Aligner::new(self.settings.window.clone());
                 self.hangs = Hangs::new(self.settings.hang.clone());
@@ -558,6 +566,7 @@ impl Job {
                 Note::Text(text) => text.clone(),
             });
         }
+        texts.extend(self.hangs.death());
         if self.seen_ranks.is_empty() {
             texts.push(
                 "no training was seen: no optimizer ran in a process that had laggard loaded; \
@@ -647,6 +656,32 @@ mod tests {
         assert!(verdict.job.analysed_steps > 0 && verdict.incidents.is_empty());
         let shares = verdict.windows.iter().flat_map(|window| &window.shares);
         assert!(shares.chain(verdict.stages.iter().map(|s| &s.gain)).all(|s| *s == 0.0));
+    }
+
+    #[test]
+    fn the_rank_that_was_killed_first_is_told_also_after_a_restart() {
+        let mut job = Job::new("job", "run", Settings::default());
+        let members = vec![0, 1, 2, 3];
+        job.take(Input::Group { group: 1, name: "default".to_owned(), members });
+        for (rank, number) in [(0, 47), (1, 46), (2, 47), (3, 47)] {
+            let mark = Mark {
+                at: RankNs(1),
+                step: 40,
+                kind: MarkKind::CollectiveIssue,
+                on_loop_thread: true,
+                code: 3,
+                args: [1, 0, number, 0, 0],
+            };
+            job.take(Input::Mark { rank, mark });
+        }
+        job.take(Input::Killed { rank: 1, signal: Some(9) });
+        job.take(Input::Killed { rank: 0, signal: Some(6) });
+        let told = "rank 1 was killed by signal 9 (SIGKILL) in step 40, before it entered \
+                    ALLREDUCE #47 of group default (ranks 0,2-3 were in it)";
+        assert_eq!(job.take_lines(), [told]);
+        assert!(job.verdict().notes.contains(&told.to_owned()));
+        job.take(Input::Restart);
+        assert!(job.verdict().notes.contains(&told.to_owned()));
     }
 
     #[test]

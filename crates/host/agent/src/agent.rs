@@ -6,6 +6,7 @@ use model::Input;
 use ring::{JobReader, RankState, RingDirectory};
 use verdict::{Job, Settings};
 
+use crate::deaths::{Deaths, End};
 use crate::flight::{FlightFeed, monotonic_now};
 use crate::live::{LiveFeed, READ_CLOSELY_EVERY};
 use crate::ras::Ras;
@@ -28,6 +29,7 @@ pub struct Agent {
     flight: FlightFeed,
     live: LiveFeed,
     ras: Ras,
+    deaths: Deaths,
     settings: Settings,
     looked: Option<Instant>,
 }
@@ -37,9 +39,10 @@ impl Agent {
     pub fn new(directory: RingDirectory, id: &str, settings: Settings) -> Self {
         let job = Job::new(id, "run", settings.clone());
         let (reader, flight) = (JobReader::new(directory), FlightFeed::default());
-        let (live, ras) = (LiveFeed::new(settings.arrival.clone()), Ras::default());
+        let live = LiveFeed::new(settings.arrival.clone());
+        let (ras, deaths) = (Ras::default(), Deaths::default());
         let (journal, looked) = (None, None);
-        Self { reader, job, journal, flight, live, ras, settings, looked }
+        Self { reader, job, journal, flight, live, ras, deaths, settings, looked }
     }
 
     /// Records what the analysis is told.
@@ -56,11 +59,15 @@ impl Agent {
             live.look(reader, &mut |input| keep(journal, job, input));
             for rank in self.reader.ranks().filter(|rank| rank.step.is_some()) {
                 self.flight.look_at(rank.rank, &rank.ring);
+                if rank.alive {
+                    self.deaths.look_at(rank.pid);
+                }
             }
             // What was read so far survives a kill of this process.
             end_if_failed(&mut self.journal, &mut self.job, JournalWriter::flush);
         }
         self.read(JobReader::drain);
+        self.tell_deaths();
         self.read_flight(FlightFeed::poll);
         let Self { live, journal, job, .. } = self;
         live.poll(now, monotonic_now(), &mut |input| keep(journal, job, input));
@@ -101,6 +108,27 @@ impl Agent {
         self.tell(Input::StacksTold);
     }
 
+    /// Says which ranks were killed.
+    fn tell_deaths(&mut self) {
+        let ended: Vec<(u32, End)> = self.deaths.take().collect();
+        for (pid, end) in ended {
+            let Some(RankState { rank, closed, .. }) =
+                self.ranks().find(|rank| rank.pid == pid)
+            else {
+                continue;
+            };
+            match end {
+                End::Signal(signal) => {
+                    self.tell(Input::Killed { rank, signal: Some(signal) });
+                }
+                End::Unknown if !closed => {
+                    self.tell(Input::Killed { rank, signal: None });
+                }
+                End::Unknown | End::Calm => {}
+            }
+        }
+    }
+
     fn tell(&mut self, input: Input) {
         keep(&mut self.journal, &mut self.job, input);
     }
@@ -126,6 +154,7 @@ impl Agent {
     pub fn finish(mut self) -> Job {
         self.read(JobReader::look);
         self.read(JobReader::drain);
+        self.tell_deaths();
         self.read_flight(FlightFeed::release_all);
         let faults = self.reader.faults();
         if faults > 0 {

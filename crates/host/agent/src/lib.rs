@@ -4,6 +4,7 @@
 //! costs the job nothing but records.
 
 mod agent;
+mod deaths;
 mod flight;
 mod live;
 mod ras;

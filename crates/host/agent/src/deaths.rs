@@ -1,0 +1,113 @@
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::{fs, thread};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+/// Signals by which people and launchers end a job.
+const REQUESTS: [i32; 3] = [1, 2, 15];
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It was killed by this signal.
+    Signal(i32),
+    /// It ended by itself, or because it was told to.
+    Calm,
+    /// Its parent asked before we could.
+    Unknown,
+}
+
+/// Waits for the processes of ranks to end: only in that moment can everybody see how.
+#[derive(Debug)]
+pub(crate) struct Deaths {
+    watched: BTreeSet<u32>,
+    tell: Sender<(u32, End)>,
+    told: Receiver<(u32, End)>,
+}
+
+impl Default for Deaths {
+    fn default() -> Self {
+        let (tell, told) = channel();
+        Self { watched: BTreeSet::new(), tell, told }
+    }
+}
+
+impl Deaths {
+    /// Watches a process from now on. Where that is not possible nothing is said of its end.
+    pub(crate) fn look_at(&mut self, pid: u32) {
+        if !self.watched.insert(pid) {
+            return;
+        }
+        let id = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let Some(Ok(process)) = id.map(|id| pidfd_open(id, PidfdFlags::empty())) else {
+            return;
+        };
+        let tell = self.tell.clone();
+        // Sleeps until the process ends. The parent asks for its status within 100 ms, as
+        // torchrun does, so looking from time to time would mostly be too late.
+        // Nobody listens any more once the agent is gone.
+        let watch = move || tell.send((pid, end_of(&process, pid))).unwrap_or_default();
+        drop(thread::Builder::new().name("laggard-deaths".to_owned()).spawn(watch));
+    }
+
+    /// The processes that have ended, in the order in which they did.
+    pub(crate) fn take(&self) -> impl Iterator<Item = (u32, End)> {
+        self.told.try_iter()
+    }
+}
+
+fn end_of(process: &OwnedFd, pid: u32) -> End {
+    loop {
+        match poll(&mut [PollFd::new(process, PollFlags::IN)], None) {
+            Err(Errno::INTR) => {}
+            Err(_) => return End::Unknown,
+            Ok(_) => break,
+        }
+    }
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    exit_code(&stat).map_or(End::Unknown, |code| match code & 0x7f {
+        0 => End::Calm,
+        signal if REQUESTS.contains(&signal) => End::Calm,
+        signal => End::Signal(signal),
+    })
+}
+
+/// The wait status of a process that nobody has asked for yet; proc(5), field 52.
+fn exit_code(stat: &str) -> Option<i32> {
+    // The command name may hold spaces and parentheses; the last ")" ends it.
+    let mut fields = stat.get(stat.rfind(')')? + 2..)?.split_whitespace();
+    (fields.next()? == "Z").then_some(())?;
+    fields.nth(48)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    fn end(script: &str) -> End {
+        let mut child = Command::new("sh").args(["-c", script]).spawn().unwrap();
+        let mut deaths = Deaths::default();
+        deaths.look_at(child.id());
+        let (pid, end) = deaths.told.recv().unwrap();
+        assert_eq!(pid, child.id());
+        child.wait().unwrap();
+        end
+    }
+
+    #[test]
+    fn a_killed_process_is_told_with_its_signal() {
+        assert_eq!(end("kill -9 $$"), End::Signal(9));
+    }
+
+    #[test]
+    fn processes_that_end_or_are_told_to_end_calmly() {
+        assert_eq!(end("exit 3"), End::Calm);
+        assert_eq!(end("kill -15 $$"), End::Calm);
+    }
+}
