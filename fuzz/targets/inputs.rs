@@ -59,7 +59,7 @@ fn told(rank: u32, step: u32, now: u64, what: u8, numbers: [u8; 3]) -> Input {
     let few = |number: u8| if number == 255 { u32::MAX } else { u32::from(number % 8) };
     let [a, b, c] = numbers.map(few);
     let role: Value = if c & 1 == 0 { Value::Null } else { json!("role") };
-    let told = match what % 13 {
+    let told = match what % 17 {
         0 => json!({
             "is": "rank", "rank": rank, "host": "host", "role": role,
             "first_local": a, "locals": b.min(64), "world_size": c,
@@ -88,6 +88,33 @@ fn told(rank: u32, step: u32, now: u64, what: u8, numbers: [u8; 3]) -> Input {
             "is": "timed", "rank": rank, "group": a, "op": "ALLREDUCE",
             "number": c, "bytes": edge(numbers[1]), "busy_ns": edge(numbers[0]),
         }),
+        12 => json!({ "is": "communicator", "rank": rank, "communicator": {
+            "hash": a, "name": "ring", "rank": b, "size": c,
+        } }),
+        13 => json!({
+            "is": "slow", "communicator": a,
+            "took_ns": edge(numbers[1]) << 24, "usual_ns": edge(numbers[2]) << 20,
+        }),
+        14 | 15 => {
+            let op = if c & 1 == 0 { "SEND" } else { "ALLREDUCE" };
+            let flow = |channel: u32, direction: &str| {
+                json!({
+                    "channel": channel, "peer": b, "direction": direction, "total": 8,
+                    "ready": numbers[1] % 9, "transmitted": numbers[2] % 9, "done": c,
+                    "bytes": edge(numbers[1]), "begun_at": now / 2, "moved_at": now,
+                })
+            };
+            let operation = json!({
+                "communicator": a, "op": op, "sequence": edge(numbers[1]),
+                "bytes": edge(numbers[2]), "begun_at": now, "ended_at": null,
+                "flows": [flow(0, "send"), flow(0, "receive"), flow(b & 255, "send")],
+            });
+            json!({
+                "is": "look", "rank": rank, "at": now.saturating_add(edge(numbers[0]) << 28),
+                "in_progress": [operation], "ended": vec![operation.clone(); (c & 1) as usize],
+                "late": [numbers[1] % 2],
+            })
+        }
         _ => json!({ "is": "restart" }),
     };
     serde_json::from_value(told).expect("an input")

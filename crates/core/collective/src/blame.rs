@@ -75,6 +75,9 @@ impl Communication {
 
     /// Takes note that operations of a communicator have become slow.
     pub fn slow(&mut self, communicator: u64, slow: Slow) {
+        if slow.usual_s <= 0.0 || slow.took_s <= slow.usual_s {
+            return;
+        }
         let worst = self.blame.slow.entry(communicator).or_insert(slow);
         if slow.took_s / slow.usual_s > worst.took_s / worst.usual_s {
             *worst = slow;
