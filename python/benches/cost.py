@@ -4,9 +4,10 @@
 
 1. A stage context in a loop, beside an empty ``with`` block in pure Python.
 2. The automatic attach: main-thread CPU time per step of a one-rank training step of about
-   2 ms. Blocks of steps with and without the hooks take turns inside one process, so that both
-   see the same machine; the pairs are neighbouring blocks.
-3. Whole commands, in turns: the training alone, under ``laggard run``, and under TraceML.
+   2 ms. Blocks of steps without hooks, with hooks in the same places that do nothing, and with
+   ours take turns inside one process, so that all see the same machine.
+3. The same hooks around a step that does next to nothing, whose code and data stay in the cache.
+4. Whole commands, in turns: the training alone, under ``laggard run``, and under TraceML.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
 LOOPS, REPEATS = 20_000, 21
-BLOCK, BLOCK_PAIRS = 25, 400
+BLOCK, SMALL_BLOCK, BLOCK_PAIRS = 25, 200, 400
 COMMAND_ROUNDS = 9
 
 
@@ -64,6 +65,29 @@ def context_cost():
     return {"unit": "ns", "columns": ["laggard.stage", "empty with", "bare loop"], "rows": rounds}
 
 
+class EmptyProxy:
+    """The cheapest stand-in for the autograd engine."""
+
+    __slots__ = ("_engine",)
+
+    def __init__(self, engine):
+        self._engine = engine
+
+    def run_backward(self, *args, **kwargs):
+        return self._engine.run_backward(*args, **kwargs)
+
+
+def empty_next(original):
+    def __next__(self):
+        return original(self)
+
+    return __next__
+
+
+def empty_hook(optimizer, args, kwargs):
+    pass
+
+
 class Hooks:
     """Everything the attach set on the path of a step, to take off and put on again."""
 
@@ -76,6 +100,7 @@ class Hooks:
         self.bare = [vars(owner)[name] for owner, name in self.places]
         import laggard  # noqa: F401  (attaches)
 
+        self.empty = [empty_next(self.bare[0]), EmptyProxy(self.bare[1])]
         self.ours = [vars(owner)[name] for owner, name in self.places]
         assert all(ours is not bare for ours, bare in zip(self.ours, self.bare))
         globals_of = vars(optimizer)
@@ -86,12 +111,54 @@ class Hooks:
         self.entries = [dict(table) for table in self.tables]
         assert all(self.entries)
 
-    def put(self, on):
-        for (owner, name), value in zip(self.places, self.ours if on else self.bare):
+    def put(self, which):
+        for (owner, name), value in zip(self.places, getattr(self, which)):
             setattr(owner, name, value)
-        for table, entries in zip(self.tables, self.entries):
+        of_optimizer = {"bare": {}, "empty": {0: empty_hook}}
+        for table, ours in zip(self.tables, self.entries):
             table.clear()
-            table.update(entries if on else {})
+            table.update(of_optimizer.get(which, ours))
+
+
+def in_turns(hooks, us_per_step):
+    """Blocks of steps with each kind of hooks; the order changes, so that drift takes no side."""
+    kinds = ["bare", "empty", "ours"]
+    for kind in kinds * 4:
+        us_per_step(kind)
+    rows = []
+    for round_ in range(BLOCK_PAIRS):
+        turned = round_ % len(kinds)
+        order = kinds[turned:] + kinds[:turned]
+        cost = {kind: us_per_step(kind) for kind in order}
+        rows.append([cost[kind] for kind in kinds])
+    from laggard import _native
+
+    assert _native.is_active(), "the hooks record"
+    return {"unit": "us", "columns": ["without", "empty", "with"], "rows": rows}
+
+
+def hook_cost():
+    """Steps that do next to nothing: what the hooks cost where nothing else is in the cache."""
+    import torch
+
+    hooks = Hooks(torch)
+    torch.set_num_threads(1)
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter])
+    loss = parameter * 2
+    batches = torch.utils.data.DataLoader([0] * SMALL_BLOCK, batch_size=None)
+
+    def us_per_step(kind):
+        hooks.put(kind)
+        steps = iter(batches)
+        began = time.thread_time_ns()
+        for _ in range(SMALL_BLOCK):
+            next(steps)
+            loss.backward(retain_graph=True)
+            optimizer.step()
+        return (time.thread_time_ns() - began) / SMALL_BLOCK / 1e3
+
+    return in_turns(hooks, us_per_step)
 
 
 def attach_cost():
@@ -106,8 +173,8 @@ def attach_cost():
     batches = torch.utils.data.TensorDataset(torch.randn(128 * BLOCK, 240))
     loader = torch.utils.data.DataLoader(batches, batch_size=128)
 
-    def cpu_us_per_step(on):
-        hooks.put(on)
+    def cpu_us_per_step(kind):
+        hooks.put(kind)
         steps = iter(loader)
         times = []
         for _ in range(BLOCK):
@@ -119,18 +186,7 @@ def attach_cost():
             times.append((time.thread_time_ns() - began) / 1e3)
         return statistics.median(times)
 
-    for on in (True, False) * 4:
-        cpu_us_per_step(on)
-    rows = []
-    for pair in range(BLOCK_PAIRS):
-        # The order changes from pair to pair, so that drift takes no side.
-        order = (True, False) if pair % 2 else (False, True)
-        cost = {on: cpu_us_per_step(on) for on in order}
-        rows.append([cost[False], cost[True]])
-    from laggard import _native
-
-    assert _native.is_active(), "the hooks record"
-    return {"unit": "us", "columns": ["without", "with"], "rows": rows}
+    return in_turns(hooks, cpu_us_per_step)
 
 
 def command_cost(traceml):
@@ -182,30 +238,36 @@ def measure_in_child(part, rings):
     return json.loads(done.stdout)
 
 
+PARTS = {"context": context_cost, "attach": attach_cost, "hooks": hook_cost}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--traceml", help="folder with the traceml command")
     parser.add_argument("--pairs", help="file for the raw pairs (JSON)")
-    parser.add_argument("--part", choices=("context", "attach"), help=argparse.SUPPRESS)
+    parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.part:
-        print(json.dumps({"context": context_cost, "attach": attach_cost}[args.part]()))
+        print(json.dumps(PARTS[args.part]()))
         return
     with tempfile.TemporaryDirectory() as rings:
         context = measure_in_child("context", rings)
         attach = measure_in_child("attach", rings)
+        hooks = measure_in_child("hooks", rings)
     for name, values in columns(context).items():
         print(f"{name:14} {statistics.median(values):7.0f} ns a loop")
-    usual = statistics.median(columns(attach)["without"])
-    added = differences(attach, "with", "without")
-    print(f"attach, blocks in turns: {said(added, 'us')} of a step of {usual:.0f} us")
+    for name, table in (("attach", attach), ("its hooks alone", hooks)):
+        usual = statistics.median(columns(table)["without"])
+        print(f"{name}, blocks in turns, on a step of {usual:.0f} us")
+        for kind in ("with", "empty"):
+            print(f"  {kind:5} {said(differences(table, kind, 'without'), 'us')}")
     commands = command_cost(args.traceml)
     for name in commands["columns"][1:]:
         added = differences(commands, name, "alone")
         print(f"{name}, whole commands in turns: {said(added, 'us')}")
         print("  pairs " + " ".join(f"{value:+.0f}" for value in added))
     if args.pairs:
-        found = {"context": context, "attach": attach, "commands": commands}
+        found = {"context": context, "attach": attach, "hooks": hooks, "commands": commands}
         Path(args.pairs).write_text(json.dumps(found) + "\n")
 
 

@@ -92,9 +92,9 @@ pub(crate) fn advice(failure: &Failure) -> String {
     }
 }
 
-/// What was seen.
-pub(crate) fn evidence(failure: &Failure) -> Evidence {
-    let label = match failure.cause {
+/// The label of evidence for a cause.
+pub(crate) fn label(cause: Cause) -> &'static str {
+    match cause {
         Cause::NotEntered => "min_op",
         Cause::Circle => "circle",
         Cause::GpuNotStarted => "not_started",
@@ -104,9 +104,14 @@ pub(crate) fn evidence(failure: &Failure) -> Evidence {
         Cause::ProxyStill => "proxy_still",
         Cause::NotDelivered => "not_delivered",
         Cause::Unknown => "unknown",
-    };
+    }
+}
+
+/// What was seen.
+pub(crate) fn evidence(failure: &Failure) -> Evidence {
     let still = duration(failure.still_s);
     let text = format!("no counter of {} moved for {still}", place(failure));
     let values = [("still_s".to_owned(), failure.still_s)].into();
-    Evidence { method: Method::Collective, label: label.to_owned(), text, values }
+    let label = label(failure.cause).to_owned();
+    Evidence { method: Method::Collective, label, text, values }
 }

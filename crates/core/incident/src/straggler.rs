@@ -7,6 +7,7 @@ use model::{
 
 use crate::Scene;
 use crate::hang::collective;
+use crate::inside::label;
 use crate::words::{duration, percent, who};
 
 /// Words an incident about ranks that slow operations wait for.
@@ -91,16 +92,6 @@ fn what(found: &Straggler) -> String {
 }
 
 fn evidence(found: &Straggler) -> Evidence {
-    let label = match found.cause {
-        Cause::NotDelivered => "not_delivered",
-        Cause::NotTransmitted => "not_transmitted",
-        Cause::ReceiverNotReady => "receiver_not_ready",
-        Cause::ProxyStill => "proxy_still",
-        Cause::GpuNotStarted | Cause::GpuNotReady | Cause::GpuNotTaking => {
-            "gpu_not_ready"
-        }
-        Cause::NotEntered | Cause::Circle | Cause::Unknown => "late_start",
-    };
     let text = format!(
         "{} of the time in slow operations was spent waiting for {}; the slowest took {} \
          instead of {}",
@@ -117,7 +108,7 @@ fn evidence(found: &Straggler) -> Evidence {
     ];
     Evidence {
         method: Method::Collective,
-        label: label.to_owned(),
+        label: label(found.cause).to_owned(),
         text,
         values: values.map(|(name, value)| (name.to_owned(), value)).into(),
     }
