@@ -110,8 +110,8 @@ HANGS = {
     "size": r"rank {c} never entered ALLREDUCE #\d+ of group default \({others} wait in it\); "
     r"rank {c} is in <module> \(hangs.py:\d+\) and has not left #\d+",
     "stop": r"rank {c} never entered .* rank {c} is stopped in <module> \(hangs.py:\d+\)",
-    "spin": r"rank {c} never entered .* rank {c} is in spin \(hangs.py:\d+\)",
-    "gil": r"rank {c} never entered .* rank {c} is in hold_gil \(hangs.py:\d+\)",
+    "spin": r"rank {c} never entered .* rank {c} is busy in spin \(hangs.py:\d+\)",
+    "gil": r"rank {c} never entered .* rank {c} holds the GIL in hold_gil \(hangs.py:\d+\)",
 }
 
 

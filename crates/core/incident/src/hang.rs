@@ -212,12 +212,21 @@ fn whereabouts(
         stage_of(stall, rank).map(|stage| names.name(stage).to_owned())
     };
     let place = stack.and_then(own_frame).map(Frame::text).or_else(stage);
-    let stopped = stack.is_some_and(|stack| stack.state == ProcessState::Stopped);
-    match (place, stopped) {
-        (Some(place), true) => Some(format!("is stopped in {place}")),
-        (Some(place), false) => Some(format!("is in {place}")),
-        (None, true) => Some("is stopped".to_owned()),
-        (None, false) => None,
+    let does = stack.map_or("is", does);
+    match place {
+        Some(place) => Some(format!("{does} in {place}")),
+        None => (does != "is").then(|| does.to_owned()),
+    }
+}
+
+/// What the main thread of a process does, as a verb. One that waits without the GIL is where most of them are and needs no word.
+fn does(stack: &Stack) -> &'static str {
+    match (stack.state, stack.holds_gil) {
+        (ProcessState::Stopped, _) => "is stopped",
+        (ProcessState::Uninterruptible, _) => "waits for a device or file system",
+        (ProcessState::Running, Some(true)) => "is busy",
+        (ProcessState::Sleeping, Some(true)) => "holds the GIL",
+        _ => "is",
     }
 }
 

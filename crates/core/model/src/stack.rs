@@ -21,6 +21,10 @@ pub enum ProcessState {
 pub struct Stack {
     /// What its process does.
     pub state: ProcessState,
+    /// Whether it holds the interpreter's lock (GIL), without which no other thread of its process
+    /// runs Python; `None` if nobody could look.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holds_gil: Option<bool>,
     /// Python frames, innermost first; empty if they could not be read.
     pub frames: Vec<Frame>,
 }

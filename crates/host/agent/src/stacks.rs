@@ -9,10 +9,12 @@ use py_spy::{Config, PythonSpy};
 /// What cannot be read is left out: the stack of a process that we may not trace, or that
 /// has just ended.
 pub(crate) fn stack_of(pid: u32) -> Stack {
-    Stack { state: state_of(pid), frames: frames_of(pid).unwrap_or_default() }
+    let (frames, holds_gil) = frames_of(pid).unzip();
+    Stack { state: state_of(pid), holds_gil, frames: frames.unwrap_or_default() }
 }
 
-fn frames_of(pid: u32) -> Option<Vec<Frame>> {
+/// The frames, and whether the thread holds the interpreter's lock.
+fn frames_of(pid: u32) -> Option<(Vec<Frame>, bool)> {
     let id = i32::try_from(pid).ok()?;
     let config = Config {
         blocking: py_spy::config::LockingStrategy::NonBlocking,
@@ -30,7 +32,7 @@ fn frames_of(pid: u32) -> Option<Vec<Frame>> {
         file: frame.filename.clone(),
         line: frame.line,
     });
-    Some(frames.collect())
+    Some((frames.collect(), main.owns_gil))
 }
 
 fn state_of(pid: u32) -> ProcessState {

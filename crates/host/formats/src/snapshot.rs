@@ -68,6 +68,8 @@ struct Thread {
     os_thread_id: Option<u64>,
     #[serde(default)]
     active: bool,
+    #[serde(default)]
+    owns_gil: Option<bool>,
     frames: Vec<SpyFrame>,
 }
 
@@ -101,7 +103,8 @@ impl Part {
             });
         let active = main.is_some_and(|thread| thread.active);
         let state = if active { ProcessState::Running } else { ProcessState::Sleeping };
-        let stack = Stack { state, frames: frames.collect() };
+        let holds_gil = main.and_then(|thread| thread.owns_gil);
+        let stack = Stack { state, holds_gil, frames: frames.collect() };
         Ok(Self(What::Stack { rank: rank_of(path)?, stack }))
     }
 
