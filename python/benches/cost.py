@@ -7,7 +7,8 @@
    2 ms. Blocks of steps without hooks, with hooks in the same places that do nothing, and with
    ours take turns inside one process, so that all see the same machine.
 3. The same hooks around a step that does next to nothing, whose code and data stay in the cache.
-4. Whole commands, in turns: the training alone, under ``laggard run``, and under TraceML.
+4. The hook on collectives: an all-reduce of four numbers in a group of one rank.
+5. Whole commands, in turns: the training alone, under ``laggard run``, and under TraceML.
 """
 
 import argparse
@@ -161,6 +162,37 @@ def hook_cost():
     return in_turns(hooks, us_per_step)
 
 
+def collective_cost():
+    """The hook on a process group of one rank, taken off and put on again."""
+    import torch
+    import torch.distributed as dist
+    from laggard import _attach, _native
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    (group,) = dist.distributed_c10d._world.pg_map
+    value = torch.ones(4)
+
+    def us_per_call(on):
+        group.unregister_pre_hook(_attach._HOOK_ID)
+        if on:
+            group.register_pre_hook(_attach._HOOK_ID, _native.CollectiveHook(1))
+        began = time.thread_time_ns()
+        for _ in range(SMALL_BLOCK):
+            dist.all_reduce(value)
+        return (time.thread_time_ns() - began) / SMALL_BLOCK / 1e3
+
+    rows = []
+    for pair in range(BLOCK_PAIRS):
+        order = (True, False) if pair % 2 else (False, True)
+        cost = {on: us_per_call(on) for on in order}
+        rows.append([cost[False], cost[True]])
+    assert _native.is_active(), "the hook records"
+    group.unregister_pre_hook(_attach._HOOK_ID)
+    dist.destroy_process_group()
+    return {"unit": "us", "columns": ["without", "with"], "rows": rows}
+
+
 def attach_cost():
     import torch
     from torch import nn
@@ -238,7 +270,12 @@ def measure_in_child(part, rings):
     return json.loads(done.stdout)
 
 
-PARTS = {"context": context_cost, "attach": attach_cost, "hooks": hook_cost}
+PARTS = {
+    "context": context_cost,
+    "attach": attach_cost,
+    "hooks": hook_cost,
+    "collective": collective_cost,
+}
 
 
 def main():
@@ -254,6 +291,7 @@ def main():
         context = measure_in_child("context", rings)
         attach = measure_in_child("attach", rings)
         hooks = measure_in_child("hooks", rings)
+        collective = measure_in_child("collective", rings)
     for name, values in columns(context).items():
         print(f"{name:14} {statistics.median(values):7.0f} ns a loop")
     for name, table in (("attach", attach), ("its hooks alone", hooks)):
@@ -261,13 +299,22 @@ def main():
         print(f"{name}, blocks in turns, on a step of {usual:.0f} us")
         for kind in ("with", "empty"):
             print(f"  {kind:5} {said(differences(table, kind, 'without'), 'us')}")
+    usual = statistics.median(columns(collective)["without"])
+    added = differences(collective, "with", "without")
+    print(f"collective hook, blocks in turns: {said(added, 'us')} of a call of {usual:.0f} us")
     commands = command_cost(args.traceml)
     for name in commands["columns"][1:]:
         added = differences(commands, name, "alone")
         print(f"{name}, whole commands in turns: {said(added, 'us')}")
         print("  pairs " + " ".join(f"{value:+.0f}" for value in added))
     if args.pairs:
-        found = {"context": context, "attach": attach, "hooks": hooks, "commands": commands}
+        found = {
+            "context": context,
+            "attach": attach,
+            "hooks": hooks,
+            "collective": collective,
+            "commands": commands,
+        }
         Path(args.pairs).write_text(json.dumps(found) + "\n")
 
 
