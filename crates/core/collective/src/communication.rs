@@ -40,6 +40,8 @@ pub(crate) struct Members {
 pub(crate) struct RankLook {
     /// On the rank's own clock.
     pub(crate) at: RankNs,
+    /// Whether its process has ended.
+    pub(crate) gone: bool,
     /// Oldest first.
     pub(crate) open: Vec<(Meeting, Operation)>,
     /// For each kind of meeting how many the rank has begun.
@@ -134,14 +136,13 @@ impl Communication {
             look.channels = look.channels.max(channels.collect::<BTreeSet<_>>().len());
         }
         look.at = at;
+        look.gone = false;
         look.open = open;
     }
 
-    /// Says that a rank's process has ended: it is in nothing any more.
+    /// Says that a rank's process has ended: what it was in then it will never end.
     pub fn leave(&mut self, rank: u32) {
-        if let Some(look) = self.ranks.get_mut(&rank) {
-            look.open.clear();
-        }
+        self.ranks.entry(rank).or_default().gone = true;
     }
 
     /// How long an operation may stand still before it is called stuck.

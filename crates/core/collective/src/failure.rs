@@ -64,7 +64,12 @@ impl Communication {
                 _ => StallKind::Inside,
             },
             culprits: failure.ranks.clone(),
-            gone: Vec::new(),
+            gone: failure
+                .ranks
+                .iter()
+                .filter(|rank| self.ranks.get(rank).is_some_and(|look| look.gone))
+                .copied()
+                .collect(),
             waits: failure.waits.clone(),
             waiting: waiting.copied().collect::<BTreeSet<_>>().into_iter().collect(),
             last_kinds: BTreeMap::new(),

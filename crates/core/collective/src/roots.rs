@@ -150,7 +150,7 @@ impl Communication {
         // For each lane the operations at its head, and who is in them.
         let mut heads: BTreeMap<Lane, BTreeMap<(Meeting, u64), InIt<'_>>> =
             BTreeMap::new();
-        for (rank, look) in &self.ranks {
+        for (rank, look) in self.ranks.iter().filter(|(_, look)| !look.gone) {
             let mut seen = BTreeSet::new();
             for (meeting, operation) in &look.open {
                 if seen.insert(meeting.lane) {

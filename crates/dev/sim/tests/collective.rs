@@ -130,6 +130,23 @@ fn one_slow_channel_is_told_from_the_others() {
     assert_eq!((&found.ranks, &found.channels), (&vec![5], &vec![2]));
 }
 
+#[test]
+fn who_died_inside_an_operation_is_waited_for() {
+    let cluster = cluster(Some((Fault::GpuStops { rank: 21 }, 3.7)), 7);
+    let run = cluster.run();
+    let mut job = job_of(&run);
+    for at in [4.0, 9.0] {
+        for rank in (0..cluster.ranks()).filter(|rank| at < 5.0 || *rank != 21) {
+            let (clock, open, ended) = run.look(rank, 0.0, at);
+            job.look(rank, clock, open, &ended);
+        }
+        job.leave(21);
+    }
+    let failures = job.failures();
+    assert_eq!(failures.len(), 1);
+    assert_eq!((failures[0].cause, &failures[0].ranks), (Cause::NotEntered, &vec![21]));
+}
+
 /// A crossed pair of collectives: MY-A11.
 #[test]
 fn two_communicators_entered_in_opposite_order_are_a_circle() {

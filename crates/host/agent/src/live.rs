@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use collective::{ArrivalSettings, Slow, Trigger};
 use model::{CollectiveOp, Input, Operation, RankNs};
-use ring::{JobReader, LiveReader};
+use ring::{JobReader, LiveReader, process_started};
 
 /// How often live tables are read; Mycroft's (2025) period.
 const READ_EVERY: Duration = Duration::from_millis(100);
@@ -25,6 +25,7 @@ const CLOSE_FOR: Duration = Duration::from_secs(12);
 #[derive(Debug, Default)]
 pub(crate) struct LiveFeed {
     tables: BTreeMap<PathBuf, LiveTable>,
+    /// Tables that cannot be read, or of processes that ended.
     refused: BTreeSet<PathBuf>,
     attempt: u32,
     read: Option<Instant>,
@@ -53,8 +54,21 @@ impl LiveFeed {
         Self { settings, ..Self::default() }
     }
 
-    /// Looks for new tables.
+    /// Looks for new tables and for processes that ended.
     pub(crate) fn look(&mut self, rings: &JobReader, take: &mut dyn FnMut(Input)) {
+        let ended = |_: &PathBuf, table: &mut LiveTable| {
+            let identity = table.reader.identity();
+            process_started(identity.pid) != Some(identity.started)
+        };
+        for (path, table) in self.tables.extract_if(.., ended) {
+            let rank = table.reader.identity().rank;
+            // A rank with a ring is told of by its ring.
+            if !rings.ranks().any(|with_ring| with_ring.rank == rank) {
+                let orderly = table.reader.is_closed();
+                take(Input::Left { rank, step: 0, orderly });
+            }
+            self.refused.insert(path);
+        }
         for path in rings.directory().live_tables().unwrap_or_default() {
             if self.tables.contains_key(&path) || self.refused.contains(&path) {
                 continue;
