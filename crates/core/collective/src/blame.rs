@@ -23,6 +23,9 @@ const SLOW_CHANNEL_RATIO: f64 = 0.5;
 /// Ranks whose waiting differs by less cannot be told apart.
 const TIE_RATIO: f64 = 0.75;
 
+/// Seconds that slow operations waited, by root.
+type Waited = BTreeMap<(Cause, Vec<u32>, Option<Link>), f64>;
+
 /// What was seen of slow operations.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Blame {
@@ -30,8 +33,7 @@ pub(crate) struct Blame {
     suspects: BTreeMap<(u64, CollectiveOp, u64), BTreeSet<u32>>,
     /// Communicators whose operations are slow, and the worst of them.
     slow: BTreeMap<u64, Slow>,
-    /// Seconds that slow operations waited for each root.
-    waited_s: BTreeMap<(Cause, Vec<u32>, Option<Link>), f64>,
+    waited_s: Waited,
     /// An operation of each that is blamed.
     waits: BTreeMap<Vec<u32>, Arc<Wait>>,
     looks: u32,
@@ -130,55 +132,22 @@ impl Communication {
         if blame.looks < MIN_LOOKS {
             return None;
         }
-        let mut left = blame.waited_s.clone();
         let inside = |cause: Cause| !matches!(cause, Cause::NotEntered | Cause::Unknown);
-        let seen = blame.waited_s.iter().filter(|((cause, ..), _)| inside(*cause));
-        let inside_s: f64 = seen.map(|(_, waited_s)| waited_s).sum();
-        let mut all_s: f64 = blame.waited_s.values().sum();
-        if inside_s >= INSIDE_SHARE * all_s {
-            left.retain(|(cause, ..), _| inside(*cause));
-            all_s = inside_s;
+        let seconds = |of: &dyn Fn(Cause) -> bool| -> f64 {
+            let waited = blame.waited_s.iter().filter(|((cause, ..), _)| of(*cause));
+            waited.map(|(_, waited_s)| waited_s).sum()
+        };
+        let (all_s, inside_s) = (seconds(&|_| true), seconds(&inside));
+        let mut waited_s = blame.waited_s.clone();
+        let all_s = if inside_s >= INSIDE_SHARE * all_s {
+            waited_s.retain(|(cause, ..), _| inside(*cause));
+            inside_s
         } else {
-            left.retain(|(cause, ..), _| *cause == Cause::NotEntered);
-        }
-        let mut culprits = BTreeSet::new();
-        let (mut blamed_s, mut worst_s, mut either) = (0.0, 0.0, false);
-        let mut causes: BTreeMap<Cause, f64> = BTreeMap::new();
-        let mut channels: BTreeMap<u8, f64> = BTreeMap::new();
-        loop {
-            let mut of_rank: BTreeMap<u32, f64> = BTreeMap::new();
-            for ((_, ranks, _), waited_s) in &left {
-                for rank in ranks {
-                    *of_rank.entry(*rank).or_default() += waited_s;
-                }
-            }
-            let Some((rank, most_s)) =
-                of_rank.iter().max_by(|(a, x), (b, y)| x.total_cmp(y).then(b.cmp(a)))
-            else {
-                break;
-            };
-            if *most_s < ALSO_BLAMED_RATIO * worst_s {
-                break;
-            }
-            worst_s = most_s.max(worst_s);
-            let taken = left.extract_if(.., |(_, ranks, _), _| ranks.contains(rank));
-            let taken = taken.collect::<Vec<_>>();
-            // The other end of its links, if as much was waited for that one.
-            let mut others = taken.iter().flat_map(|((_, ranks, _), _)| ranks);
-            let tied = others
-                .find(|other| *other != rank && of_rank[*other] >= TIE_RATIO * most_s);
-            let tied = tied.copied();
-            either |= tied.is_some();
-            culprits.extend(tied);
-            culprits.insert(*rank);
-            for ((cause, _, link), waited_s) in taken {
-                blamed_s += waited_s;
-                *causes.entry(cause).or_default() += waited_s;
-                if let Some(link) = link {
-                    *channels.entry(link.channel).or_default() += waited_s;
-                }
-            }
-        }
+            waited_s.retain(|(cause, ..), _| *cause == Cause::NotEntered);
+            all_s
+        };
+        let Cover { ranks: culprits, either, worst_s, blamed_s, causes, channels } =
+            Cover::of(waited_s);
         let (cause, _) = causes.iter().max_by(|(_, a), (_, b)| a.total_cmp(b))?;
         let mut waits = blame.waits.iter();
         let (_, wait) =
@@ -220,5 +189,58 @@ impl Communication {
     /// Forgets who was blamed: nothing is slow any more.
     pub fn forgive(&mut self) {
         self.blame = Blame::default();
+    }
+}
+
+/// The few ranks that most of the waiting was for.
+#[derive(Default)]
+struct Cover {
+    ranks: BTreeSet<u32>,
+    /// Whether some are only the other ends of the links of others.
+    either: bool,
+    /// Seconds waited for the worst of them, and for all.
+    worst_s: f64,
+    blamed_s: f64,
+    causes: BTreeMap<Cause, f64>,
+    channels: BTreeMap<u8, f64>,
+}
+
+impl Cover {
+    /// Takes the rank that most was waited for, then the next for what is left.
+    fn of(mut left: Waited) -> Self {
+        let mut cover = Self::default();
+        loop {
+            let mut of_rank: BTreeMap<u32, f64> = BTreeMap::new();
+            for ((_, ranks, _), waited_s) in &left {
+                for rank in ranks {
+                    *of_rank.entry(*rank).or_default() += waited_s;
+                }
+            }
+            let Some((rank, most_s)) =
+                of_rank.iter().max_by(|(a, x), (b, y)| x.total_cmp(y).then(b.cmp(a)))
+            else {
+                return cover;
+            };
+            if *most_s < ALSO_BLAMED_RATIO * cover.worst_s {
+                return cover;
+            }
+            cover.worst_s = most_s.max(cover.worst_s);
+            let taken = left.extract_if(.., |(_, ranks, _), _| ranks.contains(rank));
+            let taken = taken.collect::<Vec<_>>();
+            // The other end of its links, if as much was waited for that one.
+            let mut others = taken.iter().flat_map(|((_, ranks, _), _)| ranks);
+            let tied = others
+                .find(|other| *other != rank && of_rank[*other] >= TIE_RATIO * most_s);
+            cover.either |= tied.is_some();
+            cover.ranks.extend(tied);
+            cover.ranks.insert(*rank);
+            for ((cause, _, link), waited_s) in taken {
+                cover.blamed_s += waited_s;
+                *cover.causes.entry(cause).or_default() += waited_s;
+                if let Some(link) = link {
+                    *cover.channels.entry(link.channel).or_default() += waited_s;
+                }
+            }
+        }
     }
 }

@@ -498,8 +498,16 @@ impl Job {
             }
         }
         incidents.extend(self.held_up());
+        let hang = self.hangs.under_way(self.scene());
         let (seen, scene) = (self.analysed_steps > 0.0, self.scene());
         for inside in self.holdups.incidents(self.hangs.communicated(), scene, seen) {
+            // What made operations slow and then stopped them is told as what it is now.
+            if hang
+                .as_ref()
+                .is_some_and(|hang| hang.subject.ranks == inside.subject.ranks)
+            {
+                continue;
+            }
             // What stages and flows say about the same ranks is one incident.
             let same = incidents.iter_mut().find(|incident| {
                 incident.open == inside.open
@@ -510,7 +518,6 @@ impl Job {
                 None => incidents.push(inside),
             }
         }
-        let hang = self.hangs.under_way(self.scene());
         hang.into_iter().chain(incidents).collect()
     }
 
