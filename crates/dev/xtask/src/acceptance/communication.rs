@@ -203,7 +203,7 @@ fn localise(id: &str, machines: u32, copies: u32, target_s: f64) -> Row {
     Row::new(id, scenario, measured, target, right && took_s <= target_s)
 }
 
-/// What one machine tells of an iteration while it is looked at closely, as it is recorded.
+/// What one machine tells of an iteration while something stands still, as it is recorded.
 fn volume(id: &str) -> Row {
     let job = cluster(None, 3);
     let run = job.run();
@@ -224,7 +224,8 @@ fn volume(id: &str) -> Row {
     let kilobytes = bytes as f64 / iterations / 1e3;
     let measured = format!(
         "nothing while all is well; {kilobytes:.1} KB of JSON an iteration of \
-         {per_iteration_s:.2} s while looked at closely"
+         {per_iteration_s:.2} s while something stands still; five times that while \
+         operations are slow"
     );
     Row::new(
         id,
