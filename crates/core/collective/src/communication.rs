@@ -7,6 +7,10 @@ use model::{CollectiveOp, Communicator, Direction, Operation, RankNs};
 use crate::HangSettings;
 use crate::blame::Blame;
 
+/// Seconds after which half of a long standstill is forgotten. Taste: an evaluation every few
+/// minutes is remembered until the next.
+const STILL_HALF_LIFE_S: f64 = 600.0;
+
 /// The last look at the live tables of all ranks.
 ///
 /// # Properties
@@ -22,10 +26,6 @@ pub struct Communication {
     /// Ranks that were looked at since blame was charged last.
     looked: BTreeSet<u32>,
 }
-
-/// Seconds after which half of a long standstill is forgotten. Taste: an evaluation every few
-/// minutes is remembered until the next.
-const STILL_HALF_LIFE_S: f64 = 600.0;
 
 /// Who is in a communicator.
 #[derive(Clone, Debug, Default)]
@@ -125,9 +125,9 @@ impl Communication {
                 other == meeting && operation.sequence == before.sequence
             });
             let went_on =
-                now.is_none_or(|(_, operation)| moved_at(operation) > moved_at(before));
+                now.is_none_or(|(_, operation)| operation.moved_at() > before.moved_at());
             if went_on {
-                let still_s = look.at.seconds_since(moved_at(before));
+                let still_s = look.at.seconds_since(before.moved_at());
                 look.longest_still_s = look.longest_still_s.max(still_s);
             }
         }
@@ -156,7 +156,7 @@ impl Communication {
     /// How long nothing of an operation has moved on a rank.
     pub(crate) fn still_s(&self, rank: u32, operation: &Operation) -> f64 {
         let at = self.ranks.get(&rank).map_or(RankNs(0), |look| look.at);
-        at.seconds_since(moved_at(operation))
+        at.seconds_since(operation.moved_at())
     }
 
     /// The ranks that meet in a lane.
@@ -192,10 +192,4 @@ impl Communication {
         let lane = Lane { communicator, pair: Some(pair) };
         Some(Meeting { lane, op: CollectiveOp::SEND })
     }
-}
-
-/// When anything of an operation last moved.
-fn moved_at(operation: &Operation) -> RankNs {
-    let moves = operation.flows.iter().map(|flow| flow.moved_at);
-    moves.max().unwrap_or_default().max(operation.begun_at)
 }

@@ -31,7 +31,7 @@ impl Communication {
     /// (MY-P3).
     /// # Source
     /// Mycroft (2025), failure analysis; one rank that all struck links share is named
-    /// before the links are (SPEC 4.4: "if every flow of a rank is a culprit").
+    /// before the links are.
     pub fn failures(&self) -> Vec<Failure> {
         let patience_s = self.patience_s();
         let stuck = self.roots().into_iter().filter(|root| root.still_s >= patience_s);

@@ -45,7 +45,7 @@ pub struct Link {
 /// What is wrong at a root.
 ///
 /// # Source
-/// Mycroft (2025), state classification (SPEC 4.5); what the receiver's own counters add is
+/// Mycroft (2025), state classification; what the receiver's own counters add is
 /// ours: docs/incidents.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {

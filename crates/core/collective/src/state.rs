@@ -3,7 +3,7 @@ use model::Flow;
 /// How far the head of a sending flow has come.
 ///
 /// # Source
-/// Mycroft (2025), state classification; SPEC 4.5.
+/// Mycroft (2025), state classification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowState {
     /// The GPU has made nothing ready.
@@ -58,7 +58,7 @@ mod tests {
         })
     }
 
-    /// SPEC 4.5, the examples: (10,8,5) is both, and its head is in the network.
+    /// (10,8,5) is both, and its head is in the network.
     #[test]
     fn the_examples_of_the_paper_are_classified() {
         use FlowState::{

@@ -10,8 +10,8 @@ use crate::arrival::median;
 /// Mycroft (2025) takes windows of 10 s; operations of one class are its windows of ours.
 const USUAL_OPS: usize = 30;
 const MIN_USUAL_OPS: usize = 6;
-/// Slow operations among the last ones that make a class slow; SPEC 4.2 has 3 of 5 for
-/// lateness, and what is slow by a factor of 2 needs less.
+/// Slow operations among the last ones that make a class slow. Lateness takes 3 of 5; what is
+/// slow by a factor of 2 needs less.
 const LAST_OPS: usize = 5;
 const SLOW_OF_LAST: usize = 2;
 

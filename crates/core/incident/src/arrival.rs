@@ -159,7 +159,8 @@ fn collective(op: CollectiveOp, group: &str) -> String {
     format!("{} of group {group}", op.name())
 }
 
-fn hosts(ranks: &[u32], scene: Scene<'_>) -> Vec<String> {
+/// Hosts of some ranks.
+pub(crate) fn hosts(ranks: &[u32], scene: Scene<'_>) -> Vec<String> {
     let hosts: BTreeSet<&String> =
         ranks.iter().filter_map(|rank| scene.hosts.get(rank)).collect();
     hosts.into_iter().cloned().collect()

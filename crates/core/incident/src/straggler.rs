@@ -6,6 +6,7 @@ use model::{
 };
 
 use crate::Scene;
+use crate::arrival::hosts;
 use crate::hang::collective;
 use crate::inside::label;
 use crate::words::{duration, percent, who};
@@ -29,9 +30,6 @@ pub fn straggler(
         collective_takes(found),
         what(found)
     );
-    let hosts = found.ranks.iter().filter_map(|rank| scene.hosts.get(rank));
-    let mut hosts: Vec<String> = hosts.cloned().collect();
-    hosts.dedup();
     Incident {
         id,
         kind: IncidentKind::Slow,
@@ -39,7 +37,7 @@ pub fn straggler(
         open,
         subject: Subject {
             ranks: found.ranks.clone(),
-            hosts,
+            hosts: hosts(&found.ranks, scene),
             collective: Some(place),
             flow: channels(found),
             ..Subject::default()

@@ -77,3 +77,11 @@ pub struct Operation {
     /// network, or needs none.
     pub flows: Vec<Flow>,
 }
+
+impl Operation {
+    /// When anything of it last moved, or it began.
+    pub fn moved_at(&self) -> RankNs {
+        let moves = self.flows.iter().map(|flow| flow.moved_at);
+        moves.max().unwrap_or_default().max(self.begun_at)
+    }
+}

@@ -130,11 +130,10 @@ impl LiveFeed {
             if table.read(now, take) {
                 self.close_until = Some(asked + CLOSE_FOR);
             }
-            self.still |= table.in_progress.iter().any(|operation| {
-                let moves = operation.flows.iter().map(|flow| flow.moved_at);
-                let moved_at = moves.max().unwrap_or(operation.begun_at);
-                now.seconds_since(moved_at.max(operation.begun_at)) >= STILL_S
-            });
+            self.still |= table
+                .in_progress
+                .iter()
+                .any(|operation| now.seconds_since(operation.moved_at()) >= STILL_S);
         }
         let close = self.is_close(asked);
         if self.still || was_still || close {
