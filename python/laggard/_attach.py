@@ -21,9 +21,7 @@ from . import _events, _native
 from ._native import mark
 
 # Numbers of MarkKind in crates/core/model.
-DATA_BEGIN, DATA_END, DATA_STOP = 1, 2, 3
 FORWARD_BEGIN, FORWARD_END = 4, 5
-BACKWARD_BEGIN, BACKWARD_END = 6, 7
 OPTIMIZER_BEGIN, OPTIMIZER_END = 8, 9
 
 # Identifies our hook on a process group among those of others.
@@ -127,14 +125,22 @@ def summary():
     return json.loads(_native.job_verdict(directory=_directory(), job=_job()))
 
 
-def _events_call(call):
-    """Runs a call of the device channel; a fault switches the channel off."""
-    global _forward_events
-    try:
-        call()
-    except Exception as error:
-        _forward_events = None
-        _note(f"no device times of the forward pass: {error!r}")
+def _of_device(name):
+    """A call of the device channel, if this PyTorch can have a device; a fault ends the channel."""
+    if not sys.modules["torch"].backends.cuda.is_built():
+        return None
+
+    def call():
+        global _forward_events
+        if _forward_events is None:
+            return
+        try:
+            getattr(_forward_events, name)()
+        except Exception as error:
+            _forward_events = None
+            _note(f"no device times of the forward pass: {error!r}")
+
+    return call
 
 
 def _patch_device(torch):
@@ -152,49 +158,14 @@ def _patch_device(torch):
 def _patch_data_loader(torch):
     from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-    original = _BaseDataLoaderIter.__next__
-
-    @functools.wraps(original)
-    def __next__(self):
-        mark(DATA_BEGIN)
-        try:
-            batch = original(self)
-        except StopIteration:
-            mark(DATA_STOP)
-            raise
-        mark(DATA_END)
-        if _forward_events is not None:
-            _events_call(_forward_events.begin)
-        return batch
-
-    _BaseDataLoaderIter.__next__ = __next__
-
-
-class _EngineProxy:
-    """Stands before the autograd engine: every way into backward leads through it."""
-
-    __slots__ = ("_engine",)
-
-    def __init__(self, engine):
-        object.__setattr__(self, "_engine", engine)
-
-    def run_backward(self, *args, **kwargs):
-        if _forward_events is not None:
-            _events_call(_forward_events.end)
-        mark(BACKWARD_BEGIN)
-        try:
-            return self._engine.run_backward(*args, **kwargs)
-        finally:
-            mark(BACKWARD_END)
-
-    def __getattr__(self, name):
-        return getattr(self._engine, name)
+    _native.hook_next(_BaseDataLoaderIter, _of_device("begin"))
 
 
 def _patch_backward(torch):
     from torch.autograd.variable import Variable
 
-    Variable._execution_engine = _EngineProxy(Variable._execution_engine)
+    engine = Variable._execution_engine
+    Variable._execution_engine = _native.EngineProxy(engine, _of_device("end"))
 
 
 def _patch_optimizer(torch):

@@ -4,9 +4,10 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use model::{CollectiveOp, MarkKind};
-use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyString, PyTuple, PyType};
+use pyo3::{ffi, intern};
 use ring::NameKind;
 
 use crate::probe::{is_active, with_probe};
@@ -58,21 +59,126 @@ impl OptimizerHook {
         Self { kind, become_rank }
     }
 
-    #[expect(unused_variables, reason = "PyTorch passes optimizer, args and kwargs")]
-    fn __call__(
-        &self,
-        optimizer: &Bound<'_, PyAny>,
-        args: &Bound<'_, PyTuple>,
-        kwargs: &Bound<'_, PyDict>,
-    ) {
+    /// PyTorch passes optimizer, args and kwargs; none is looked at, so none is unpacked.
+    #[pyo3(signature = (*of_pytorch))]
+    fn __call__(&self, of_pytorch: &Bound<'_, PyTuple>) {
         if let Some(become_rank) = &self.become_rank
             && !is_active()
         {
             // It reports its own faults and must not stop the optimizer.
-            drop(become_rank.call0(optimizer.py()));
+            drop(become_rank.call0(of_pytorch.py()));
         }
         with_probe(|probe| probe.hook(self.kind));
     }
+}
+
+/// Stands before the autograd engine: every way into backward leads through it.
+#[pyclass(frozen, module = "laggard")]
+#[derive(Debug)]
+pub(crate) struct EngineProxy {
+    engine: Py<PyAny>,
+    run_backward: Py<PyAny>,
+    on_begin: Option<Py<PyAny>>,
+}
+
+#[pymethods]
+impl EngineProxy {
+    /// :param on_begin: Called as a backward pass begins; it reports its own faults.
+    #[new]
+    #[pyo3(signature = (engine, on_begin = None))]
+    fn new(engine: Bound<'_, PyAny>, on_begin: Option<Py<PyAny>>) -> PyResult<Self> {
+        let run_backward = engine.getattr(intern!(engine.py(), "run_backward"))?.unbind();
+        Ok(Self { engine: engine.unbind(), run_backward, on_begin })
+    }
+
+    #[pyo3(signature = (*args, **kwargs))]
+    fn run_backward(
+        &self,
+        args: &Bound<'_, PyTuple>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Py<PyAny>> {
+        if let Some(on_begin) = &self.on_begin {
+            drop(on_begin.call0(args.py()));
+        }
+        with_probe(|probe| probe.hook(MarkKind::BackwardBegin));
+        let done = self.run_backward.call(args.py(), args, kwargs);
+        with_probe(|probe| probe.hook(MarkKind::BackwardEnd));
+        done
+    }
+
+    fn __getattr__(&self, name: &Bound<'_, PyString>) -> PyResult<Py<PyAny>> {
+        self.engine.getattr(name.py(), name)
+    }
+}
+
+/// What stands behind `__next__` of the data loader's iterators.
+struct Next {
+    original: Py<PyAny>,
+    on_batch: Option<Py<PyAny>>,
+}
+
+static NEXT: PyOnceLock<Next> = PyOnceLock::new();
+
+/// Puts a method before ``__next__`` of a class, once in a process.
+///
+/// A method of C, not a callable object: the interpreter then calls it without binding.
+///
+/// :param on_batch: Called after each batch; it reports its own faults.
+#[pyfunction]
+#[pyo3(signature = (iterator, on_batch = None))]
+pub(crate) fn hook_next(
+    iterator: &Bound<'_, PyType>,
+    on_batch: Option<Py<PyAny>>,
+) -> PyResult<()> {
+    let py = iterator.py();
+    let original = iterator.getattr(intern!(py, "__next__"))?.unbind();
+    if NEXT.set(py, Next { original, on_batch }).is_err() {
+        return Ok(());
+    }
+    // It lives as long as the class, and so does the process.
+    let definition = Box::leak(Box::new(ffi::PyMethodDef {
+        ml_name: c"__next__".as_ptr(),
+        ml_meth: ffi::PyMethodDefPointer { PyCFunction: next },
+        ml_flags: ffi::METH_NOARGS,
+        ml_doc: std::ptr::null(),
+    }));
+    // SAFETY: the class is one, the definition is never freed, and the call gives a new
+    // reference or none with an exception set.
+    let method = unsafe {
+        let made = ffi::PyDescr_NewMethod(iterator.as_type_ptr(), definition);
+        Bound::from_owned_ptr_or_err(py, made)?
+    };
+    iterator.setattr(intern!(py, "__next__"), method)
+}
+
+extern "C" fn next(
+    iterator: *mut ffi::PyObject,
+    _: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: the interpreter calls this, attached; `hook_next` has set NEXT before.
+    let py = unsafe { Python::assume_attached() };
+    let Some(Next { original, on_batch }) = NEXT.get(py) else {
+        return std::ptr::null_mut();
+    };
+    with_probe(|probe| probe.hook(MarkKind::DataBegin));
+    // SAFETY: both are live objects; the result is a new reference or null with an exception.
+    let batch = unsafe {
+        ffi::PyObject_CallFunctionObjArgs(
+            original.as_ptr(),
+            iterator,
+            std::ptr::null_mut::<ffi::PyObject>(),
+        )
+    };
+    if !batch.is_null() {
+        with_probe(|probe| probe.hook(MarkKind::DataEnd));
+        if let Some(on_batch) = on_batch {
+            drop(on_batch.call0(py));
+        }
+    // SAFETY: an exception is set.
+    } else if unsafe { ffi::PyErr_ExceptionMatches(ffi::PyExc_StopIteration) } != 0 {
+        with_probe(|probe| probe.hook(MarkKind::DataStop));
+    }
+    batch
 }
 
 /// A pre-hook of a process group: called as each collective is issued.

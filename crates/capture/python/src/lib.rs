@@ -3,7 +3,7 @@
 //! Everything on the path of a training step is here and ends in one write to the ring;
 //! `python/laggard` only decides where to hook in. No call of this module waits, prints or
 //! raises into user code: a fault is counted, and the probe switches itself off.
-#![expect(unsafe_code, reason = "fork handler, and state owned by one thread")]
+#![expect(unsafe_code, reason = "fork handler, state owned by one thread, a method of C")]
 #![deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod contexts;
@@ -18,7 +18,10 @@ mod _native {
     #[pymodule_export]
     use crate::contexts::{SideChannel, Stage, Step, side_channel, stage, step};
     #[pymodule_export]
-    use crate::hooks::{CollectiveHook, OptimizerHook, mark, side_lost, side_sample};
+    use crate::hooks::{
+        CollectiveHook, EngineProxy, OptimizerHook, hook_next, mark, side_lost,
+        side_sample,
+    };
     #[pymodule_export]
     use crate::probe::{
         activate, close, current_step, group, is_active, note, ring_path, set_role,

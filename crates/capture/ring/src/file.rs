@@ -6,14 +6,14 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use memmap2::{Mmap, MmapMut};
+use memmap2::{Mmap, MmapMut, MmapOptions};
 
 use crate::RingError;
 
 /// Makes a file of `bytes` zeros, lets `fill` write its header, and names it `path`.
 ///
 /// The file's space is reserved at once: a memory file system that fills up later cannot
-/// fault the process. Nothing of a file that could not be made is left behind.
+/// fault the process, and no page is looked up for the first time inside a step. Nothing of a file that could not be made is left behind.
 pub(crate) fn create(
     path: &Path,
     bytes: usize,
@@ -45,7 +45,7 @@ fn map_new(path: &Path, bytes: usize) -> Result<MmapMut, RingError> {
     reserve(&file, bytes).map_err(io_error("reserve space for", path))?;
     // SAFETY: the file is ours alone until it is renamed, and readers only read it through
     // atomics; nobody shortens it.
-    unsafe { MmapMut::map_mut(&file) }.map_err(io_error("map", path))
+    unsafe { MmapOptions::new().populate().map_mut(&file) }.map_err(io_error("map", path))
 }
 
 /// Maps a file somebody else writes.

@@ -15,12 +15,8 @@ use model::{Mark, PAYLOAD_WORDS};
 use crate::header::{
     Header, LAYOUT, MAGIC, MAX_NAMES, NAME_BYTES, SLOTS_AT, StoredIdentity,
 };
-use crate::slots::{self, Read, Slot};
+use crate::slots::{self, Slot};
 use crate::{Identity, NameKind, RingDirectory, RingError, file};
-
-/// Drains during which a record may stay unfinished before a reader gives it up. A write
-/// takes tens of nanoseconds, so its thread has died or stands still.
-const PATIENCE_DRAINS: u32 = 20;
 
 /// Slots of a ring unless told otherwise: 2 MiB, some thousand steps.
 pub const fn default_slots() -> usize {
@@ -65,6 +61,9 @@ impl RingWriter {
 
     /// Writes one mark over the oldest. Never blocks, allocates, makes a system call or
     /// panics.
+    ///
+    /// Any thread may write, but one at a time; the interpreter's lock sees to that. Calls
+    /// that overlap lose or mix their marks.
     #[inline]
     pub fn write(&self, mark: Mark) {
         // SAFETY: `slots` slots lie at `SLOTS_AT`, which the file was made to hold; all
@@ -134,8 +133,6 @@ pub struct RingReader {
     slots: usize,
     next: u64,
     lost: u64,
-    /// How often the record at `next` was found unfinished.
-    pending: u32,
     identity: Identity,
     path: PathBuf,
 }
@@ -165,7 +162,7 @@ impl RingReader {
         let slots = slots.ok_or_else(not_a_ring)?;
         let identity = header.identity.read();
         let path = path.to_owned();
-        Ok(Self { map, slots, next: 0, lost: 0, pending: 0, identity, path })
+        Ok(Self { map, slots, next: 0, lost: 0, identity, path })
     }
 
     fn header(&self) -> &Header {
@@ -240,23 +237,14 @@ impl RingReader {
         while self.next < written && taken < most {
             // SAFETY: `open` checked that the slots lie inside the map.
             let slots = unsafe { slots_of(self.map.as_ptr(), self.slots) };
-            match slots::read(slots, self.next) {
-                Read::Record(words) => {
-                    if let Some(mark) = Mark::from_words(words) {
-                        take(Drained::Mark(mark));
-                    }
-                    taken += 1;
+            if let Some(words) = slots::read(slots, self.next) {
+                if let Some(mark) = Mark::from_words(words) {
+                    take(Drained::Mark(mark));
                 }
-                Read::Lost => lose(&mut self.lost, 1, &mut take),
-                Read::Pending => {
-                    self.pending += 1;
-                    if self.pending < PATIENCE_DRAINS {
-                        return taken;
-                    }
-                    lose(&mut self.lost, 1, &mut take);
-                }
+                taken += 1;
+            } else {
+                lose(&mut self.lost, 1, &mut take);
             }
-            self.pending = 0;
             self.next += 1;
         }
         taken

@@ -185,6 +185,7 @@ pub struct Mark {
 
 impl Mark {
     /// Packs the mark into words.
+    #[inline]
     pub fn to_words(self) -> [u64; PAYLOAD_WORDS] {
         let meta = u64::from(self.step)
             | u64::from(self.kind as u8) << 32
