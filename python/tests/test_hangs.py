@@ -107,8 +107,11 @@ HANGS = {
     "order": r"{pair} wait for one another: {others} in ALLREDUCE #\d+ of group default "
     r"without rank {c}; rank {c} in ALLREDUCE #\d+ of group pair without rank {next}",
     # gloo lets the others pass: only the larger tensor waits for more.
-    "size": r"rank {c} never entered ALLREDUCE #\d+ of group default \({others} wait in it\); "
-    r"rank {c} is in <module> \(hangs.py:\d+\) and has not left #\d+",
+    "size": r"rank {c} entered ALLREDUCE \(32 bytes\) where the others entered "
+    r"ALLREDUCE #\d+ of group default \(16 bytes\); rank {c} is in <module> \(hangs.py:\d+\)$",
+    # The smaller one passes, and all others wait.
+    "small": r"rank {c} entered ALLREDUCE \(8 bytes\) where the others entered "
+    r"ALLREDUCE #\d+ of group default \(16 bytes\); rank {c} is in <module> \(hangs.py:\d+\)$",
     "stop": r"rank {c} never entered .* rank {c} is stopped in <module> \(hangs.py:\d+\)",
     "spin": r"rank {c} never entered .* rank {c} is busy in spin \(hangs.py:\d+\)",
     "gil": r"rank {c} never entered .* rank {c} holds the GIL in hold_gil \(hangs.py:\d+\)",
@@ -148,9 +151,24 @@ def test_a_rank_that_is_killed_is_named(seed, hanging):
     stdout, _ = job.process.communicate(timeout=60)
     others = OTHERS[culprit]
     where = rf"before it entered ALLREDUCE #\d+ of group default \({others} were in it\)$"
-    (note,) = json.loads(stdout.splitlines()[-1])["notes"]
-    assert re.search(rf"^rank {culprit} .* in step {step}, {where}", note), note
+    (death,) = json.loads(stdout.splitlines()[-1])["incidents"]
+    assert re.search(rf"^rank {culprit} .* in step {step}, {where}", death["text"]), death
+    assert (death["subject"]["ranks"], death["severity"]) == ([culprit], "critical")
     job.check_latency()
+
+
+def test_a_hang_before_the_first_step_is_explained(hanging, tmp_path):
+    config = tmp_path / "laggard.toml"
+    config.write_text("[hang]\nfirst_quiet_s = 5.0\n")
+    job = hanging("first", LAGGARD_CONFIG=str(config))
+    said = job.line("hang: ")
+    assert re.search(
+        r"hang: rank 2 never entered \w+ #\d+ of group default \(ranks 0-1,3 wait in it\); "
+        r"rank 2 is in load_tokenizer \(hangs.py:\d+\)",
+        said,
+    ), said
+    (hang,) = job.end()["incidents"]
+    assert (hang["subject"]["ranks"], hang["severity"]) == ([2], "critical")
 
 
 class Cable:

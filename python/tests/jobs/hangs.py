@@ -34,6 +34,10 @@ class Shards(Samples):
         time.sleep(PAUSE_S)
 
 
+def load_tokenizer():
+    time.sleep(PAUSE_S)
+
+
 def save_checkpoint():
     time.sleep(PAUSE_S)
 
@@ -61,6 +65,8 @@ dist.init_process_group("gloo")
 here = dist.get_rank() == CULPRIT
 pair = dist.new_group([CULPRIT, (CULPRIT + 1) % dist.get_world_size()], group_desc="pair")
 in_pair = dist.get_rank() in dist.get_process_group_ranks(pair)
+if REASON == "first" and here:
+    load_tokenizer()
 model = DistributedDataParallel(network())
 optimizer = optim.SGD(model.parameters(), lr=0.01)
 steps = {"cut": 1_000_000, "join": STEP if here else 60}.get(REASON, 60)
@@ -86,6 +92,8 @@ for step, x in enumerate(DataLoader(Shards(steps, 1, slow=False), batch_size=1))
         Path(os.environ["REACHED"]).touch()
     if REASON == "size":
         dist.all_reduce(torch.ones(8 if here else 4))
+    if REASON == "small":
+        dist.all_reduce(torch.ones(2 if here else 4))
     if REASON == "kill" and here:
         os.kill(os.getpid(), signal.SIGKILL)
     if REASON == "stop" and here:

@@ -18,6 +18,8 @@ const PASSED_ON: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2]
 pub(crate) struct Wrapped {
     child: Child,
     signals: SignalsInfo<WithOrigin>,
+    /// Whether somebody has asked the command to end.
+    pub(crate) told_to_end: bool,
 }
 
 /// Why a command could not be started.
@@ -63,7 +65,7 @@ impl Wrapped {
             program: command.get_program().to_owned(),
             source,
         })?;
-        Ok(Self { child, signals })
+        Ok(Self { child, signals, told_to_end: false })
     }
 
     /// Passes on signals and says whether the command has ended.
@@ -72,6 +74,7 @@ impl Wrapped {
     /// has it; only what a process sent to us alone is passed on.
     pub(crate) fn poll(&mut self) -> io::Result<Option<ExitStatus>> {
         for origin in self.signals.pending() {
+            self.told_to_end |= ![SIGUSR1, SIGUSR2].contains(&origin.signal);
             let from_process = matches!(
                 origin.cause,
                 Cause::Sent(Sent::User | Sent::TKill | Sent::Queue)

@@ -173,6 +173,9 @@ impl Watch {
                 break status;
             }
             agent = agent.and_then(|mut agent| {
+                if wrapped.told_to_end {
+                    agent.expect_the_end();
+                }
                 let lines = guarded(|| agent.poll(Instant::now()))?;
                 for line in lines {
                     say(&format!("laggard: {line}"));

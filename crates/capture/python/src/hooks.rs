@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use model::{CollectiveOp, MarkKind};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyString, PyTuple, PyType};
+use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
 use pyo3::{ffi, intern};
 use ring::NameKind;
 
@@ -181,6 +181,23 @@ extern "C" fn next(
     batch
 }
 
+/// Tensors of a collective that are looked at; of one with more the size stays unknown.
+const COUNTED_TENSORS: usize = 8;
+
+/// Bytes a rank passes to a collective, `None` if they cannot be told.
+fn bytes_of(args: &Bound<'_, PyAny>) -> Option<u64> {
+    let py = args.py();
+    let tensors = args.getattr(intern!(py, "input_tensors")).ok()?;
+    let tensors = tensors.cast::<PyList>().ok()?;
+    if tensors.len() > COUNTED_TENSORS {
+        return None;
+    }
+    let bytes = |tensor: Bound<'_, PyAny>| {
+        tensor.getattr(intern!(py, "nbytes")).ok()?.extract::<u64>().ok()
+    };
+    tensors.iter().map(bytes).sum()
+}
+
 /// A pre-hook of a process group: called as each collective is issued.
 #[pyclass(frozen, module = "laggard")]
 #[derive(Debug)]
@@ -212,7 +229,7 @@ impl CollectiveHook {
             } else {
                 self.issued.fetch_add(1, Relaxed) + 1
             };
-            probe.collective(op, self.group, op_id.unwrap_or(0), number);
+            probe.collective(op, self.group, op_id.unwrap_or(0), number, bytes_of(args));
         });
     }
 }

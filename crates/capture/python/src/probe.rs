@@ -137,14 +137,22 @@ impl Probe {
 
     /// Takes note of a collective, from any thread.
     #[inline]
-    pub(crate) fn collective(&self, op: u16, group: u32, op_id: u64, number: u64) {
+    pub(crate) fn collective(
+        &self,
+        op: u16,
+        group: u32,
+        op_id: u64,
+        number: u64,
+        bytes: Option<u64>,
+    ) {
+        let bytes_and_1 = bytes.map_or(0, |bytes| bytes.saturating_add(1));
         self.ring.write(Mark {
             at: now(),
             step: self.step.load(Relaxed),
             kind: MarkKind::CollectiveIssue,
             on_loop_thread: self.is_loop_thread(),
             code: op,
-            args: [u64::from(group), op_id, number, 0, 0],
+            args: [u64::from(group), op_id, number, bytes_and_1, 0],
         });
     }
 

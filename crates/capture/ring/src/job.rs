@@ -51,6 +51,8 @@ struct Ring {
     role: Option<String>,
     announced: bool,
     alive: bool,
+    /// Whether the process is known to be a rank.
+    proven: bool,
 }
 
 impl JobReader {
@@ -82,6 +84,20 @@ impl JobReader {
             let identity = ring.reader.identity();
             ring.alive = process_started(identity.pid) == Some(identity.started);
         }
+        self.prove();
+    }
+
+    /// Tells ranks from processes that only have a rank's environment: ranks step, or belong to
+    /// a group and nobody else claims their place.
+    fn prove(&mut self) {
+        let mut claims: BTreeMap<u32, usize> = BTreeMap::new();
+        for ring in self.rings.values() {
+            *claims.entry(ring.reader.identity().rank).or_default() += 1;
+        }
+        for ring in self.rings.values_mut() {
+            let alone = claims.get(&ring.reader.identity().rank) == Some(&1);
+            ring.proven = ring.reader.step().is_some() || alone && ring.is_in_group();
+        }
     }
 
     fn add(&mut self, path: PathBuf, reader: RingReader, take: &mut dyn FnMut(Input)) {
@@ -95,7 +111,14 @@ impl JobReader {
         }
         self.rings.insert(
             path,
-            Ring { reader, names: 0, role: None, announced: false, alive: true },
+            Ring {
+                reader,
+                names: 0,
+                role: None,
+                announced: false,
+                alive: true,
+                proven: false,
+            },
         );
     }
 
@@ -141,9 +164,18 @@ impl JobReader {
 }
 
 impl Ring {
+    /// Whether the process is in a group with others.
+    fn is_in_group(&self) -> bool {
+        let is_shared = |name: &String| {
+            let group = group_of(name);
+            matches!(group, Some(Input::Group { members, .. }) if members.len() > 1)
+        };
+        let names = self.reader.names_from(0);
+        names.iter().any(|(kind, name)| *kind == NameKind::Group && is_shared(name))
+    }
+
     fn take_turn(&mut self, take: &mut dyn FnMut(Input)) -> usize {
-        // A process without an optimizer step is not a rank, whatever its environment says.
-        if self.reader.step().is_none() {
+        if !self.proven && self.reader.step().is_none() {
             return 0;
         }
         let rank = self.reader.identity().rank;

@@ -6,6 +6,9 @@ use crate::{HangSettings, Stall, stall};
 
 /// Steps that are the first ones.
 const FIRST_STEPS: u32 = 3;
+/// Collectives of a group of which it is remembered what they were: ranks that do not wait
+/// for one another's sizes are rarely further apart.
+const REMEMBERED: usize = 16;
 /// What is left after a step of the longest pause remembered: a pause counts for some
 /// hundred steps.
 const PAUSE_DECAY: f64 = 0.98;
@@ -32,15 +35,43 @@ pub(crate) struct Group {
     pub(crate) members: BTreeSet<u32>,
     /// The last collective each member issued.
     pub(crate) last: BTreeMap<u32, Issue>,
+    /// The latest collectives by their number, and what ranks say they are.
+    pub(crate) recent: BTreeMap<u64, Said>,
+}
+
+/// What a collective is; all ranks that enter it must agree.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct What {
+    pub(crate) op: CollectiveOp,
+    /// Bytes, where all ranks must pass as many and they are known.
+    pub(crate) bytes: Option<u64>,
+    /// Sizes and types as another tool wrote them, empty if nothing is known.
+    pub(crate) detail: String,
+}
+
+impl What {
+    pub(crate) fn detail(&self) -> String {
+        match self.bytes {
+            Some(bytes) => format!("({bytes} bytes)"),
+            None => self.detail.clone(),
+        }
+    }
+}
+
+/// What the ranks that entered one collective say it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Said {
+    /// What the first one says.
+    pub(crate) first: What,
+    /// Who says something else.
+    pub(crate) others: Vec<(u32, What)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Issue {
     /// How many collectives the rank has issued in the group, this one included.
     pub(crate) number: u64,
-    pub(crate) op: CollectiveOp,
-    /// What must be the same on all ranks beside it; empty if nothing is known.
-    pub(crate) detail: String,
+    pub(crate) what: What,
     /// Whether it is known to have ended on the rank.
     pub(crate) completed: bool,
     /// Whether the rank has done anything since.
@@ -55,6 +86,19 @@ pub(crate) struct RankProgress {
     pub(crate) gone: bool,
     /// The group of the collective it issued last, if it has done nothing since.
     in_group: Option<u32>,
+}
+
+impl Group {
+    fn say(&mut self, rank: u32, number: u64, what: &What) {
+        let new = || Said { first: what.clone(), others: Vec::new() };
+        let said = self.recent.entry(number).or_insert_with(new);
+        if said.first != *what {
+            said.others.push((rank, what.clone()));
+        }
+        if self.recent.len() > REMEMBERED {
+            self.recent.pop_first();
+        }
+    }
 }
 
 impl RankProgress {
@@ -72,6 +116,11 @@ impl Collectives {
         let group = self.groups.entry(group).or_default();
         name.clone_into(&mut group.name);
         group.members.extend(members);
+    }
+
+    /// Says that a rank's process runs, whether or not it has done anything.
+    pub fn arrive(&mut self, rank: u32) {
+        self.ranks.entry(rank).or_insert(RankProgress::NONE);
     }
 
     /// Takes the next mark of a rank.
@@ -97,7 +146,7 @@ impl Collectives {
             return;
         }
         let op = CollectiveOp(mark.code);
-        let [group, _, number, ..] = mark.args;
+        let [group, _, number, bytes_and_1, _] = mark.args;
         // Recordings of older versions do not count.
         if op.is_point_to_point() || number == 0 {
             return;
@@ -105,9 +154,10 @@ impl Collectives {
         progress.in_group = Some(group as u32);
         let group = self.groups.entry(group as u32).or_default();
         group.members.insert(rank);
-        let detail = String::new();
-        let issue = Issue { number, op, detail, completed: false, left: false };
-        group.last.insert(rank, issue);
+        let bytes = bytes_and_1.checked_sub(1).filter(|_| op.is_of_one_size());
+        let what = What { op, bytes, detail: String::new() };
+        group.say(rank, number, &what);
+        group.last.insert(rank, Issue { number, what, completed: false, left: false });
     }
 
     /// Says that a rank entered a collective, as another tool recorded it. Only the latest
@@ -124,9 +174,8 @@ impl Collectives {
         let group = self.groups.entry(group).or_default();
         group.members.insert(rank);
         if group.last.get(&rank).is_none_or(|last| last.number <= number) {
-            group
-                .last
-                .insert(rank, Issue { number, op, detail, completed, left: completed });
+            let what = What { op, bytes: None, detail };
+            group.last.insert(rank, Issue { number, what, completed, left: completed });
         }
     }
 

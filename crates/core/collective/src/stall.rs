@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{CollectiveOp, MarkKind, RankNs};
 
-use crate::progress::{Group, Issue};
+use crate::progress::{Group, Issue, What};
 use crate::{Collectives, Failure};
 
 /// A collective that some ranks are in and others are not.
@@ -149,6 +149,9 @@ fn wait_in(group: &Group, seen: &BTreeSet<u32>) -> Option<Wait> {
     let absent = |rank: &&u32| !group.last.contains_key(rank);
     let no_part = group.members.iter().filter(absent).any(|rank| seen.contains(rank));
     let least = if no_part { 0 } else { numbers.min()? };
+    if let Some(wait) = disagreement(group) {
+        return Some(wait);
+    }
     let mut number = furthest.min(least.saturating_add(1));
     // With members of which nothing is seen, whoever is behind may wait for them.
     let mut unseen = group.members.iter().filter(|rank| !seen.contains(rank));
@@ -171,31 +174,15 @@ fn wait_in(group: &Group, seen: &BTreeSet<u32>) -> Option<Wait> {
         missing.filter(|rank| !known || seen.contains(rank)).copied().collect();
     // Who went on to the next one has overwritten what it entered here.
     let comparable = in_it.iter().filter(|(_, issue)| issue.number == number);
-    let mut votes: BTreeMap<(CollectiveOp, &str), usize> = BTreeMap::new();
-    for (_, issue) in comparable.clone() {
-        *votes.entry((issue.op, &issue.detail)).or_default() += 1;
-    }
-    let most = votes.iter().max_by_key(|(_, count)| **count);
-    let ((op, detail), most) = most.unwrap_or((&(CollectiveOp::UNKNOWN, ""), &0));
-    // Two against two: nobody can say who is wrong, so all are named.
-    let tied = votes.values().filter(|count| *count == most).count() > 1;
-    let differs = |issue: &Issue| issue.op != *op || issue.detail != *detail;
-    let odd = comparable.filter(|(_, issue)| tied || differs(issue));
-    let odd: Vec<Odd> = odd
-        .map(|(rank, issue)| Odd {
-            rank: *rank,
-            op: issue.op,
-            detail: issue.detail.clone(),
-        })
-        .collect();
+    let (what, odd) = outvoted(comparable.map(|(rank, issue)| (*rank, &issue.what)));
     if missing.is_empty() && odd.is_empty() {
         return None;
     }
     Some(Wait {
         group: group.name.clone(),
         number,
-        op: *op,
-        detail: (*detail).to_owned(),
+        op: what.map_or(CollectiveOp::UNKNOWN, |what| what.op),
+        detail: what.map(What::detail).unwrap_or_default(),
         entered: in_it.keys().copied().collect(),
         still_before: behind
             .iter()
@@ -205,6 +192,47 @@ fn wait_in(group: &Group, seen: &BTreeSet<u32>) -> Option<Wait> {
         missing,
         odd,
     })
+}
+
+/// The first collective of late that ranks disagree on, whoever has gone on since: gloo lets
+/// those pass whose tensors are smaller.
+fn disagreement(group: &Group) -> Option<Wait> {
+    let (number, said) = group.recent.iter().find(|(_, said)| !said.others.is_empty())?;
+    let others: BTreeMap<u32, &What> =
+        said.others.iter().map(|(rank, what)| (*rank, what)).collect();
+    let entered = group.last.keys();
+    let whats =
+        entered.clone().map(|rank| (*rank, *others.get(rank).unwrap_or(&&said.first)));
+    let (what, odd) = outvoted(whats);
+    let what = what?;
+    Some(Wait {
+        group: group.name.clone(),
+        number: *number,
+        op: what.op,
+        detail: what.detail(),
+        entered: entered.copied().collect(),
+        still_before: Vec::new(),
+        missing: Vec::new(),
+        odd,
+    })
+}
+
+/// What most ranks say a collective is, and who says something else.
+fn outvoted<'a>(
+    said: impl Iterator<Item = (u32, &'a What)> + Clone,
+) -> (Option<&'a What>, Vec<Odd>) {
+    let mut votes: BTreeMap<&What, usize> = BTreeMap::new();
+    for (_, what) in said.clone() {
+        *votes.entry(what).or_default() += 1;
+    }
+    let Some((most, count)) = votes.iter().max_by_key(|(_, count)| **count) else {
+        return (None, Vec::new());
+    };
+    // Two against two: nobody can say who is wrong, so all are named.
+    let tied = votes.values().filter(|other| *other == count).count() > 1;
+    let odd = said.filter(|(_, what)| tied || what != most);
+    let odd = odd.map(|(rank, what)| Odd { rank, op: what.op, detail: what.detail() });
+    (Some(*most), odd.collect())
 }
 
 /// Ranks that wait for a rank that, in the end, waits for them.
@@ -442,6 +470,27 @@ mod tests {
             (stall.waits[0].detail.as_str(), stall.waits[0].odd.len()),
             ("[[4]]", 1)
         );
+    }
+
+    #[test]
+    fn ranks_that_passed_do_not_hide_who_brought_too_much() {
+        let mut job = job();
+        let bytes = |rank| if rank == 2 { 32 } else { 16 };
+        let enter = |job: &mut Collectives, rank, number, bytes: u64| {
+            let args = [WORLD.into(), 0, number, bytes + 1, 0];
+            job.mark(rank, &mark(MarkKind::CollectiveIssue, REDUCE.0, args));
+        };
+        for rank in 0..4 {
+            enter(&mut job, rank, 41, bytes(rank));
+        }
+        for rank in [0, 1, 3] {
+            enter(&mut job, rank, 42, 16);
+        }
+        let stall = stall_after(&job, 9).unwrap();
+        assert_eq!((stall.kind, &stall.culprits), (StallKind::Mismatch, &vec![2]));
+        let wait = &stall.waits[0];
+        assert_eq!((wait.number, wait.detail.as_str()), (41, "(16 bytes)"));
+        assert_eq!(wait.odd[0].detail, "(32 bytes)");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The words of ranks that arrive late in timed collectives, and of communicators that
 //! became slow.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use collective::{Late, LateIn, Slowed};
 use model::{CollectiveOp, Evidence, Incident, IncidentKind, Method, Pace, Subject};
@@ -37,7 +37,7 @@ pub fn late(
             are(&late.victims, &who(&late.victims))
         );
     }
-    let hosts = hosts(&late.ranks, scene);
+    let hosts = scene.hosts_of(&late.ranks);
     Incident {
         kind: IncidentKind::Slow,
         subject: Subject {
@@ -94,7 +94,7 @@ pub fn slowed(
     Incident {
         kind: IncidentKind::Degraded,
         subject: Subject {
-            hosts: hosts(&slowed.ranks, scene),
+            hosts: scene.hosts_of(&slowed.ranks),
             collective: Some(collective),
             ..Subject::default()
         },
@@ -157,13 +157,6 @@ fn of_place(place: &LateIn, culprits: &str) -> Evidence {
 
 fn collective(op: CollectiveOp, group: &str) -> String {
     format!("{} of group {group}", op.name())
-}
-
-/// Hosts of some ranks.
-pub(crate) fn hosts(ranks: &[u32], scene: Scene<'_>) -> Vec<String> {
-    let hosts: BTreeSet<&String> =
-        ranks.iter().filter_map(|rank| scene.hosts.get(rank)).collect();
-    hosts.into_iter().cloned().collect()
 }
 
 /// Bytes a second for reading: "12.3 GB/s".

@@ -65,9 +65,6 @@ pub fn hang(
     let advice = advice(stall, stacks, pause);
     let stage = stall.culprits.first().and_then(|rank| stage_of(stall, *rank));
     let function = stall.culprits.first().and_then(|rank| own_frame(stacks.get(rank)?));
-    let hosts = stall.culprits.iter().filter_map(|rank| scene.hosts.get(rank));
-    let mut hosts: Vec<String> = hosts.cloned().collect();
-    hosts.dedup();
     let mut evidence: Vec<Evidence> =
         stall.waits.iter().map(|wait| of_wait(stall.kind, wait)).collect();
     evidence.extend(stall.failure.as_ref().map(inside::evidence));
@@ -79,7 +76,7 @@ pub fn hang(
         open,
         subject: Subject {
             ranks: stall.culprits.clone(),
-            hosts,
+            hosts: scene.hosts_of(&stall.culprits),
             stage: stage.map(|stage| scene.names.name(stage).to_owned()),
             collective: stall.waits.first().map(collective),
             function: function.map(Frame::text),
@@ -165,36 +162,6 @@ fn what(stall: &Stall) -> String {
             format!("{} wait for one another: {}", who(&stall.culprits), parts.join("; "))
         }
     }
-}
-
-/// Words the end of a rank that was killed, and who was left waiting for it.
-pub fn death(rank: u32, signal: Option<i32>, step: u32, stall: Option<&Stall>) -> String {
-    let name = |signal| match signal {
-        4 => " (SIGILL)",
-        6 => " (SIGABRT)",
-        7 => " (SIGBUS)",
-        8 => " (SIGFPE)",
-        9 => " (SIGKILL)",
-        11 => " (SIGSEGV)",
-        _ => "",
-    };
-    let mut text = match signal {
-        Some(signal) => {
-            format!(
-                "rank {rank} was killed by signal {signal}{} in step {step}",
-                name(signal)
-            )
-        }
-        None => format!("rank {rank} ended abruptly in step {step}"),
-    };
-    let mut waits = stall.into_iter().flat_map(|stall| &stall.waits);
-    if let Some(wait) = waits.find(|wait| wait.missing.contains(&rank)) {
-        let were = if wait.entered.len() == 1 { "was" } else { "were" };
-        let entered = who(&wait.entered);
-        text +=
-            &format!(", before it entered {} ({entered} {were} in it)", collective(wait));
-    }
-    text
 }
 
 /// Where a culprit is: its stack says most, its last mark something.
@@ -323,7 +290,7 @@ fn same_op(stall: &Stall) -> bool {
     odd.all(|same| same)
 }
 
-fn of_wait(kind: StallKind, wait: &Wait) -> Evidence {
+pub(crate) fn of_wait(kind: StallKind, wait: &Wait) -> Evidence {
     let (entered, missing) = (who(&wait.entered), who(&wait.missing));
     let mut text = if wait.number == 0 {
         format!("{} in {}", are(&wait.entered, &entered), collective(wait))

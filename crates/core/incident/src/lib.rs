@@ -4,12 +4,14 @@
 //! than their peers, in which stage, in which steps, and what would be gained by mending
 //! it. [`Tracker`] follows the faults from window to window and words the incidents.
 //!
-//! [`hang()`], [`late`] and [`slowed`] word what was found in collectives.
+//! [`hang()`], [`late`] and [`slowed`] word what was found in collectives, [`death()`] what was
+//! seen of a process.
 //!
 //! Pure: the same windows give the same incidents, byte for byte.
 
 mod arrival;
 mod cause;
+mod death;
 mod fault;
 mod hang;
 mod inside;
@@ -22,8 +24,9 @@ mod vouch;
 mod words;
 
 pub use arrival::{late, slowed};
+pub use death::death;
 pub use fault::{Fault, FaultKind, Hidden, find_faults};
-pub use hang::{death, hang};
+pub use hang::hang;
 pub use pace::pace_of;
 pub use settings::IncidentSettings;
 pub use straggler::straggler;

@@ -6,7 +6,6 @@ use model::{
 };
 
 use crate::Scene;
-use crate::arrival::hosts;
 use crate::hang::collective;
 use crate::inside::label;
 use crate::words::{duration, percent, who};
@@ -37,7 +36,7 @@ pub fn straggler(
         open,
         subject: Subject {
             ranks: found.ranks.clone(),
-            hosts: hosts(&found.ranks, scene),
+            hosts: scene.hosts_of(&found.ranks),
             collective: Some(place),
             flow: channels(found),
             ..Subject::default()

@@ -36,6 +36,15 @@ pub struct Scene<'job> {
     pub ranks: usize,
 }
 
+impl Scene<'_> {
+    /// The hosts of some ranks, each once, in order.
+    pub(crate) fn hosts_of(&self, ranks: &[u32]) -> Vec<String> {
+        let hosts: BTreeSet<&String> =
+            ranks.iter().filter_map(|rank| self.hosts.get(rank)).collect();
+        hosts.into_iter().cloned().collect()
+    }
+}
+
 /// Whether a group of ranks and those of a window have one in common: roles divide the ranks,
 /// so that it is the same group then, even if some left it.
 fn meet(group: &[u32], window: &Window) -> bool {
@@ -275,8 +284,6 @@ impl Tracker {
     fn incident(&self, track: &Track, scene: Scene<'_>) -> Incident {
         let telling = self.telling(track, scene);
         let share = track.cost_share();
-        let hosts: BTreeSet<&String> =
-            track.fault.ranks.iter().filter_map(|rank| scene.hosts.get(rank)).collect();
         let next_in_line = track.hides.iter().map(|hidden| NextInLine {
             ranks: hidden.ranks.clone(),
             stage: scene.names.name(hidden.stage).to_owned(),
@@ -294,7 +301,7 @@ impl Tracker {
             open: telling.open,
             subject: Subject {
                 ranks: track.fault.ranks.clone(),
-                hosts: hosts.into_iter().cloned().collect(),
+                hosts: scene.hosts_of(&track.fault.ranks),
                 stage: Some(scene.names.name(track.fault.stage).to_owned()),
                 ..Subject::default()
             },

@@ -159,6 +159,19 @@ impl CollectiveOp {
     pub fn is_point_to_point(self) -> bool {
         self.0 < 2
     }
+
+    /// Whether all ranks must pass as many bytes.
+    pub fn is_of_one_size(self) -> bool {
+        const OF_ONE_SIZE: [&str; 6] = [
+            "BROADCAST",
+            "ALLREDUCE",
+            "REDUCE",
+            "ALLREDUCE_COALESCED",
+            "ALLGATHER_BASE",
+            "REDUCE_SCATTER_BASE",
+        ];
+        OF_ONE_SIZE.contains(&self.name())
+    }
 }
 
 /// One thing that happened in a training process, as it stands in the ring.

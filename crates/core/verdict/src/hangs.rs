@@ -51,6 +51,10 @@ impl Hangs {
         self.collectives.join(group, name, members);
     }
 
+    pub(crate) fn arrive(&mut self, rank: u32) {
+        self.collectives.arrive(rank);
+    }
+
     /// Takes a mark; the seconds of a stall that was spoken of and that it ends.
     pub(crate) fn mark(&mut self, rank: u32, mark: &Mark) -> Option<f64> {
         self.collectives.mark(rank, mark);
@@ -84,16 +88,25 @@ impl Hangs {
         });
     }
 
-    /// A rank's process was killed: the first one is the reason for whatever follows.
+    /// A rank's process was killed: the first one is the reason for whatever follows. In a
+    /// hang it is how somebody ended it.
     pub(crate) fn kill(&mut self, rank: u32, signal: Option<i32>) {
-        self.killed.get_or_insert((rank, signal));
+        if self.now.as_ref().is_none_or(|under| !under.told) {
+            self.killed.get_or_insert((rank, signal));
+        }
     }
 
-    /// Which rank was killed, and who was left waiting for it.
-    pub(crate) fn death(&self) -> Option<String> {
+    /// Which rank was killed, and who was left waiting for it; `open` if the job ended so.
+    pub(crate) fn death(
+        &self,
+        scene: Scene<'_>,
+        id: String,
+        open: bool,
+    ) -> Option<Incident> {
         let (rank, signal) = self.killed?;
         let step = self.collectives.step_of(rank);
-        Some(death(rank, signal, step, self.collectives.stuck().as_ref()))
+        let stall = self.collectives.stuck();
+        Some(death(rank, signal, step, stall.as_ref(), scene, id, open))
     }
 
     /// Nobody has done anything until `at`.

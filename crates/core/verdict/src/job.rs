@@ -23,6 +23,9 @@ const MAX_ENDS: usize = 8;
 /// Window summaries kept; the oldest make room.
 const MAX_WINDOWS: usize = 4096;
 
+/// Starts of a job of which it is kept who was killed.
+const MAX_DEATHS: usize = 64;
+
 /// Ranks that are waited for on the word of a rank beside them; no host has more.
 const MAX_NEIGHBOURS: usize = 4096;
 
@@ -40,6 +43,8 @@ pub struct Job {
     tracker: Tracker,
     hangs: Hangs,
     holdups: Holdups,
+    /// Ranks that were killed before the job was started again.
+    deaths: Vec<Incident>,
     arrivals: Arrivals,
     totals: BTreeMap<StageId, StageTotal>,
     windows: VecDeque<(WindowSummary, BTreeMap<StageId, f64>)>,
@@ -109,6 +114,7 @@ impl Job {
             aligner: Aligner::new(settings.window.clone()),
             hangs: Hangs::new(settings.hang.clone()),
             holdups: Holdups::default(),
+            deaths: Vec::new(),
             arrivals: Arrivals::new(settings.arrival.clone()),
             tracker: Tracker::new(settings.incident.clone(), settings.frontier.clone()),
             totals: BTreeMap::new(),
@@ -152,6 +158,7 @@ impl Job {
         match input {
             Input::Rank { rank, host, role, first_local, locals, world_size } => {
                 self.hosts.insert(rank, host);
+                self.hangs.arrive(rank);
                 // Ranks beside it are taken to have its role until they say otherwise.
                 let room = MAX_NEIGHBOURS.saturating_sub(self.aligner.ranks());
                 let peers = first_local..first_local.saturating_add(locals);
@@ -219,15 +226,15 @@ impl Job {
                 self.take_windows();
             }
             Input::Killed { rank, signal } => {
-                let first = self.hangs.death().is_none();
+                let first = self.death().is_none();
                 self.hangs.kill(rank, signal);
-                self.lines.extend(self.hangs.death().filter(|_| first));
+                self.lines.extend(self.death().filter(|_| first).map(|death| death.text));
             }
             Input::Restart => {
                 self.finish();
-                if let Some(text) = self.hangs.death() {
-                    self.notes.insert(Note::Text(text), 1);
-                }
+                let id = format!("k{}", self.deaths.len() + 1);
+                let death = self.hangs.death(self.scene(), id, false);
+                self.deaths.extend(death.filter(|_| self.deaths.len() < MAX_DEATHS));
                 self.earlier_steps += self.aligner.steps();
                 self.aligner = Aligner::new(self.settings.window.clone());
                 self.hangs = Hangs::new(self.settings.hang.clone());
@@ -249,6 +256,10 @@ impl Job {
 
     fn scene(&self) -> Scene<'_> {
         Scene { names: &self.names, hosts: &self.hosts, ranks: self.seen_ranks.len() }
+    }
+
+    fn death(&self) -> Option<Incident> {
+        self.hangs.death(self.scene(), "k0".to_owned(), true)
     }
 
     fn tell_hang(&mut self) {
@@ -498,7 +509,11 @@ impl Job {
             }
         }
         incidents.extend(self.held_up());
-        let hang = self.hangs.under_way(self.scene());
+        let death = self.death();
+        let of_death = |hang: &Incident| {
+            death.as_ref().is_some_and(|death| death.subject.ranks == hang.subject.ranks)
+        };
+        let hang = self.hangs.under_way(self.scene()).filter(|hang| !of_death(hang));
         let (seen, scene) = (self.analysed_steps > 0.0, self.scene());
         for inside in self.holdups.incidents(self.hangs.communicated(), scene, seen) {
             // What made operations slow and then stopped them is told as what it is now.
@@ -518,7 +533,8 @@ impl Job {
                 None => incidents.push(inside),
             }
         }
-        hang.into_iter().chain(incidents).collect()
+        let deaths = death.into_iter().chain(self.deaths.iter().cloned());
+        deaths.chain(hang).chain(incidents).collect()
     }
 
     /// What timed collectives show.
@@ -573,7 +589,6 @@ impl Job {
                 Note::Text(text) => text.clone(),
             });
         }
-        texts.extend(self.hangs.death());
         if self.seen_ranks.is_empty() {
             texts.push(
                 "no training was seen: no optimizer ran in a process that had laggard loaded; \
@@ -686,9 +701,13 @@ mod tests {
         let told = "rank 1 was killed by signal 9 (SIGKILL) in step 40, before it entered \
                     ALLREDUCE #47 of group default (ranks 0,2-3 were in it)";
         assert_eq!(job.take_lines(), [told]);
-        assert!(job.verdict().notes.contains(&told.to_owned()));
+        let deaths = |job: &Job| {
+            let deaths = job.verdict().incidents.into_iter();
+            deaths.map(|death| (death.text, death.open)).collect::<Vec<_>>()
+        };
+        assert_eq!(deaths(&job), [(told.to_owned(), true)]);
         job.take(Input::Restart);
-        assert!(job.verdict().notes.contains(&told.to_owned()));
+        assert_eq!(deaths(&job), [(told.to_owned(), false)]);
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub struct Agent {
     deaths: Deaths,
     settings: Settings,
     looked: Option<Instant>,
+    /// Whether the job was told to end: whoever is killed from then on is so by its launcher.
+    ending: bool,
 }
 
 impl Agent {
@@ -41,13 +43,18 @@ impl Agent {
         let (reader, flight) = (JobReader::new(directory), FlightFeed::default());
         let live = LiveFeed::new(settings.arrival.clone());
         let (ras, deaths) = (Ras::default(), Deaths::default());
-        let (journal, looked) = (None, None);
-        Self { reader, job, journal, flight, live, ras, deaths, settings, looked }
+        let (journal, looked, ending) = (None, None, false);
+        Self { reader, job, journal, flight, live, ras, deaths, settings, looked, ending }
     }
 
     /// Records what the analysis is told.
     pub fn record(&mut self, journal: JournalWriter) {
         self.journal = Some(journal);
+    }
+
+    /// Says that the job was told to end.
+    pub fn expect_the_end(&mut self) {
+        self.ending = true;
     }
 
     /// Reads what is there; returns lines about the windows that closed.
@@ -110,7 +117,8 @@ impl Agent {
 
     /// Says which ranks were killed.
     fn tell_deaths(&mut self) {
-        let ended: Vec<(u32, End)> = self.deaths.take().collect();
+        let ended: Vec<(u32, End)> =
+            self.deaths.take().filter(|_| !self.ending).collect();
         for (pid, end) in ended {
             let Some(RankState { rank, closed, .. }) =
                 self.ranks().find(|rank| rank.pid == pid)
