@@ -35,7 +35,7 @@ acceptance: install
 
 ## What it costs
 bench: install
-	cargo bench --locked --quiet --package frontier --package ring --package nccl
+	cargo bench --locked --quiet --package frontier --package ring --package nccl --package preload
 	$(BIN)/python python/benches/cost.py
 
 ## The ring under AddressSanitizer and ThreadSanitizer (needs a nightly toolchain)
@@ -64,11 +64,12 @@ define place
 		cp $(CARGO_TARGET_DIR)/release/$(1) python/laggard.data/$(2)/$(1)
 endef
 
-## The wheel with the command and the NCCL plugin in it, installed into $(VENV)
+## The wheel with the command and the libraries for NCCL in it, installed into $(VENV)
 install: venv
-	cargo build --release --package cli --package nccl --locked --quiet
+	cargo build --release --package cli --package nccl --package preload --locked --quiet
 	$(call place,laggard,scripts)
 	$(call place,liblaggard_nccl.so,platlib/laggard)
+	$(call place,liblaggard_preload.so,platlib/laggard)
 	rm -rf $(CACHE)/wheels
 	$(BIN)/maturin build --release --locked --quiet --interpreter $(BIN)/python \
 		--out $(CACHE)/wheels

@@ -231,7 +231,7 @@ fn live() -> io::Result<Vec<u8>> {
     let directory =
         RingDirectory::create(folder.path(), "job").map_err(io::Error::other)?;
     let size = LiveSize::new(64).map_err(io::Error::other)?;
-    let table = LiveWriter::create(&directory, &Identity::default(), size);
+    let table = LiveWriter::create(&directory, &Identity::default(), size, LiveSource::Plugin);
     let table = table.map_err(io::Error::other)?;
     let full = || io::Error::other("a table that is full");
     let communicator = table.communicator(77, b"dp", 1, 4).ok_or_else(full)?;

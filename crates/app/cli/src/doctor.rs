@@ -69,6 +69,7 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<ExitCode> {
         .unwrap_or_else(|| PathBuf::from("python3"));
     findings.extend(interpreter(&python));
     findings.push(nccl_plugin());
+    findings.extend(old_nccl(&python));
     let mut text = String::new();
     for finding in &findings {
         let mark = match finding.state {
@@ -205,6 +206,23 @@ fn nccl_plugin() -> Finding {
             "reinstall laggard: pip install --force-reinstall laggard",
         ),
     }
+}
+
+/// NCCL that came before the plugin's interface is seen by its calls.
+fn old_nccl(python: &Path) -> Option<Finding> {
+    let found = package::nccl_of(python.as_os_str());
+    let (major, minor) = found.filter(|found| *found < package::FIRST_WITH_PLUGIN)?;
+    let nccl = format!("NCCL {major}.{minor} knows no profiler plugin");
+    Some(if package::preload().is_some() {
+        Finding::good(format!(
+            "{nccl}: `laggard run` preloads a library that sees its calls"
+        ))
+    } else {
+        Finding::weak(
+            format!("{nccl}, and there is no library to preload for this machine"),
+            "NCCL 2.23 or later is seen by its plugin",
+        )
+    })
 }
 
 fn interpreter(python: &Path) -> Vec<Finding> {

@@ -17,6 +17,9 @@ pub(crate) const CONFIG: &str = "LAGGARD_CONFIG";
 /// NCCL's: the profiler plugin it loads.
 pub(crate) const NCCL_PLUGIN: &str = "NCCL_PROFILER_PLUGIN";
 
+/// The loader's: libraries that come before all others.
+pub(crate) const PRELOAD: &str = "LD_PRELOAD";
+
 /// Whether laggard is switched off.
 pub(crate) fn is_off() -> bool {
     value(ENABLE).is_some_and(|value| value == "0")

@@ -19,14 +19,52 @@ pub(crate) fn site_packages() -> Option<PathBuf> {
     sites_of(executable.parent()?).find(|site| site.join("laggard").is_dir())
 }
 
-/// The NCCL profiler plugin: in the package, or beside this executable where both were just
-/// built.
+/// The NCCL profiler plugin.
 pub(crate) fn nccl_plugin() -> Option<PathBuf> {
-    const FILE: &str = "liblaggard_nccl.so";
+    library("liblaggard_nccl.so")
+}
+
+/// The library that stands between a program and its NCCL.
+pub(crate) fn preload() -> Option<PathBuf> {
+    library("liblaggard_preload.so").filter(|_| cfg!(target_arch = "x86_64"))
+}
+
+/// A library of ours: in the package, or beside this executable where both were just built.
+fn library(file: &str) -> Option<PathBuf> {
     let executable = env::current_exe().and_then(fs::canonicalize).ok()?;
-    let installed = site_packages().map(|site| site.join("laggard").join(FILE));
-    let built = executable.with_file_name(FILE);
+    let installed = site_packages().map(|site| site.join("laggard").join(file));
+    let built = executable.with_file_name(file);
     installed.into_iter().chain([built]).find(|file| file.is_file())
+}
+
+/// The first NCCL that has profiler plugins.
+pub(crate) const FIRST_WITH_PLUGIN: (u32, u32) = (2, 23);
+
+/// The version of NCCL that comes with the environment of a program, major and minor, as far as
+/// the names of files say.
+pub(crate) fn nccl_of(program: &OsStr) -> Option<(u32, u32)> {
+    let bin = bin_of(program)?;
+    let names = |folder: PathBuf| {
+        let entries = fs::read_dir(folder).ok().into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().into_string().ok())
+    };
+    let wheels = sites_of(&bin).flat_map(names).filter_map(|name| {
+        // nvidia_nccl_cu12-2.20.5.dist-info
+        let (_, version) = name.strip_prefix("nvidia_nccl_cu")?.split_once('-')?;
+        version_of(version.strip_suffix(".dist-info")?)
+    });
+    // As conda installs it.
+    let library = bin.parent().map(|root| root.join("lib")).into_iter().flat_map(names);
+    let library =
+        library.filter_map(|name| version_of(name.strip_prefix("libnccl.so.")?));
+    wheels.chain(library).next()
+}
+
+/// The first two numbers of three or more.
+fn version_of(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split('.');
+    let (major, minor) = (numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);
+    numbers.next().map(|_| (major, minor))
 }
 
 /// The Python of the environment this executable is installed in.
@@ -59,8 +97,8 @@ fn sites_of(bin: &Path) -> impl Iterator<Item = PathBuf> {
         .map(|python| python.join("site-packages"))
 }
 
-/// Whether the environment of a program attaches laggard by itself.
-pub(crate) fn attaches_itself(program: &OsStr) -> bool {
+/// The folder a program is in.
+fn bin_of(program: &OsStr) -> Option<PathBuf> {
     let on_path = |program: &OsStr| {
         let path = env::var_os("PATH").unwrap_or_default();
         env::split_paths(&path)
@@ -72,8 +110,13 @@ pub(crate) fn attaches_itself(program: &OsStr) -> bool {
     } else {
         on_path(program)
     };
-    let bin = file.as_deref().and_then(Path::parent);
-    bin.is_some_and(|bin| sites_of(bin).any(|site| site.join(GATE).is_file()))
+    Some(file?.parent()?.to_owned())
+}
+
+/// Whether the environment of a program attaches laggard by itself.
+pub(crate) fn attaches_itself(program: &OsStr) -> bool {
+    let bin = bin_of(program);
+    bin.is_some_and(|bin| sites_of(&bin).any(|site| site.join(GATE).is_file()))
 }
 
 /// Makes a folder in `directory` that lends the package to any Python when it stands first
@@ -92,4 +135,30 @@ pub(crate) fn lend(directory: &Path) -> io::Result<OsString> {
     let old = env::var_os("PYTHONPATH").filter(|path| !path.is_empty());
     let entries = [lent].into_iter().chain(old.iter().flat_map(env::split_paths));
     env::join_paths(entries).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nccl_of_an_environment_is_known_by_the_names_of_its_files() {
+        let of = |file: &str| {
+            let root = tempfile::tempdir().unwrap();
+            fs::create_dir_all(root.path().join("bin")).unwrap();
+            let program = root.path().join("bin/torchrun");
+            fs::write(&program, "").unwrap();
+            let file = root.path().join(file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, "").unwrap();
+            nccl_of(program.as_os_str())
+        };
+        let site = "lib/python3.11/site-packages";
+        let wheel = |name: &str| of(&format!("{site}/{name}"));
+        assert_eq!(wheel("nvidia_nccl_cu12-2.20.5.dist-info"), Some((2, 20)));
+        assert_eq!(wheel("nvidia_nccl_cu13-2.30.7.dist-info"), Some((2, 30)));
+        assert_eq!(wheel("nvidia_nccl_cu12-new.dist-info"), None);
+        assert_eq!(of("lib/libnccl.so.2.19.3"), Some((2, 19)));
+        assert_eq!(of("lib/libnccl.so.2"), None);
+    }
 }

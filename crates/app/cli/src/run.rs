@@ -1,4 +1,4 @@
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{Write, stderr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -42,6 +42,10 @@ pub(crate) struct RunArgs {
     /// Record what was seen, for `laggard analyze`; .gz and .zst compress
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
+    /// Put a library between the command and its NCCL, as is done by itself for NCCL before
+    /// 2.23
+    #[arg(long)]
+    preload: bool,
     /// Print the verdict as one line of JSON at the end, on standard output
     #[arg(long)]
     json: bool,
@@ -65,7 +69,8 @@ impl RunArgs {
     ) -> Self {
         // torchrun would say at length that it sets this itself.
         let environment = vec![("OMP_NUM_THREADS", "1")];
-        Self { report: Some(report), record: None, json, settings, environment, command }
+        let (report, record, preload) = (Some(report), None, false);
+        Self { report, record, preload, json, settings, environment, command }
     }
 }
 
@@ -87,6 +92,14 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
             let plugin = environment::value(environment::NCCL_PLUGIN);
             if let (None, Some(plugin)) = (plugin, package::nccl_plugin()) {
                 command.env(environment::NCCL_PLUGIN, plugin);
+            }
+            if args.preload || has_old_nccl(&args.command[0]) {
+                match package::preload() {
+                    Some(library) => {
+                        command.env(environment::PRELOAD, preloaded(library));
+                    }
+                    None => say("laggard: no library to preload for this machine"),
+                }
             }
             if !package::attaches_itself(&args.command[0]) {
                 match package::lend(watch.directory.path()) {
@@ -127,6 +140,21 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         }
     };
     Ok(child::end_like(status))
+}
+
+/// Whether the command's environment has an NCCL that knows no profiler plugin.
+fn has_old_nccl(program: &OsStr) -> bool {
+    package::nccl_of(program).is_some_and(|version| version < package::FIRST_WITH_PLUGIN)
+}
+
+/// The value of `LD_PRELOAD` with our library before what is there.
+fn preloaded(library: PathBuf) -> OsString {
+    let mut value = library.into_os_string();
+    if let Some(others) = environment::value(environment::PRELOAD) {
+        value.push(":");
+        value.push(others);
+    }
+    value
 }
 
 /// What is watched, and where.

@@ -15,9 +15,6 @@
 #![deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod abi;
-mod clock;
-mod environment;
 mod profiler;
 mod recorder;
-mod sequences;
 mod token;

@@ -1,11 +1,11 @@
 //! The functions NCCL calls, and the tables it finds them in.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::OnceLock;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicI32, AtomicPtr};
+use std::sync::atomic::AtomicI32;
+use std::sync::atomic::Ordering::Relaxed;
+
+use probe::Switch;
 
 use crate::abi::{
     Describes, DescriptorV1, DescriptorV2, DescriptorV3, DescriptorV4, DescriptorV5,
@@ -14,44 +14,24 @@ use crate::abi::{
 };
 use crate::recorder::{Introduced, Recorder};
 
-/// The active recorder, null while nothing is recorded. A recorder is never freed: a thread
-/// may be in the middle of a call.
-static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(ptr::null_mut());
-/// Makes the first `init` of the process start it, once and for all.
-static START: OnceLock<()> = OnceLock::new();
+/// Started by the first `init` of the process.
+static RECORDER: Switch<Recorder> = Switch::new();
 
 /// Events asked for since version 4. Of those that NCCL adds above them nothing is recorded.
 const STEP_EVENTS: u64 = kind::COLL | kind::P2P | kind::PROXY_OP | kind::PROXY_STEP;
 /// Events asked for before: there proxy operations tell what steps do later.
 const OPERATION_EVENTS: u64 = kind::COLL | kind::P2P | kind::PROXY_OP;
 
-/// Runs one call so that training never notices a fault of the plugin: a panic is counted
-/// and switches it off for good.
+/// Runs one call; whatever comes of it, NCCL hears success.
 #[inline]
 fn guarded(callback: impl FnOnce(&Recorder)) -> c_int {
-    let recorder = RECORDER.load(Acquire);
-    if !recorder.is_null() {
-        // SAFETY: recorders are leaked by `start` and never freed.
-        let recorder = unsafe { &*recorder };
-        if catch_unwind(AssertUnwindSafe(|| callback(recorder))).is_err() {
-            RECORDER.store(ptr::null_mut(), Release);
-            recorder.count_fault();
-        }
-    }
+    RECORDER.with(callback);
     SUCCESS
 }
 
-fn start() {
-    // SAFETY: the handler only stores to an atomic, and the library is never unloaded.
-    unsafe { libc::pthread_atfork(None, None, Some(forget_after_fork)) };
-    if let Some(recorder) = Recorder::start() {
-        RECORDER.store(Box::leak(Box::new(recorder)), Release);
-    }
-}
-
 /// Runs in a forked child: it is another process, and this table is not its own.
-extern "C" fn forget_after_fork() {
-    RECORDER.store(ptr::null_mut(), Release);
+unsafe extern "C" fn forget_after_fork() {
+    RECORDER.off();
 }
 
 /// Never fails, as some releases unload the plugin twice if it does; a context is never
@@ -65,9 +45,7 @@ unsafe fn init(
     events: u64,
     introduced: Option<&Introduced>,
 ) -> c_int {
-    if catch_unwind(|| START.get_or_init(start)).is_err() {
-        RECORDER.store(ptr::null_mut(), Release);
-    }
+    RECORDER.start(Recorder::start, forget_after_fork);
     let mut token = ptr::without_provenance_mut(1);
     let mut wanted = 0;
     guarded(|recorder| {
@@ -208,26 +186,4 @@ profilers! {
     ncclProfiler_v6: init_v5 InitV5, DescriptorV6, record_step_state StepArgs;
     /// For NCCL 2.31.
     ncclProfiler_v7: init_v5 InitV5, DescriptorV7, record_step_state StepArgs;
-}
-
-#[cfg(test)]
-mod tests {
-    use ring::{Identity, LiveReader, LiveSize, LiveWriter, RingDirectory};
-
-    use super::*;
-
-    #[test]
-    fn a_panic_is_counted_and_switches_the_plugin_off_for_good() {
-        let root = tempfile::tempdir().unwrap();
-        let directory = RingDirectory::create(root.path(), "job").unwrap();
-        let table =
-            LiveWriter::create(&directory, &Identity::default(), LiveSize::default());
-        let table = table.unwrap();
-        let reader = LiveReader::open(table.path()).unwrap();
-        let recorder = Box::leak(Box::new(Recorder::of(table)));
-        RECORDER.store(recorder, Release);
-        assert_eq!(guarded(|_| panic!("a fault")), SUCCESS);
-        assert_eq!(reader.faults(), 1);
-        assert_eq!(guarded(|_| unreachable!("it is off")), SUCCESS);
-    }
 }

@@ -3,12 +3,10 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 
-use ring::{Bytes, CommunicatorIndex, LiveWriter, Reached, Route};
+use probe::{Records, Sequences, coarse, now};
+use ring::{Bytes, CommunicatorIndex, LiveSource, LiveWriter, Reached, Route};
 
 use crate::abi::{Event, Head, Named, OperationArgs, StepArgs, Work, state, text};
-use crate::clock::{coarse, now};
-use crate::environment;
-use crate::sequences::Sequences;
 use crate::token::{Salt, Token};
 
 /// The one recorder of a process.
@@ -28,21 +26,22 @@ pub(crate) struct Introduced {
     pub(crate) size: c_int,
 }
 
+impl Records for Recorder {
+    fn count_fault(&self) {
+        self.table.count_fault();
+    }
+}
+
 impl Recorder {
     /// The recorder the environment asks for, if any.
     pub(crate) fn start() -> Option<Self> {
-        environment::live_table().map(Self::of)
+        probe::live_table(LiveSource::Plugin).map(Self::of)
     }
 
     /// A recorder into this table.
     pub(crate) fn of(table: LiveWriter) -> Self {
         let pid = std::process::id().cast_signed();
         Self { table, sequences: Sequences::new(), salt: Salt::new(), pid }
-    }
-
-    /// Counts a fault of the plugin.
-    pub(crate) fn count_fault(&self) {
-        self.table.count_fault();
     }
 
     /// The context of a communicator.

@@ -5,7 +5,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use crate::{Identity, RingError};
+use crate::{Identity, LiveSource, RingError};
 
 /// Stands in every directory we made, so that no other is ever cleaned away.
 const MARKER: &str = ".laggard";
@@ -52,8 +52,9 @@ impl RingDirectory {
     }
 
     /// Where the live table of a process stands.
-    pub fn live_path(&self, identity: &Identity) -> PathBuf {
-        self.path.join(format!("rank{}.{}.live", identity.rank, identity.pid))
+    pub fn live_path(&self, identity: &Identity, source: LiveSource) -> PathBuf {
+        let Identity { rank, pid, .. } = identity;
+        self.path.join(format!("rank{rank}.{pid}.{}", source.extension()))
     }
 
     /// The rings that are there now.
@@ -68,8 +69,8 @@ impl RingDirectory {
     ///
     /// # Errors
     /// What the operating system says.
-    pub fn live_tables(&self) -> io::Result<Vec<PathBuf>> {
-        self.files("live")
+    pub fn live_tables(&self, source: LiveSource) -> io::Result<Vec<PathBuf>> {
+        self.files(source.extension())
     }
 
     fn files(&self, extension: &str) -> io::Result<Vec<PathBuf>> {
@@ -129,14 +130,15 @@ fn is_stale(directory: &RingDirectory, age: Duration) -> bool {
     };
     let Ok(metadata) = fs::symlink_metadata(directory.path()) else { return false };
     let Ok(rings) = directory.rings() else { return false };
-    let Ok(tables) = directory.live_tables() else { return false };
+    let Ok(tables) = directory.live_tables(LiveSource::Plugin) else { return false };
+    let Ok(calls) = directory.live_tables(LiveSource::Calls) else { return false };
     metadata.is_dir()
         && directory.path().join(MARKER).is_file()
         && old(&metadata)
         && rings.iter().all(|path| {
             is_left(crate::RingReader::open(path).map(|ring| ring.identity().clone()))
         })
-        && tables.iter().all(|path| {
+        && tables.iter().chain(&calls).all(|path| {
             is_left(crate::LiveReader::open(path).map(|table| table.identity().clone()))
         })
 }

@@ -40,8 +40,8 @@ pub use {
     header::{Identity, NameKind},
     job::{JobReader, RankState},
     live::{
-        Bytes, CommunicatorIndex, FlowToken, LiveReader, LiveSize, LiveState, LiveWriter,
-        OperationToken, Reached, Route, STEP_BITS,
+        Bytes, CommunicatorIndex, FlowToken, LiveReader, LiveSize, LiveSource, LiveState,
+        LiveWriter, OperationToken, Reached, Route, STEP_BITS,
     },
     map::{Drained, RingReader, RingWriter, default_slots},
 };

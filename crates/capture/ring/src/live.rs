@@ -10,7 +10,7 @@ mod reader;
 mod table;
 mod writer;
 
-pub use layout::{LiveSize, STEP_BITS};
+pub use layout::{LiveSize, LiveSource, STEP_BITS};
 pub use reader::{LiveReader, LiveState};
 pub use writer::{
     Bytes, CommunicatorIndex, FlowToken, LiveWriter, OperationToken, Reached, Route,

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use model::{CollectiveOp, Communicator, Direction, Flow, RankNs};
 use ring::{
-    Bytes, CommunicatorIndex, FlowToken, Identity, LiveReader, LiveSize, LiveState,
-    LiveWriter, OperationToken, Reached, RingDirectory, RingError, RingWriter, Route,
-    clean_stale, process_started,
+    Bytes, CommunicatorIndex, FlowToken, Identity, LiveReader, LiveSize, LiveSource,
+    LiveState, LiveWriter, OperationToken, Reached, RingDirectory, RingError, RingWriter,
+    Route, clean_stale, process_started,
 };
 
 const ALLREDUCE: CollectiveOp = CollectiveOp(3);
@@ -41,7 +41,8 @@ fn live() -> Live {
     let root = tempfile::tempdir().unwrap();
     let directory = RingDirectory::create(root.path(), "job").unwrap();
     let size = LiveSize::new(64).unwrap();
-    let writer = LiveWriter::create(&directory, &identity(), size).unwrap();
+    let writer =
+        LiveWriter::create(&directory, &identity(), size, LiveSource::Plugin).unwrap();
     let reader = LiveReader::open(writer.path()).unwrap();
     let communicator = writer.communicator(77, b"dp", 1, 4).unwrap();
     Live { _root: root, writer, reader, communicator }
@@ -261,7 +262,7 @@ fn a_table_outlives_its_killed_writer() {
     let root = tempfile::tempdir().unwrap();
     let directory = RingDirectory::create(root.path(), "job").unwrap();
     let identity = Identity { pid: 1, ..identity() };
-    let path = directory.live_path(&identity);
+    let path = directory.live_path(&identity, LiveSource::Plugin);
     // SAFETY: the child only touches its own table and then waits to be killed.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -291,7 +292,8 @@ fn a_table_outlives_its_killed_writer() {
 /// Operations of one flow, all but each last one ended.
 fn write_for_ever(directory: &RingDirectory, identity: &Identity) -> ! {
     let size = LiveSize::new(64).unwrap();
-    let writer = LiveWriter::create(directory, identity, size).unwrap();
+    let writer =
+        LiveWriter::create(directory, identity, size, LiveSource::Plugin).unwrap();
     let communicator = writer.communicator(1, b"", 0, 2).unwrap();
     for sequence in 0.. {
         let at = RankNs(sequence);
@@ -389,9 +391,10 @@ fn directories_of_processes_that_have_only_a_live_table_are_kept_while_they_live
     let living = RingDirectory::create(root.path(), "living").unwrap();
     let dead = RingDirectory::create(root.path(), "dead").unwrap();
     let size = LiveSize::default();
-    let _writer = LiveWriter::create(&living, &identity(), size).unwrap();
+    let _writer =
+        LiveWriter::create(&living, &identity(), size, LiveSource::Plugin).unwrap();
     let gone = Identity { started: 1, ..identity() };
-    let _orphan = LiveWriter::create(&dead, &gone, size).unwrap();
+    let _orphan = LiveWriter::create(&dead, &gone, size, LiveSource::Calls).unwrap();
     assert_eq!(clean_stale(root.path(), Duration::ZERO).unwrap(), 1);
     assert!(living.path().exists() && !dead.path().exists());
 }
@@ -404,7 +407,49 @@ fn a_process_s_ring_and_live_table_stand_beside_each_other() {
     let directory = RingDirectory::create(root, "job").unwrap();
     let ring = RingWriter::create(&directory, &identity(), 64).unwrap();
     assert_eq!(directory.rings().unwrap(), [ring.path()]);
-    assert_eq!(directory.live_tables().unwrap(), [live.writer.path()]);
+    assert_eq!(directory.live_tables(LiveSource::Plugin).unwrap(), [live.writer.path()]);
     let stem = |path: &Path| path.file_stem().unwrap().to_owned();
     assert_eq!(stem(ring.path()), stem(live.writer.path()));
+}
+
+#[test]
+fn where_only_calls_are_seen_the_last_of_each_lane_may_still_run() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = RingDirectory::create(root.path(), "job").unwrap();
+    let size = LiveSize::new(64).unwrap();
+    let writer =
+        LiveWriter::create(&directory, &identity(), size, LiveSource::Calls).unwrap();
+    let mut reader = LiveReader::open(writer.path()).unwrap();
+    assert_eq!(reader.source(), LiveSource::Calls);
+    let communicator = writer.communicator(77, b"dp", 1, 4).unwrap();
+    let call = |op, sequence| {
+        let begun = writer.begin_operation(communicator, op, sequence, 8, RankNs(5));
+        begun.unwrap()
+    };
+    let send = |peer| {
+        let route = Route { channel: 0, peer, direction: Direction::Send };
+        let operation = call(CollectiveOp::SEND, 0);
+        let flow = writer.announce_flow(operation, route, 0).unwrap();
+        writer.begin_flow(flow, || RankNs(5));
+        operation
+    };
+    let calls = [call(ALLREDUCE, 0), call(CollectiveOp::BARRIER, 0), send(2), send(3)];
+    for operation in calls {
+        writer.enqueued(operation, RankNs(6));
+    }
+    let inside = call(ALLREDUCE, 1);
+    let state = reader.read(RankNs(u64::MAX));
+    assert_eq!(state.ended.len(), 4);
+    let open = |state: &LiveState| -> Vec<_> {
+        let open = state.in_progress.iter();
+        open.map(|open| (open.op, open.sequence, open.may_have_ended)).collect()
+    };
+    let sends = [(CollectiveOp::SEND, 0, true); 2];
+    assert_eq!(open(&state), [&[(ALLREDUCE, 1, false)][..], &sends].concat());
+    writer.enqueued(inside, RankNs(7));
+    let state = reader.read(RankNs(u64::MAX));
+    assert_eq!(open(&state), [&sends[..], &[(ALLREDUCE, 1, true)]].concat());
+    assert_eq!(reader.read(RankNs(u64::MAX)).in_progress, state.in_progress);
+    writer.finalize(communicator);
+    assert!(reader.read(RankNs(u64::MAX)).in_progress.is_empty());
 }

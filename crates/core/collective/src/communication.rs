@@ -193,3 +193,68 @@ impl Communication {
         Some(Meeting { lane, op: CollectiveOp::SEND })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Cause;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// A call that has returned, at a second.
+    fn called(op: CollectiveOp, sequence: u64, at_s: u64) -> Operation {
+        Operation {
+            communicator: 7,
+            op,
+            sequence,
+            bytes: 4,
+            begun_at: RankNs(at_s * SECOND),
+            ended_at: None,
+            may_have_ended: true,
+            flows: Vec::new(),
+        }
+    }
+
+    fn job(ranks: u32) -> Communication {
+        let mut job = Communication::new(HangSettings::default());
+        for rank in 0..ranks {
+            let name = "dp".to_owned();
+            job.join(rank, &Communicator { hash: 7, name, rank, size: ranks });
+        }
+        job
+    }
+
+    #[test]
+    fn what_all_have_called_for_holds_nobody_up() {
+        let mut job = job(2);
+        for rank in 0..2 {
+            let last = vec![called(CollectiveOp::ALLREDUCE, 5, 1)];
+            job.look(rank, RankNs(90 * SECOND), last, &[]);
+        }
+        assert!(job.failures().is_empty());
+    }
+
+    #[test]
+    fn who_has_not_called_is_waited_for_also_by_those_that_ran_ahead() {
+        let mut job = job(3);
+        for (rank, sequence) in [(0, 9), (1, 5), (2, 8)] {
+            let last = vec![called(CollectiveOp::ALLREDUCE, sequence, 1)];
+            job.look(rank, RankNs(90 * SECOND), last, &[]);
+        }
+        let failures = job.failures();
+        let told = failures.iter().map(|failure| (failure.cause, failure.ranks.clone()));
+        assert_eq!(told.collect::<Vec<_>>(), [(Cause::NotEntered, vec![1])]);
+    }
+
+    #[test]
+    fn a_call_that_does_not_return_is_not_over() {
+        let mut job = job(2);
+        for rank in 0..2 {
+            let call = called(CollectiveOp::ALLREDUCE, 5, 1);
+            let inside = Operation { may_have_ended: rank == 0, ..call };
+            job.look(rank, RankNs(90 * SECOND), vec![inside], &[]);
+        }
+        let failures = job.failures();
+        assert_eq!((failures.len(), failures[0].cause), (1, Cause::Unknown));
+    }
+}

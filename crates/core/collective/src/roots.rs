@@ -121,7 +121,11 @@ impl Communication {
         }
         let mut roots = Vec::new();
         let mut explained: BTreeSet<u32> = BTreeSet::new();
-        for front in full {
+        // What all have called for may have ended, where only calls are seen.
+        let ends_unseen = |front: &Front<'_>| {
+            front.in_it.values().all(|operation| operation.may_have_ended)
+        };
+        for front in full.into_iter().filter(|front| !ends_unseen(front)) {
             let found = self.explain(front);
             let mut entered = front.wait.entered.iter();
             let awaited = entered.any(|rank| free.contains(rank));

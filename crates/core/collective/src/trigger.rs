@@ -117,6 +117,7 @@ mod tests {
             bytes,
             begun_at,
             ended_at: Some(RankNs(begun_at.0 + took_ms * 1_000_000)),
+            may_have_ended: false,
             flows: Vec::new(),
         }
     }

@@ -73,6 +73,10 @@ pub struct Operation {
     pub begun_at: RankNs,
     /// When its last flow was done; `None` while it is in progress.
     pub ended_at: Option<RankNs>,
+    /// Whether it may have ended since: only its call was seen, which has returned, and it is
+    /// the last of its kind.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub may_have_ended: bool,
     /// Its flows, ordered by channel, peer and direction. None if it has not got to the
     /// network, or needs none.
     pub flows: Vec<Flow>,

@@ -138,6 +138,16 @@ impl CollectiveOp {
     pub const SEND: Self = Self(0);
     /// One rank receives from another.
     pub const RECEIVE: Self = Self(1);
+    /// One rank gives all the same.
+    pub const BROADCAST: Self = Self(2);
+    /// All get the sum, or the like, of what all have.
+    pub const ALLREDUCE: Self = Self(3);
+    /// One rank gets it.
+    pub const REDUCE: Self = Self(4);
+    /// All get what all have.
+    pub const ALLGATHER_BASE: Self = Self(14);
+    /// Each gets its part of the sum.
+    pub const REDUCE_SCATTER_BASE: Self = Self(17);
     /// A barrier.
     pub const BARRIER: Self = Self(8);
 

@@ -318,6 +318,7 @@ impl Cluster {
                 bytes: (u64::from(channels) * count as u64) << 20,
                 begun_at: ns(begun),
                 ended_at: ended.is_finite().then(|| ns(ended)),
+                may_have_ended: false,
                 flows: Vec::new(),
             };
             let channels = known.clone();

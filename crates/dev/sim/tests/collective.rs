@@ -166,6 +166,7 @@ fn two_communicators_entered_in_opposite_order_are_a_circle() {
         bytes: 1,
         begun_at: RankNs(1_000_000_000),
         ended_at: None,
+        may_have_ended: false,
         flows: Vec::new(),
     };
     job.look(0, RankNs(9_000_000_000), vec![waiting(dp0)], &[]);

@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -103,13 +104,11 @@ impl Agent {
         if wanted.is_empty() {
             return;
         }
-        let pids = self.reader.ranks().filter(|rank| rank.alive).map(|rank| rank.pid);
-        self.ras.ask(asked, pids);
-        let ranks: Vec<RankState> = self
-            .ranks()
-            .filter(|rank| rank.alive && wanted.contains(&rank.rank))
-            .collect();
-        for RankState { rank, pid, .. } in ranks {
+        let with_ring = self.reader.ranks().filter(|rank| rank.alive);
+        let mut pids: BTreeMap<u32, u32> = self.live.processes().collect();
+        pids.extend(with_ring.map(|rank| (rank.rank, rank.pid)));
+        self.ras.ask(asked, pids.values().copied());
+        for (rank, pid) in pids.into_iter().filter(|(rank, _)| wanted.contains(rank)) {
             self.tell(Input::Stack { rank, stack: stack_of(pid) });
         }
         self.tell(Input::StacksTold);

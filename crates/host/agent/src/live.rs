@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use collective::{ArrivalSettings, Slow, Trigger};
 use model::{CollectiveOp, Input, Operation, RankNs};
-use ring::{JobReader, LiveReader, process_started};
+use ring::{JobReader, LiveReader, LiveSource, process_started};
 
 /// How often live tables are read; Mycroft's (2025) period.
 const READ_EVERY: Duration = Duration::from_millis(100);
@@ -45,7 +45,8 @@ struct LiveTable {
     ended: BTreeMap<(u64, CollectiveOp, Option<u32>), Operation>,
     /// What was told last, and when.
     told: Option<(Instant, Vec<Operation>)>,
-    trigger: Trigger,
+    /// `None` where ends are not seen.
+    trigger: Option<Trigger>,
 }
 
 impl LiveFeed {
@@ -69,7 +70,9 @@ impl LiveFeed {
             }
             self.refused.insert(path);
         }
-        for path in rings.directory().live_tables().unwrap_or_default() {
+        let tables = |source| rings.directory().live_tables(source).unwrap_or_default();
+        let found = [LiveSource::Plugin, LiveSource::Calls].map(tables);
+        for path in found.into_iter().flatten() {
             if self.tables.contains_key(&path) || self.refused.contains(&path) {
                 continue;
             }
@@ -90,15 +93,32 @@ impl LiveFeed {
             self.attempt = attempt;
             self.tables.clear();
         }
+        // Of a process that has both, the plugin's table says more.
+        let pid = reader.identity().pid;
+        let of_it = |table: &LiveTable| table.reader.identity().pid == pid;
+        let sees_ends = reader.source() == LiveSource::Plugin;
+        if sees_ends {
+            let less = self.tables.extract_if(.., |_, table| of_it(table));
+            self.refused.extend(less.map(|(path, _)| path));
+        } else if self.tables.values().any(of_it) {
+            self.refused.insert(path);
+            return;
+        }
         let table = LiveTable {
             reader,
             communicators: 0,
             in_progress: Vec::new(),
             ended: BTreeMap::new(),
             told: None,
-            trigger: Trigger::new(self.settings.clone()),
+            trigger: sees_ends.then(|| Trigger::new(self.settings.clone())),
         };
         self.tables.insert(path, table);
+    }
+
+    /// The ranks whose tables are read, and their processes.
+    pub(crate) fn processes(&self) -> impl Iterator<Item = (u32, u32)> {
+        let identities = self.tables.values().map(|table| table.reader.identity());
+        identities.map(|identity| (identity.rank, identity.pid))
     }
 
     /// Whether something stood still at the last reading.
@@ -130,10 +150,7 @@ impl LiveFeed {
             if table.read(now, take) {
                 self.close_until = Some(asked + CLOSE_FOR);
             }
-            self.still |= table
-                .in_progress
-                .iter()
-                .any(|operation| now.seconds_since(operation.moved_at()) >= STILL_S);
+            self.still |= table.is_still(now);
         }
         let close = self.is_close(asked);
         if self.still || was_still || close {
@@ -155,10 +172,11 @@ impl LiveTable {
         self.communicators = communicators.len();
         let state = self.reader.read(now);
         self.in_progress = state.in_progress;
-        let late = |operation| self.trigger.is_suspect(operation, now);
-        let mut is_slow = self.in_progress.iter().any(late);
+        let mut is_slow = self.in_progress.iter().any(|open| self.is_suspect(open, now));
         for operation in state.ended {
-            if let Some(Slow { took_s, usual_s }) = self.trigger.ended(&operation) {
+            let trigger = self.trigger.as_mut();
+            let slow = trigger.and_then(|trigger| trigger.ended(&operation));
+            if let Some(Slow { took_s, usual_s }) = slow {
                 let ns = |seconds: f64| (seconds * 1e9) as u64;
                 let (took_ns, usual_ns) = (ns(took_s), ns(usual_s));
                 let communicator = operation.communicator;
@@ -174,6 +192,18 @@ impl LiveTable {
             self.ended.insert(key, operation);
         }
         is_slow
+    }
+
+    fn is_suspect(&self, operation: &Operation, now: RankNs) -> bool {
+        self.trigger.as_ref().is_some_and(|trigger| trigger.is_suspect(operation, now))
+    }
+
+    /// Whether something stands still; what may have ended only if all does.
+    fn is_still(&self, now: RankNs) -> bool {
+        let still = |open: &&Operation| now.seconds_since(open.moved_at()) >= STILL_S;
+        let (ended, open): (Vec<&Operation>, Vec<&Operation>) =
+            self.in_progress.iter().partition(|open| open.may_have_ended);
+        open.iter().any(still) || !ended.is_empty() && ended.iter().all(still)
     }
 
     fn tell(
@@ -195,7 +225,7 @@ impl LiveTable {
             in_progress: self.in_progress.clone(),
             ended: std::mem::take(&mut self.ended).into_values().collect(),
             late: (0..self.in_progress.len())
-                .filter(|at| self.trigger.is_suspect(&self.in_progress[*at], now))
+                .filter(|at| self.is_suspect(&self.in_progress[*at], now))
                 .collect(),
         });
         self.told = Some((asked, self.in_progress.clone()));

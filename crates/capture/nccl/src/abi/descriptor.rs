@@ -4,12 +4,11 @@ use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
 
 use model::{CollectiveOp, Direction};
+use probe::element_bytes;
 use ring::Route;
 
 use crate::abi::kind;
-use crate::abi::names::{
-    element_bytes_of_name, element_bytes_of_number, name, op_of_name, op_of_number,
-};
+use crate::abi::names::{element_bytes_of_name, name, op_of_name, op_of_number};
 
 /// What stands before an event's own fields.
 #[derive(Clone, Copy, Debug)]
@@ -320,7 +319,7 @@ impl Tells for CollV1 {
         // SAFETY: the caller's promise.
         unsafe {
             let of = Named { hash: field!(this.hash), name: field!(this.name) };
-            let element_bytes = element_bytes_of_number(field!(this.datatype));
+            let element_bytes = element_bytes(field!(this.datatype).into());
             let work = Work {
                 op: op_of_number(field!(this.function)),
                 bytes: bytes(field!(this.count), element_bytes),
@@ -370,7 +369,7 @@ impl Tells for P2pV1 {
         // SAFETY: the caller's promise.
         unsafe {
             let of = Named { hash: field!(this.hash), name: field!(this.name) };
-            let element_bytes = element_bytes_of_number(field!(this.datatype));
+            let element_bytes = element_bytes(field!(this.datatype).into());
             let work = Work {
                 op: op_of_number(field!(this.function)),
                 bytes: bytes(field!(this.count), element_bytes),

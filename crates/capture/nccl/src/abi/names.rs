@@ -44,16 +44,6 @@ pub(crate) fn element_bytes_of_name(name: &str) -> u64 {
     }
 }
 
-/// Bytes of an element, by the data type's number in 2.23.
-pub(crate) fn element_bytes_of_number(number: u8) -> u64 {
-    match number {
-        2 | 3 | 7 => 4,
-        4 | 5 | 8 => 8,
-        6 | 9 => 2,
-        _ => 1,
-    }
-}
-
 /// A text of NCCL's, empty if there is none; at most 120 bytes, what a communicator's name
 /// has room for.
 ///
@@ -97,7 +87,5 @@ mod tests {
         let bytes = |name| element_bytes_of_name(name);
         assert_eq!(["ncclFloat64", "ncclFloat32"].map(bytes), [8, 4]);
         assert_eq!(["ncclBfloat16", "Unknown"].map(bytes), [2, 1]);
-        let numbers: Vec<_> = (0..11).map(element_bytes_of_number).collect();
-        assert_eq!(numbers, [1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1]);
     }
 }

@@ -61,14 +61,33 @@ impl Default for LiveSize {
     }
 }
 
+/// Who fills a live table, and so what it knows of an operation's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LiveSource {
+    /// NCCL's profiler: an operation has ended once its flows are done.
+    Plugin,
+    /// NCCL's API: calls are seen to begin and to return, and nothing after that.
+    Calls,
+}
+
+impl LiveSource {
+    /// What the names of its tables end with.
+    pub(crate) fn extension(self) -> &'static str {
+        match self {
+            Self::Plugin => "live",
+            Self::Calls => "calls",
+        }
+    }
+}
+
 /// What comes before the slots.
 #[repr(C, align(64))]
 pub(crate) struct Head {
     pub(crate) magic: [u8; 8],
     pub(crate) layout: u32,
     pub(crate) operations: u32,
-    /// Zeros.
-    pub(crate) reserved: u64,
+    /// 1 if only calls are seen ([`LiveSource::Calls`]), 0 otherwise.
+    pub(crate) calls: u64,
     pub(crate) identity: StoredIdentity,
     /// 1 while no communicator is open.
     pub(crate) closed: AtomicU32,

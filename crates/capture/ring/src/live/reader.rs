@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -6,7 +6,8 @@ use memmap2::Mmap;
 use model::{CollectiveOp, Communicator, Direction, Flow, Operation, RankNs};
 
 use crate::live::layout::{
-    CommunicatorSlot, FINALIZED, Head, LAYOUT, LiveSize, MAGIC, OPEN, Progress,
+    CommunicatorSlot, FINALIZED, Head, LAYOUT, LiveSize, LiveSource, MAGIC, OPEN,
+    Progress,
 };
 use crate::live::table::Table;
 use crate::{Identity, RingError, file};
@@ -28,7 +29,14 @@ pub struct LiveReader {
     oldest: u64,
     /// For each slot the number, plus 1, of the last operation in it that was told as ended.
     told: Vec<u64>,
+    source: LiveSource,
+    /// Where only calls are seen, the last of each lane that has returned.
+    returned: BTreeMap<Lane, (u64, Operation)>,
 }
+
+/// What runs one after the other: the collectives of a communicator, by its index, or what it
+/// sends to a peer or receives from one.
+type Lane = (u32, Option<(u32, Direction)>);
 
 /// What a reader finds in a live table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,7 +44,8 @@ pub struct LiveState {
     /// What the process is in, oldest first.
     ///
     /// An operation that was told as ended stands here again while a flow it began later
-    /// runs; it is not told as ended again.
+    /// runs; it is not told as ended again. Where only calls are seen, the last of each lane
+    /// stands here on, as one that may have ended.
     pub in_progress: Vec<Operation>,
     /// What ended and was not told before, in the order it was begun.
     pub ended: Vec<Operation>,
@@ -47,6 +56,8 @@ pub struct LiveState {
 /// An operation as its slot has it.
 struct OperationView {
     number: u64,
+    /// Index of its communicator.
+    communicator: u32,
     first_flow: u64,
     progress: Progress,
     /// When it last seemed to end.
@@ -82,8 +93,10 @@ impl LiveReader {
         let size = LiveSize::new(head.operations as usize).ok();
         let size = size.filter(|size| size.bytes() <= map.len()).ok_or_else(foreign)?;
         let identity = head.identity.read();
-        let told = vec![0; size.operations()];
-        Ok(Self { map, path: path.to_owned(), size, identity, oldest: 0, told })
+        let source = if head.calls == 1 { LiveSource::Calls } else { LiveSource::Plugin };
+        let (told, returned) = (vec![0; size.operations()], BTreeMap::new());
+        let path = path.to_owned();
+        Ok(Self { map, path, size, identity, oldest: 0, told, source, returned })
     }
 
     fn table(&self) -> Table<'_> {
@@ -94,6 +107,11 @@ impl LiveReader {
     /// Who writes the table.
     pub fn identity(&self) -> &Identity {
         &self.identity
+    }
+
+    /// Who fills the table.
+    pub fn source(&self) -> LiveSource {
+        self.source
     }
 
     /// The table's file.
@@ -145,20 +163,54 @@ impl LiveReader {
         let flows = self.flows_of(&views);
         let waiting = waiting(&views, &flows, now);
         let mut state = LiveState { lost, ..LiveState::default() };
+        let mut inside = BTreeSet::new();
         for (view, flows) in views.into_iter().zip(flows) {
-            let OperationView { number, progress, ended_at, mut operation, .. } = view;
+            let OperationView { number, communicator, progress, ended_at, .. } = view;
+            let mut operation = view.operation;
             operation.flows = flows;
             operation.flows.retain(|flow| flow.begun_at.0 != 0);
             operation.flows.sort_by_key(|flow| (flow.channel, flow.peer, flow.direction));
             if !progress.is_complete() || waiting.contains(&number) {
+                inside.insert(lane(communicator, &operation));
                 state.in_progress.push(operation);
             } else if has_settled(ended_at, now) && self.is_unchanged(number, progress) {
                 operation.ended_at = Some(ended_at);
                 self.tell(number);
+                if self.source == LiveSource::Calls {
+                    let lane = lane(communicator, &operation);
+                    let before = self.returned.get(&lane).map(|(before, _)| *before);
+                    if before < Some(number) {
+                        self.returned.insert(lane, (number, operation.clone()));
+                    }
+                }
                 state.ended.push(operation);
             }
         }
+        self.add_returned(&inside, &mut state.in_progress);
         state
+    }
+
+    /// Adds the last call of each lane that is not inside another: nobody sees when it ends.
+    fn add_returned(
+        &mut self,
+        inside: &BTreeSet<Lane>,
+        in_progress: &mut Vec<Operation>,
+    ) {
+        let Self { map, size, returned, .. } = self;
+        // SAFETY: as in `table`.
+        let communicators = &unsafe { Table::of(map.as_ptr(), *size) }.head.communicators;
+        returned.retain(|(index, _), _| {
+            let slot = communicators.get(*index as usize);
+            slot.is_some_and(|slot| slot.state.load(Acquire) == OPEN)
+        });
+        let last = returned.iter().filter(|(lane, _)| !inside.contains(*lane));
+        let mut last: Vec<_> = last.map(|(_, last)| last).collect();
+        last.sort_by_key(|(number, _)| *number);
+        in_progress.extend(last.into_iter().map(|(_, operation)| Operation {
+            ended_at: None,
+            may_have_ended: true,
+            ..operation.clone()
+        }));
     }
 
     /// Gives up the operations before `oldest`; returns how many of them were not told.
@@ -216,6 +268,7 @@ impl LiveReader {
             bytes: slot.bytes.load(Relaxed),
             begun_at: RankNs(slot.begun_at.load(Relaxed)),
             ended_at: None,
+            may_have_ended: false,
             flows: Vec::new(),
         };
         let ended_at = RankNs(slot.ended_at.load(Relaxed));
@@ -228,7 +281,15 @@ impl LiveReader {
             self.tell(number);
             return None;
         }
-        Some(OperationView { number, first_flow, progress, ended_at, operation })
+        let communicator = what as u32;
+        Some(OperationView {
+            number,
+            communicator,
+            first_flow,
+            progress,
+            ended_at,
+            operation,
+        })
     }
 
     /// The flows of each of these operations, in the order they were announced.
@@ -253,6 +314,11 @@ impl LiveReader {
         }
         flows
     }
+}
+
+fn lane(communicator: u32, operation: &Operation) -> Lane {
+    let first = operation.flows.first().filter(|_| operation.op.is_point_to_point());
+    (communicator, first.map(|flow| (flow.peer, flow.direction)))
 }
 
 fn has_settled(ended: RankNs, now: RankNs) -> bool {

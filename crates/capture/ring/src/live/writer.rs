@@ -7,8 +7,8 @@ use model::{CollectiveOp, Direction, RankNs};
 
 use crate::header::StoredIdentity;
 use crate::live::layout::{
-    Claimed, CommunicatorSlot, FINALIZED, FlowSlot, Head, LAYOUT, LiveSize, MAGIC, OPEN,
-    OperationSlot, Progress, STEP_BITS,
+    Claimed, CommunicatorSlot, FINALIZED, FlowSlot, Head, LAYOUT, LiveSize, LiveSource,
+    MAGIC, OPEN, OperationSlot, Progress, STEP_BITS,
 };
 use crate::live::table::Table;
 use crate::{Identity, RingDirectory, RingError, file};
@@ -79,8 +79,9 @@ impl LiveWriter {
         directory: &RingDirectory,
         identity: &Identity,
         size: LiveSize,
+        source: LiveSource,
     ) -> Result<Self, RingError> {
-        let path = directory.live_path(identity);
+        let path = directory.live_path(identity, source);
         let map = file::create(&path, size.bytes(), |map| {
             // SAFETY: the map is larger than a head, page-aligned and zero-filled, for which
             // all fields are valid; `map` is the only access.
@@ -89,6 +90,7 @@ impl LiveWriter {
             head.magic = MAGIC;
             head.layout = LAYOUT;
             head.operations = size.operations() as u32;
+            head.calls = u64::from(source == LiveSource::Calls);
             head.identity = StoredIdentity::of(identity);
         })?;
         Ok(Self { map, path, size })

@@ -1,5 +1,3 @@
-//! How many sends and receives there were between two ranks; NCCL does not count them.
-
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -12,20 +10,22 @@ const COUNTERS: usize = 1 << 14;
 /// Places looked at before a counter is given up.
 const PROBES: usize = 64;
 
-/// A counter for each communicator, peer and direction, in a table without locks.
+/// How many sends and receives there were between two ranks, which NCCL does not count: a
+/// counter for each communicator, peer and direction, in a table without locks.
 #[derive(Debug)]
-pub(crate) struct Sequences {
+pub struct Sequences {
     counters: Vec<(AtomicU64, AtomicU64)>,
 }
 
 impl Sequences {
-    pub(crate) fn new() -> Self {
+    /// Nothing was counted yet.
+    pub fn new() -> Self {
         let empty = || (AtomicU64::new(0), AtomicU64::new(0));
         Self { counters: std::iter::repeat_with(empty).take(COUNTERS).collect() }
     }
 
     /// How many there were before this one; `None` if there is no room for its counter.
-    pub(crate) fn next(
+    pub fn next(
         &self,
         communicator: CommunicatorIndex,
         peer: u32,
@@ -45,6 +45,12 @@ impl Sequences {
             }
         }
         None
+    }
+}
+
+impl Default for Sequences {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

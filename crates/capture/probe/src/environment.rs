@@ -5,7 +5,9 @@ use std::env;
 use std::io::{Write, stderr};
 use std::path::PathBuf;
 
-use ring::{Identity, LiveSize, LiveWriter, RingDirectory, RingError, process_started};
+use ring::{
+    Identity, LiveSize, LiveSource, LiveWriter, RingDirectory, RingError, process_started,
+};
 
 /// `0` switches everything off.
 const ENABLE: &str = "LAGGARD_ENABLE";
@@ -16,21 +18,31 @@ const JOB: &str = "LAGGARD_JOB";
 /// Operations the live table holds.
 const OPERATIONS: &str = "LAGGARD_NCCL_OPERATIONS";
 
-/// Makes the live table of this process; `None` if it is not to be recorded or cannot be,
+/// Makes the live table of this process, as [`record_in`] says.
+pub fn live_table(source: LiveSource) -> Option<LiveWriter> {
+    record_in("collectives", |directory, identity| {
+        LiveWriter::create(directory, identity, size(), source)
+    })
+}
+
+/// Makes something to record in; `None` if this process is not to be recorded, or cannot be,
 /// which is said on standard error.
-pub(crate) fn live_table() -> Option<LiveWriter> {
+pub fn record_in<T>(
+    what: &str,
+    make: impl FnOnce(&RingDirectory, &Identity) -> Result<T, RingError>,
+) -> Option<T> {
     if value(ENABLE).as_deref() == Some("0") {
         return None;
     }
     let identity = identity();
     let root = env::var_os(DIR).filter(|root| !root.is_empty());
     let root = root.map_or_else(RingDirectory::default_root, PathBuf::from);
-    let made = RingDirectory::create(&root, &identity.job)
-        .and_then(|directory| LiveWriter::create(&directory, &identity, size()));
-    made.inspect_err(|error: &RingError| {
-        say(&format!("training goes on, its collectives unrecorded: {error}"));
-    })
-    .ok()
+    RingDirectory::create(&root, &identity.job)
+        .and_then(|directory| make(&directory, &identity))
+        .inspect_err(|error| {
+            say(&format!("training goes on, its {what} unrecorded: {error}"));
+        })
+        .ok()
 }
 
 fn identity() -> Identity {
