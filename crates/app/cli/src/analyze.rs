@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use formats::{FormatError, Limits, Recording, Snapshot, load};
+use formats::{FormatError, Limits, Recording, Snapshot, load, load_with_meta};
 use model::{Severity, Verdict};
 
 use crate::output::{print, say};
@@ -16,7 +16,7 @@ use crate::settings::SettingsArgs;
 /// Analyze recordings
 ///
 /// Reads stage matrices, mark events, what `laggard run --record` wrote, Flight Recorder
-/// dumps, py-spy stacks, replies of NCCL's RAS and logs of NCCL Inspector, plain or
+/// dumps, py-spy stacks, replies of NCCL's RAS, logs of NCCL Inspector and what-if traces, plain or
 /// compressed, and finds out by itself what a file is. Folders are searched; files in them
 /// that are no recordings are skipped.
 #[derive(Debug, clap::Args)]
@@ -31,6 +31,9 @@ pub(crate) struct AnalyzeArgs {
     /// Files and folders
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
+    /// Metadata (YAML) of a what-if trace, if it does not lie beside it
+    #[arg(long, value_name = "FILE")]
+    meta: Option<PathBuf>,
     /// Print one JSON document instead of text
     #[arg(long)]
     json: bool,
@@ -70,7 +73,11 @@ pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {
     for path in &args.paths {
         let (files, in_folder) = files_at(path)?;
         for file in files {
-            match load(&file, Limits::default()) {
+            let loaded = match &args.meta {
+                Some(meta) => load_with_meta(&file, meta, Limits::default()),
+                None => load(&file, Limits::default()),
+            };
+            match loaded {
                 Ok(Recording::Part(part)) => {
                     let folder = file.parent().unwrap_or(Path::new(".")).to_owned();
                     snapshots.entry(folder).or_insert_with(Vec::new).push(part);

@@ -14,6 +14,7 @@ mod package;
 mod render;
 mod run;
 mod settings;
+mod what_if;
 
 use std::process::ExitCode;
 

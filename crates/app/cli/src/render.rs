@@ -3,6 +3,8 @@
 use model::{Severity, Verdict, fold_ranks};
 use verdict::{SNAPSHOT, TIMED};
 
+use crate::what_if::what_if_text;
+
 /// Whether to use colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Colour {
@@ -85,6 +87,9 @@ pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour) -> String {
     if !verdict.stages.is_empty() {
         text += &format!("\n{}\n", stage_table(verdict));
     }
+    if let Some(what_if) = &verdict.what_if {
+        text += &format!("\n{}", what_if_text(what_if));
+    }
     for side in &verdict.side_channels {
         let lost = if side.lost == 0 {
             String::new()
@@ -128,7 +133,7 @@ fn stage_table(verdict: &Verdict) -> String {
     table
 }
 
-fn seconds(value: f64) -> String {
+pub(crate) fn seconds(value: f64) -> String {
     if value >= 100.0 {
         format!("{value:.0} s")
     } else if value >= 1.0 {

@@ -18,6 +18,7 @@ mod page;
 mod palette;
 mod picture;
 mod tables;
+mod what_if;
 mod words;
 
 pub use page::html;

@@ -8,7 +8,7 @@ use crate::escape::{Text, json};
 use crate::incident::card;
 use crate::palette::{Paint, paints};
 use crate::picture::Picture;
-use crate::{labels, tables, words};
+use crate::{labels, tables, what_if, words};
 
 const SHELL: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
@@ -39,6 +39,7 @@ pub fn html(verdict: &Verdict, series: &Series, names: &StageNames) -> String {
         "incidents" => incidents(verdict, &picture, names),
         "notes" => notes(verdict),
         "pictures" => pictures(verdict, &picture, &paints),
+        "what_if" => verdict.what_if.as_ref().map_or(String::new(), what_if::panels),
         "tables" => evidence_tables(verdict, &paints, names),
         "schema" => Text(&verdict.schema).to_string(),
         "verdict" => json(verdict),

@@ -5,7 +5,7 @@
 //! it. [`Tracker`] follows the faults from window to window and words the incidents.
 //!
 //! [`hang()`], [`late`] and [`slowed`] word what was found in collectives, [`death()`] what was
-//! seen of a process.
+//! seen of a process, [`what_if()`] what holds a pipeline back.
 //!
 //! Pure: the same windows give the same incidents, byte for byte.
 
@@ -21,6 +21,7 @@ mod settings;
 mod straggler;
 mod tracker;
 mod vouch;
+mod what_if;
 mod words;
 
 pub use arrival::{late, slowed};
@@ -31,3 +32,4 @@ pub use pace::pace_of;
 pub use settings::IncidentSettings;
 pub use straggler::straggler;
 pub use tracker::{Scene, Tracker};
+pub use what_if::what_if;

@@ -14,6 +14,7 @@ mod stage;
 mod step;
 mod threshold;
 mod verdict;
+mod what_if;
 mod window;
 
 pub use clock::RankNs;
@@ -29,4 +30,5 @@ pub use verdict::{
     SCHEMA, Severity, SideSummary, StageSummary, Subject, Verdict, WindowSummary,
     fold_ranks,
 };
+pub use what_if::{Attribution, PartSlowdown, RankSlowdown, Removal, WhatIf};
 pub use window::{Block, Boundary, Closure, Cut, DeviceEvents, Sync, Window};

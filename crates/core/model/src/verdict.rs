@@ -2,6 +2,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::WhatIf;
+
 /// Name and version of the verdict document. Changes within a version only add fields.
 pub const SCHEMA: &str = "laggard.verdict/1";
 
@@ -21,6 +23,9 @@ pub struct Verdict {
     pub windows: Vec<WindowSummary>,
     /// What holds the job back, costliest first. Empty for a healthy job.
     pub incidents: Vec<Incident>,
+    /// What steps would take without their stragglers; only of what-if traces.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub what_if: Option<WhatIf>,
     /// What could not be seen, in plain words.
     pub notes: Vec<String>,
 }

@@ -1,3 +1,5 @@
+mod what_if;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use collective::{Arrivals, Slow};
@@ -9,6 +11,7 @@ use model::{
     WindowSummary, fold_ranks,
 };
 use steps::{Aligner, Segmenter};
+use whatif::Findings;
 
 use crate::hangs::Hangs;
 use crate::holdups::Holdups;
@@ -18,6 +21,8 @@ use crate::{Series, Settings};
 pub const SNAPSHOT: &str = "snapshot";
 /// The source of jobs of which completed collectives are known, and no steps.
 pub const TIMED: &str = "inspector";
+/// The source of jobs of which every operation of some steps is known.
+pub const WHAT_IF: &str = "what-if";
 /// Collectives whose logs end at different places that are told.
 const MAX_ENDS: usize = 8;
 /// Window summaries kept; the oldest make room.
@@ -61,6 +66,7 @@ pub struct Job {
     /// Records of each rank that were overwritten before they were read.
     lost_records: BTreeMap<u32, u64>,
     side_channels: BTreeMap<StageId, SideTotal>,
+    what_if: Option<Findings>,
 }
 
 #[derive(Debug, Default)]
@@ -129,6 +135,7 @@ impl Job {
             seen_ranks: BTreeSet::new(),
             lost_records: BTreeMap::new(),
             side_channels: BTreeMap::new(),
+            what_if: None,
             settings,
         }
     }
@@ -482,6 +489,7 @@ impl Job {
             stages: stages.collect(),
             windows: windows.collect(),
             incidents: self.incidents(),
+            what_if: self.what_if.as_ref().map(|findings| findings.what_if.clone()),
             notes: self.note_texts(),
         }
     }
@@ -509,6 +517,7 @@ impl Job {
             }
         }
         incidents.extend(self.held_up());
+        incidents.extend(self.straggling());
         let death = self.death();
         let of_death = |hang: &Incident| {
             death.as_ref().is_some_and(|death| death.subject.ranks == hang.subject.ranks)

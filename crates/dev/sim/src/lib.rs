@@ -8,17 +8,22 @@
 //! [`Cluster`] is a job seen by its live tables: the loop of NCCL's proxy solved for times, with
 //! faults of GPUs, cards, proxies and loops. It shares no code with the analysis it tests.
 //!
+//! [`Pipeline`] is a pipeline-parallel job as what-if traces tell it, with a slow rank, a heavy
+//! stage or uneven data.
+//!
 //! # Source
 //! StageFrontier (2026), its controlled study and examples.
 
 mod campaign;
 mod cluster;
 pub mod patterns;
+mod pipeline;
 mod transfer;
 mod watch;
 mod window;
 
 pub use campaign::{Campaign, Row, Scenario, Score, simulate};
 pub use cluster::{Cluster, Fault, LOCALS, Run};
+pub use pipeline::{Drag, FORWARD_S, Pipeline};
 pub use watch::{LOOK_S, Watched, job_of, watch};
 pub use window::{STAGES, window_of};

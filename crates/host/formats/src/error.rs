@@ -45,6 +45,24 @@ pub enum FormatError {
         /// What is wrong.
         reason: String,
     },
+    /// Bytes that cannot be what the file's format makes of them.
+    #[error("{}, at {place}: {reason}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Column, group or end of the file.
+        place: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A what-if trace whose metadata is not beside it.
+    #[error("{}: its metadata is not beside it; looked for {names}", path.display())]
+    NoLayout {
+        /// The trace.
+        path: PathBuf,
+        /// Files that would have been taken.
+        names: String,
+    },
     /// The file is larger than what is read of any recording.
     #[error("{} is larger than {limit_bytes} bytes unpacked", path.display())]
     TooLarge {
@@ -66,12 +84,16 @@ impl FormatError {
                 "laggard analyze reads stage matrices (JSON with \"schema\": \
                  \"stage-matrix/1\"), mark events (a JSON list of [time_ns, kind] per rank), \
                  what laggard run --record wrote, Flight Recorder dumps, py-spy stacks, \
-                 replies of NCCL's RAS and logs of NCCL Inspector, plain or as .gz, .xz, .zst; docs/formats.md shows them"
+                 replies of NCCL's RAS, logs of NCCL Inspector and what-if traces (Parquet), plain or as .gz, .xz, .zst; docs/formats.md shows them"
             }
-            Self::Json { .. } => {
+            Self::Json { .. } | Self::Damaged { .. } => {
                 "write the file anew: it is cut off or damaged at that place"
             }
             Self::Content { .. } => "correct the values at that place and run again",
+            Self::NoLayout { .. } => {
+                "name the YAML file with the sizes of the job (dp_size, pp_size, ...): \
+                 --meta FILE; docs/formats.md shows one"
+            }
             Self::TooLarge { .. } => {
                 "cut the recording into parts and analyze one at a time"
             }

@@ -17,6 +17,7 @@ mod ras;
 mod ras_text;
 mod recording;
 mod snapshot;
+mod what_if;
 
 pub use error::FormatError;
 pub use events::MarkEvents;
@@ -24,5 +25,6 @@ pub use flight_recorder::{RecordedCollective, recorded_collectives};
 pub use journal::{Journal, JournalWriter};
 pub use matrix::StageMatrix;
 pub use open::Limits;
-pub use recording::{Recording, load, load_bytes};
+pub use recording::{Recording, load, load_bytes, load_with_meta};
 pub use snapshot::{Part, Snapshot};
+pub use what_if::{layout_yaml, read_layout, read_rows, read_what_if, write_rows};

@@ -1,14 +1,15 @@
-use std::io::BufRead;
+use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use verdict::{Job, Settings};
+use verdict::{Job, Settings, WHAT_IF};
+use whatif::Findings;
 
 use crate::open::{OVER_LIMIT, open, open_bytes};
 use crate::{
     FormatError, Journal, Limits, MarkEvents, Part, Snapshot, StageMatrix, pickle,
-    ras_text,
+    ras_text, what_if,
 };
 
 /// One job, as recorded in one file.
@@ -22,6 +23,8 @@ pub enum Recording {
     Journal(Journal),
     /// What another tool says of a job, or of one of its ranks.
     Part(Part),
+    /// What every operation of sampled steps shows.
+    WhatIf(Box<Findings>),
 }
 
 /// Reads a recording.
@@ -42,6 +45,23 @@ pub fn load(path: &Path, limits: Limits) -> Result<Recording, FormatError> {
             .unwrap_or(error),
         other => other,
     })
+}
+
+/// Reads a what-if trace whose metadata is another file than those beside it; any other
+/// recording as [`load`].
+///
+/// # Errors
+/// As [`load`].
+pub fn load_with_meta(
+    path: &Path,
+    meta: &Path,
+    limits: Limits,
+) -> Result<Recording, FormatError> {
+    let mut reader = open(path, limits)?;
+    if !is_what_if(&mut reader) {
+        return load(path, limits);
+    }
+    what_if(path, reader, meta, limits)
 }
 
 /// Reads a recording from memory; `name` stands for the file in errors.
@@ -87,6 +107,9 @@ fn load_from(
                 .read_to_string(&mut text)
                 .map_err(|error| io_error(path, error, limits))?;
             Ok(Recording::Part(Part::ras_text(path, &text)?))
+        }
+        Some(b'P') if is_what_if(&mut reader) => {
+            what_if(path, reader, &what_if::layout_beside(path)?, limits)
         }
         Some(b'{') if begins_with(&mut reader, LOG_KEYS) => {
             Ok(Recording::Part(Part::inspector(path, reader, limits)?))
@@ -171,6 +194,25 @@ fn skip_replies(reader: &mut impl BufRead) -> std::io::Result<()> {
     }
 }
 
+fn is_what_if(reader: &mut impl BufRead) -> bool {
+    reader.fill_buf().is_ok_and(|start| start.starts_with(what_if::MAGIC))
+}
+
+fn what_if(
+    path: &Path,
+    mut reader: impl BufRead,
+    meta: &Path,
+    limits: Limits,
+) -> Result<Recording, FormatError> {
+    let mut text = String::new();
+    let read = open(meta, limits)?.read_to_string(&mut text);
+    read.map_err(|error| io_error(meta, error, limits))?;
+    let layout = what_if::read_layout(meta, &text)?;
+    let mut bytes = Vec::new();
+    reader.read_to_end(&mut bytes).map_err(|error| io_error(path, error, limits))?;
+    Ok(Recording::WhatIf(Box::new(what_if::read_what_if(path, bytes, layout, limits)?)))
+}
+
 fn is_ras_text(reader: &mut impl BufRead) -> bool {
     reader.fill_buf().is_ok_and(|start| start.starts_with(ras_text::BEGINNING))
 }
@@ -251,6 +293,11 @@ impl Recording {
             Self::Matrix(matrix) => matrix.replay(id, settings),
             Self::Events(events) => events.replay(id, settings),
             Self::Journal(journal) => journal.replay(id, settings),
+            Self::WhatIf(findings) => {
+                let mut job = Job::new(id, WHAT_IF, settings);
+                job.add_what_if((**findings).clone());
+                job
+            }
             Self::Part(part) => Snapshot::new(vec![part.clone()]).replay(id, settings),
         }
     }

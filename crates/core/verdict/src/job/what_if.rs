@@ -1,0 +1,32 @@
+use model::Incident;
+use whatif::Findings;
+
+use super::{Job, Note};
+
+impl Job {
+    /// Takes what a what-if trace shows: the job is its sampled steps.
+    pub fn add_what_if(&mut self, findings: Findings) {
+        let what_if = &findings.what_if;
+        self.seen_ranks.extend(what_if.ranks.iter().map(|rank| rank.rank));
+        self.earlier_steps += (what_if.steps.len() + findings.left_out_steps) as u64;
+        self.analysed_steps += what_if.steps.len() as f64;
+        self.exposed_s += what_if.recorded_s.iter().sum::<f64>();
+        if findings.left_out_steps > 0 {
+            *self.notes.entry(Note::IncompleteSteps).or_default() +=
+                findings.left_out_steps as u64;
+        }
+        self.what_if = Some(findings);
+    }
+
+    /// What a what-if trace shows.
+    pub(super) fn straggling(&self) -> Vec<Incident> {
+        let settings = &self.settings.incident;
+        let causes = self.what_if.iter().flat_map(|findings| {
+            findings.causes.iter().map(move |cause| (findings, cause))
+        });
+        let word = |((findings, cause), at)| {
+            incident::what_if(findings, cause, format!("w{at}"), settings)
+        };
+        causes.zip(1..).map(word).collect()
+    }
+}

@@ -1,0 +1,297 @@
+use model::{Attribution, PartSlowdown, RankSlowdown, Removal, WhatIf};
+
+use crate::cause::{Cause, causes};
+use crate::simulate::Simulator;
+use crate::trace::Op;
+use crate::{OpKind, Trace, TraceError};
+
+/// Slowdown from which it is asked where it comes from.
+///
+/// # Source
+/// StragglerAnalysis.
+pub(crate) const SLOWDOWN_MIN: f64 = 1.03;
+/// One in how many ranks counts as one of the slowest: 3 %, rounded up.
+///
+/// # Source
+/// StragglerAnalysis.
+const SLOWEST_SHARE: (usize, usize) = (3, 100);
+
+/// What a trace shows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Findings {
+    /// What steps would take without their stragglers.
+    pub what_if: WhatIf,
+    /// Why they take longer, the first cause first; empty if they hardly do.
+    pub causes: Vec<Cause>,
+    /// Steps that were not recorded whole and are left out.
+    pub left_out_steps: usize,
+}
+
+/// Works out what the job would take without its stragglers.
+///
+/// # Errors
+/// Operations of the first step that fit no pipeline.
+///
+/// # Complexity
+/// One pass over all operations for each type, data-parallel rank and stage.
+///
+/// # Source
+/// What-if analysis (OSDI 2025), Eq. 1 to 5, and its released code. We differ: times are
+/// f64, and the stage that slows most is taken out as well as the last one.
+pub fn analyse(trace: &Trace) -> Result<Findings, TraceError> {
+    let mut what = Experiment::new(Simulator::new(trace)?, trace);
+    let recorded_s = recorded_step_s(trace);
+    let simulated_s = what.step_s(|_, _| true);
+    let ideal_s = mean(&what.step_s(|_, _| false));
+    let launch_slowdown = mean(&recorded_s) / mean(&simulated_s);
+    let slowdown = mean(&simulated_s) / ideal_s;
+    if !(slowdown.is_finite() && launch_slowdown.is_finite()) {
+        return Err(TraceError::new("rows", "steps take no time"));
+    }
+    let stragglers = (slowdown >= SLOWDOWN_MIN).then(|| {
+        let ideal = vec![ideal_s; trace.steps().len()];
+        attribute(trace, &ideal, &|op| op.kind.family(), |own| what.step_s(own))
+    });
+    let launch = (launch_slowdown >= SLOWDOWN_MIN).then(|| {
+        let delays = what.simulator.delays();
+        attribute(trace, &simulated_s, &first_or_family, |own| {
+            what.delayed_s(&delays, own)
+        })
+    });
+    let ranks = ranks(trace, stragglers.as_ref());
+    let mut removals = [None, None, None];
+    if let Some(stragglers) = &stragglers {
+        let mut remove = |is_out: &dyn Fn(usize, usize) -> bool| {
+            what.removal(is_out, (mean(&simulated_s), ideal_s))
+        };
+        let slowest = slowest(&ranks);
+        let last = trace.pp() - 1;
+        let heaviest = heaviest(&stragglers.stages);
+        removals = [
+            Some(remove(&|stage, dp_rank| slowest.contains(&trace.rank(dp_rank, stage)))),
+            Some(remove(&|stage, _| stage == last)),
+            Some(remove(&|stage, _| stage == heaviest)),
+        ];
+    }
+    let [slowest_ranks, last_stage, slowest_stage] = removals;
+    let what_if = WhatIf {
+        steps: trace.steps().to_vec(),
+        recorded_s,
+        simulated_s,
+        ideal_s,
+        launch_slowdown,
+        slowdown,
+        ranks,
+        peers: trace.layout().peers(),
+        stragglers,
+        launch,
+        slowest_ranks,
+        last_stage,
+        slowest_stage,
+    };
+    let causes = causes(trace, &what_if);
+    Ok(Findings { what_if, causes, left_out_steps: trace.left_out_steps() })
+}
+
+/// Simulations of one trace with parts of it as recorded and the rest ideal.
+struct Experiment<'a> {
+    trace: &'a Trace,
+    simulator: Simulator<'a>,
+    /// `[op][lane]`.
+    recorded: Vec<f64>,
+    /// By operation.
+    ideal: Vec<f64>,
+    /// What is simulated.
+    durations: Vec<f64>,
+}
+
+impl<'a> Experiment<'a> {
+    fn new(simulator: Simulator<'a>, trace: &'a Trace) -> Self {
+        let recorded = simulator.recorded();
+        let ideal = ideal(trace, &recorded);
+        Self { durations: recorded.clone(), recorded, ideal, simulator, trace }
+    }
+
+    /// Step times with the operations as recorded of which `own(op, dp_rank)` holds.
+    fn step_s(&mut self, own: impl Fn(usize, usize) -> bool) -> Vec<f64> {
+        let (lanes, dp) = (self.trace.lanes(), self.trace.dp());
+        let slots = self.durations.chunks_mut(lanes).zip(self.recorded.chunks(lanes));
+        for (op, (slots, recorded)) in slots.enumerate() {
+            slots.fill(self.ideal[op]);
+            for dp_rank in (0..dp).filter(|dp_rank| own(op, *dp_rank)) {
+                let recorded = recorded.iter().skip(dp_rank).step_by(dp);
+                for (slot, recorded) in
+                    slots.iter_mut().skip(dp_rank).step_by(dp).zip(recorded)
+                {
+                    *slot = *recorded;
+                }
+            }
+        }
+        self.simulator.step_s(&self.durations, None)
+    }
+
+    /// Step times as recorded, with the delays of which `own(op, dp_rank)` holds.
+    fn delayed_s(
+        &mut self,
+        delays: &[f64],
+        own: impl Fn(usize, usize) -> bool,
+    ) -> Vec<f64> {
+        let (lanes, dp) = (self.trace.lanes(), self.trace.dp());
+        for (cell, (slot, delay)) in self.durations.iter_mut().zip(delays).enumerate() {
+            *slot = if own(cell / lanes, cell % lanes % dp) { *delay } else { 0.0 };
+        }
+        self.simulator.step_s(&self.recorded, Some(&self.durations))
+    }
+
+    fn removal(
+        &mut self,
+        is_out: &dyn Fn(usize, usize) -> bool,
+        (simulated_s, ideal_s): (f64, f64),
+    ) -> Removal {
+        let trace = self.trace;
+        let stage = |op: usize| trace.ops()[op].stage as usize;
+        let without_s = mean(&self.step_s(|op, dp_rank| !is_out(stage(op), dp_rank)));
+        let alone_s = mean(&self.step_s(|op, dp_rank| is_out(stage(op), dp_rank)));
+        let cells = (0..trace.dp()).flat_map(|dp| (0..trace.pp()).map(move |s| (s, dp)));
+        let cells = cells.filter(|(stage, dp_rank)| is_out(*stage, *dp_rank));
+        let mut ranks: Vec<u32> = cells.map(|(s, dp)| trace.rank(dp, s)).collect();
+        ranks.sort_unstable();
+        Removal {
+            ranks,
+            without_s,
+            alone_s,
+            removed_share: (simulated_s - without_s) / (simulated_s - ideal_s),
+            added_share: (alone_s - ideal_s) / (simulated_s - ideal_s),
+        }
+    }
+}
+
+/// What an operation of each kind usually takes, by operation: the mean of what computes, the
+/// median of transfers.
+fn ideal(trace: &Trace, recorded: &[f64]) -> Vec<f64> {
+    let lanes = trace.lanes();
+    let mut of_kind = [0.0; OpKind::ALL.len()];
+    for kind in OpKind::ALL {
+        let ops = trace.ops().iter().zip(recorded.chunks(lanes));
+        let rows = ops.filter(|(op, _)| op.kind == kind).map(|(_, row)| row);
+        let mut all: Vec<f64> = rows.flatten().copied().collect();
+        if !all.is_empty() {
+            of_kind[kind as usize] =
+                if kind.computes() { mean(&all) } else { median(&mut all) };
+        }
+    }
+    trace.ops().iter().map(|op| of_kind[op.kind as usize]).collect()
+}
+
+/// From the first start to the last end of each step.
+fn recorded_step_s(trace: &Trace) -> Vec<f64> {
+    let dp = trace.dp();
+    let mut spans = vec![(f64::MAX, f64::MIN); trace.steps().len()];
+    for op in 0..trace.ops().len() {
+        let lanes = trace.starts(op).iter().zip(trace.ends(op));
+        for (lane, (start, end_s)) in lanes.enumerate() {
+            let (begin, end) = &mut spans[lane / dp];
+            *begin = begin.min(*start);
+            *end = end.max(*end_s);
+        }
+    }
+    spans.into_iter().map(|(begin, end)| end - begin).collect()
+}
+
+/// Slowdowns of every part against the step times `base_s`; `step_s` simulates with the
+/// operations of one part put back.
+fn attribute(
+    trace: &Trace,
+    base_s: &[f64],
+    family: &dyn Fn(&Op) -> &'static str,
+    mut step_s: impl FnMut(&dyn Fn(usize, usize) -> bool) -> Vec<f64>,
+) -> Attribution {
+    let mut part = |name: String, own: &dyn Fn(usize, usize) -> bool| {
+        let times_s = step_s(own);
+        let ratios = times_s.iter().zip(base_s).map(|(time_s, base_s)| time_s / base_s);
+        PartSlowdown {
+            name,
+            slowdown: mean(&times_s) / mean(base_s),
+            step_slowdowns: ratios.collect(),
+        }
+    };
+    let ops = trace.ops();
+    let mut families: Vec<(OpKind, &str)> =
+        ops.iter().map(|op| (op.kind, family(op))).collect();
+    families.sort_unstable();
+    families.dedup_by_key(|(_, family)| *family);
+    let of_family = |(_, name): &(OpKind, &str)| {
+        part((*name).to_owned(), &|op, _| family(&ops[op]) == *name)
+    };
+    let op_types = families.iter().map(of_family).collect();
+    let dp_ranks = 0..trace.dp();
+    let of_rank = |rank: usize| part(rank.to_string(), &|_, dp_rank| dp_rank == rank);
+    let dp_ranks = dp_ranks.map(of_rank).collect();
+    let of_stage =
+        |stage: usize| part(stage.to_string(), &|op, _| ops[op].stage as usize == stage);
+    let stages = (0..trace.pp()).map(of_stage).collect();
+    Attribution { op_types, dp_ranks, stages }
+}
+
+/// A type of operation, the first of a step apart: its delay is that of the step.
+fn first_or_family(op: &Op) -> &'static str {
+    let first = if op.stage == 0 { OpKind::ForwardCompute } else { OpKind::ForwardRecv };
+    if op.number == 0 && op.kind == first { "first-op" } else { op.kind.family() }
+}
+
+/// Every recorded rank, by stage within data-parallel rank.
+fn ranks(trace: &Trace, stragglers: Option<&Attribution>) -> Vec<RankSlowdown> {
+    let cells = (0..trace.dp()).flat_map(|dp| (0..trace.pp()).map(move |s| (dp, s)));
+    let rank = |(dp_rank, stage): (usize, usize)| RankSlowdown {
+        rank: trace.rank(dp_rank, stage),
+        dp_rank: dp_rank as u32,
+        stage: stage as u32,
+        slowdown: stragglers.map(|parts| {
+            parts.dp_ranks[dp_rank].slowdown.min(parts.stages[stage].slowdown)
+        }),
+    };
+    cells.map(rank).collect()
+}
+
+/// The slowest 3 % of the ranks, slowest first; of equals the smaller.
+fn slowest(ranks: &[RankSlowdown]) -> Vec<u32> {
+    let mut order: Vec<&RankSlowdown> = ranks.iter().collect();
+    order.sort_by(|a, b| {
+        let by_slowdown = b.slowdown.unwrap_or(0.0).total_cmp(&a.slowdown.unwrap_or(0.0));
+        by_slowdown.then(a.rank.cmp(&b.rank))
+    });
+    let (of, among) = SLOWEST_SHARE;
+    let count = (ranks.len() * of).div_ceil(among);
+    order.into_iter().take(count).map(|rank| rank.rank).collect()
+}
+
+/// The part that slows most; of equals the first.
+pub(crate) fn heaviest(parts: &[PartSlowdown]) -> usize {
+    highest(parts.iter().map(|part| part.slowdown))
+}
+
+/// Place of the highest value; of equals the first.
+pub(crate) fn highest(values: impl Iterator<Item = f64>) -> usize {
+    let first = |best: (usize, f64), next: (usize, f64)| {
+        if next.1 > best.1 { next } else { best }
+    };
+    values.enumerate().reduce(first).map_or(0, |(at, _)| at)
+}
+
+pub(crate) fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// The middle of some values; of an even number the mean of the middle two.
+pub(crate) fn median(values: &mut [f64]) -> f64 {
+    if values.is_empty() {
+        return 0.0;
+    }
+    let (half, is_odd) = (values.len() / 2, values.len() % 2 == 1);
+    let (below, upper, _) = values.select_nth_unstable_by(half, f64::total_cmp);
+    if is_odd {
+        return *upper;
+    }
+    let lower = below.iter().copied().fold(f64::MIN, f64::max);
+    f64::midpoint(lower, *upper)
+}

@@ -1,0 +1,277 @@
+use model::{PartSlowdown, WhatIf};
+
+use crate::OpKind::{self, BackwardCompute, ForwardCompute};
+use crate::Trace;
+use crate::analysis::{heaviest, highest, mean, median};
+
+/// Share of the slowdown a cause must explain.
+const REMOVED_SHARE_MIN: f64 = 0.5;
+/// Share of the steps in which a faulty rank must be the slowest.
+const TOP_SHARE_MIN: f64 = 0.9;
+/// Variation of passes of one rank, standard deviation over mean, that makes its input uneven.
+const VARIATION_MIN: f64 = 0.1;
+/// Correlation of forward and backward passes of the same microbatch, likewise.
+const CORRELATION_MIN: f64 = 0.95;
+/// Part of the stage's excess that every data-parallel rank must show.
+const SHARED_EXCESS_MIN: f64 = 0.5;
+/// Quotient of medians up to which passes are alike.
+const ALIKE_RATIO: f64 = 1.05;
+
+/// Why steps are slower than they would ideally be.
+///
+/// # Source
+/// Eq. 4 and 5 of the what-if analysis (OSDI 2025) are what decides. The thresholds are ours:
+/// they tell apart the three traces the authors publish. So is the demand that every
+/// data-parallel rank shows a stage's excess.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Cause {
+    /// One rank is slow in nearly all steps.
+    Rank {
+        /// The recorded rank.
+        rank: u32,
+        /// Its coordinate in data parallelism.
+        dp_rank: u32,
+        /// Its pipeline stage.
+        stage: u32,
+        /// Its passes against the same stage's of other data-parallel ranks.
+        passes: PassRatios,
+        /// Share of the steps in which it is the slowest.
+        top_share: f64,
+    },
+    /// Microbatches take unlike time, wherever they are: sequences of unlike length.
+    Data {
+        /// How passes vary.
+        spread: Spread,
+        /// Data-parallel ranks that are the slowest of some step.
+        top_dp_ranks: usize,
+        /// The slowest step, and the data-parallel rank that alone makes it slowest.
+        worst: (u64, u32),
+    },
+    /// One stage has more work than the others.
+    Stage {
+        /// The stage.
+        stage: u32,
+        /// Its passes against the other stages'.
+        passes: PassRatios,
+    },
+    /// None of these: no single cause stands out.
+    Unexplained {
+        /// The type of operation that slows most.
+        op_type: String,
+        /// How slow it alone would make the job.
+        slowdown: f64,
+    },
+}
+
+/// Median forward and backward passes over those they are compared with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PassRatios {
+    /// Of forward passes.
+    pub forward: f64,
+    /// Of backward passes.
+    pub backward: f64,
+}
+
+impl PassRatios {
+    /// Whether forward passes are longer than those they are compared with.
+    pub fn forward_is_longer(self) -> bool {
+        self.forward > ALIKE_RATIO
+    }
+
+    /// The same of backward passes.
+    pub fn backward_is_longer(self) -> bool {
+        self.backward > ALIKE_RATIO
+    }
+}
+
+/// How the passes of one rank vary over microbatches and steps: medians over the ranks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    /// Standard deviation over mean, of forward passes.
+    pub forward: f64,
+    /// The same of backward passes.
+    pub backward: f64,
+    /// Correlation of forward and backward passes of the same microbatch.
+    pub correlation: f64,
+}
+
+/// Names the causes of a slowdown, the first one first; empty if there is too little of it.
+pub(crate) fn causes(trace: &Trace, what_if: &WhatIf) -> Vec<Cause> {
+    let Some(parts) = &what_if.stragglers else { return Vec::new() };
+    let explains = |removal: &Option<model::Removal>| {
+        removal.as_ref().is_some_and(|r| r.removed_share >= REMOVED_SHARE_MIN)
+    };
+    let passes = Passes::new(trace);
+    let top = top_cells(parts);
+    let (dp_rank, stage) = (heaviest(&parts.dp_ranks), heaviest(&parts.stages));
+    let share = |count: usize| count as f64 / top.len() as f64;
+    let mut causes = Vec::new();
+    let top_share = share(top.iter().filter(|cell| **cell == (dp_rank, stage)).count());
+    // One pipeline cannot tell a slow rank from a heavy stage.
+    if trace.dp() > 1 && explains(&what_if.slowest_ranks) && top_share >= TOP_SHARE_MIN {
+        let others = (0..trace.dp()).filter(|other| *other != dp_rank);
+        causes.push(Cause::Rank {
+            rank: trace.rank(dp_rank, stage),
+            dp_rank: dp_rank as u32,
+            stage: stage as u32,
+            passes: passes.ratios(
+                &[(dp_rank, stage)],
+                &others.map(|other| (other, stage)).collect::<Vec<_>>(),
+            ),
+            top_share,
+        });
+    }
+    let spread = passes.spread();
+    let mut seen = vec![0usize; trace.dp()];
+    for (dp_rank, _) in &top {
+        seen[*dp_rank] += 1;
+    }
+    let changes = seen.iter().all(|count| share(*count) < TOP_SHARE_MIN);
+    let varies = spread.forward > VARIATION_MIN && spread.backward > VARIATION_MIN;
+    if varies && spread.correlation > CORRELATION_MIN && (changes || trace.dp() == 1) {
+        let worst = highest(what_if.simulated_s.iter().copied());
+        causes.push(Cause::Data {
+            spread,
+            top_dp_ranks: seen.iter().filter(|count| **count > 0).count(),
+            worst: (what_if.steps[worst], top[worst].0 as u32),
+        });
+    }
+    if explains(&what_if.slowest_stage) && passes.all_share(stage) {
+        let cells = |is_own: bool| {
+            let all =
+                (0..trace.dp()).flat_map(|dp| (0..trace.pp()).map(move |s| (dp, s)));
+            all.filter(|(_, other)| (*other == stage) == is_own).collect::<Vec<_>>()
+        };
+        let passes = passes.ratios(&cells(true), &cells(false));
+        causes.push(Cause::Stage { stage: stage as u32, passes });
+    }
+    if causes.is_empty() {
+        let part = &parts.op_types[heaviest(&parts.op_types)];
+        let (op_type, slowdown) = (part.name.clone(), part.slowdown);
+        causes.push(Cause::Unexplained { op_type, slowdown });
+    }
+    causes
+}
+
+/// The slowest data-parallel rank and stage of each step.
+fn top_cells(parts: &model::Attribution) -> Vec<(usize, usize)> {
+    let steps = parts.stages.first().map_or(0, |part| part.step_slowdowns.len());
+    let top = |parts: &[PartSlowdown], step: usize| {
+        highest(parts.iter().map(|part| part.step_slowdowns[step]))
+    };
+    (0..steps)
+        .map(|step| (top(&parts.dp_ranks, step), top(&parts.stages, step)))
+        .collect()
+}
+
+/// Durations of passes, by rank.
+struct Passes<'a> {
+    trace: &'a Trace,
+}
+
+impl<'a> Passes<'a> {
+    fn new(trace: &'a Trace) -> Self {
+        Self { trace }
+    }
+
+    /// Durations of one operation on one data-parallel rank over the steps.
+    fn of(&self, op: usize, dp_rank: usize) -> impl Iterator<Item = f64> {
+        self.trace.durations(op).iter().copied().skip(dp_rank).step_by(self.trace.dp())
+    }
+
+    fn median(&self, direction: OpKind, cells: &[(usize, usize)]) -> f64 {
+        let of_cell = |(dp_rank, stage): &(usize, usize)| {
+            let dp_rank = *dp_rank;
+            let ops = self.trace.of_kind(direction, *stage);
+            ops.flat_map(move |op| self.of(op, dp_rank))
+        };
+        median(&mut cells.iter().flat_map(of_cell).collect::<Vec<_>>())
+    }
+
+    fn ratios(&self, own: &[(usize, usize)], others: &[(usize, usize)]) -> PassRatios {
+        let ratio = |direction| {
+            let usual = self.median(direction, others);
+            if usual > 0.0 { self.median(direction, own) / usual } else { 1.0 }
+        };
+        PassRatios { forward: ratio(ForwardCompute), backward: ratio(BackwardCompute) }
+    }
+
+    /// Whether a stage has more work than the others on every data-parallel rank alike.
+    fn all_share(&self, stage: usize) -> bool {
+        let (dp, pp) = (self.trace.dp(), self.trace.pp());
+        if pp < 2 {
+            return false;
+        }
+        let mut excess: Vec<f64> = (0..dp)
+            .map(|dp_rank| {
+                let others = (0..pp).filter(|other| *other != stage);
+                let others: Vec<_> = others.map(|other| (dp_rank, other)).collect();
+                let both = |cells: &[(usize, usize)]| {
+                    self.median(ForwardCompute, cells)
+                        + self.median(BackwardCompute, cells)
+                };
+                both(&[(dp_rank, stage)]) / both(&others) - 1.0
+            })
+            .collect();
+        let least = excess.iter().copied().fold(f64::MAX, f64::min);
+        let usual = median(&mut excess);
+        usual > ALIKE_RATIO - 1.0 && least >= SHARED_EXCESS_MIN * usual
+    }
+
+    fn spread(&self) -> Spread {
+        let mut found = [Vec::new(), Vec::new(), Vec::new()];
+        for stage in 0..self.trace.pp() {
+            let pairs = self.pairs(stage);
+            let mut chunks: Vec<i32> = pairs.iter().map(|(chunk, ..)| *chunk).collect();
+            chunks.sort_unstable();
+            chunks.dedup();
+            for chunk in chunks {
+                let pairs: Vec<_> = pairs.iter().filter(|pair| pair.0 == chunk).collect();
+                for dp_rank in 0..self.trace.dp() {
+                    let all = |op: fn(&(i32, usize, usize)) -> usize| {
+                        let ops = pairs.iter().map(|pair| op(pair));
+                        ops.flat_map(|op| self.of(op, dp_rank)).collect::<Vec<_>>()
+                    };
+                    let (forward, backward) = (all(|pair| pair.1), all(|pair| pair.2));
+                    found[0].push(covariance(&forward, &forward).sqrt() / mean(&forward));
+                    found[1]
+                        .push(covariance(&backward, &backward).sqrt() / mean(&backward));
+                    found[2].push(correlation(&forward, &backward));
+                }
+            }
+        }
+        let [forward, backward, correlation] = found.map(|mut values| {
+            values.retain(|value| value.is_finite());
+            median(&mut values)
+        });
+        Spread { forward, backward, correlation }
+    }
+
+    /// Chunk, forward pass and backward pass of each microbatch of a stage.
+    fn pairs(&self, stage: usize) -> Vec<(i32, usize, usize)> {
+        let key = |op: usize| {
+            let op = &self.trace.ops()[op];
+            (op.chunk, op.microbatch)
+        };
+        let mut backward: Vec<usize> =
+            self.trace.of_kind(BackwardCompute, stage).collect();
+        backward.sort_by_key(|op| key(*op));
+        let pair = |op: usize| {
+            let at = backward.binary_search_by_key(&key(op), |other| key(*other)).ok()?;
+            Some((key(op).0, op, backward[at]))
+        };
+        self.trace.of_kind(ForwardCompute, stage).filter_map(pair).collect()
+    }
+}
+
+fn covariance(left: &[f64], right: &[f64]) -> f64 {
+    let (left_mean, right_mean) = (mean(left), mean(right));
+    let products =
+        left.iter().zip(right).map(|(l, r)| (l - left_mean) * (r - right_mean));
+    products.sum::<f64>() / left.len() as f64
+}
+
+/// Pearson's.
+fn correlation(left: &[f64], right: &[f64]) -> f64 {
+    covariance(left, right) / (covariance(left, left) * covariance(right, right)).sqrt()
+}

@@ -1,0 +1,23 @@
+//! What a training step would take without its stragglers.
+//!
+//! A [`Trace`] holds every operation of sampled steps of a pipeline-parallel job. [`analyse`]
+//! builds what waits for what, simulates the steps with some operations as recorded and the
+//! others as they usually are, and so turns "slow" into "costs this much":
+//! [`model::WhatIf`], and a [`Cause`] if there is one. Words are left to `incident`,
+//! files to `formats`.
+//!
+//! # Source
+//! What-if analysis of stragglers in hybrid-parallel training (ByteDance, OSDI 2025) and its
+//! released code, ByteDance-Seed/StragglerAnalysis (Apache-2.0), of which nothing is copied.
+
+mod analysis;
+mod cause;
+mod graph;
+mod op;
+mod simulate;
+mod trace;
+
+pub use analysis::{Findings, analyse};
+pub use cause::{Cause, PassRatios, Spread};
+pub use op::OpKind;
+pub use trace::{Layout, Row, Trace, TraceError};

@@ -1,0 +1,410 @@
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::OpKind;
+
+/// Cells of the table a trace fills that may be empty, for each that is filled: steps that
+/// were not recorded whole are left out, a trace that is mostly holes is refused.
+const HOLES_PER_ROW: usize = 3;
+
+/// How a job is laid out over its ranks.
+///
+/// # Source
+/// The metadata of ByteDance-Seed/StragglerAnalysis, names included.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layout {
+    /// Name of the job.
+    pub trial_name: String,
+    /// Which of its runs.
+    #[serde(default)]
+    pub run_id: u64,
+    /// Data-parallel ranks.
+    pub dp_size: u32,
+    /// Ranks that share one row of the trace beside tensor parallelism; they take part in
+    /// the collectives of data parallelism.
+    pub dsp_size: u32,
+    /// Pipeline stages.
+    pub pp_size: u32,
+    /// Tensor-parallel ranks.
+    pub tp_size: u32,
+    /// Model chunks of a stage.
+    pub vpp_size: u32,
+    /// Ranks of the job: the product of all but `vpp_size`.
+    pub world_size: u32,
+}
+
+impl Layout {
+    /// Ranks one recorded rank stands for, itself included.
+    pub fn peers(&self) -> u32 {
+        self.tp_size.saturating_mul(self.dsp_size)
+    }
+}
+
+/// One operation as a trace tells it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Row {
+    /// Coordinate in data parallelism.
+    pub dp_rank: u32,
+    /// Pipeline stage.
+    pub stage: u32,
+    /// Global rank that was recorded.
+    pub rank: u32,
+    /// Training step.
+    pub step: u64,
+    /// What it does.
+    pub kind: OpKind,
+    /// Start, in seconds since the step began.
+    pub start_s: f64,
+    /// Duration in seconds.
+    pub duration_s: f64,
+    /// End: start and duration added in the precision of their source.
+    pub end_s: f64,
+    /// Place among the operations of its kind on this rank in this step, by start, from 0.
+    pub number: u32,
+    /// Model chunk in the stage; -1 where the operation has none.
+    pub chunk: i32,
+    /// Microbatch; -1 where the operation has none.
+    pub microbatch: i32,
+    /// Model chunk in the model; -1 where the operation has none.
+    pub global_chunk: i32,
+}
+
+/// A trace that makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {reason}")]
+pub struct TraceError {
+    /// Step, rank or operation.
+    pub place: String,
+    /// What is wrong.
+    pub reason: String,
+}
+
+impl TraceError {
+    pub(crate) fn new(place: impl fmt::Display, reason: impl Into<String>) -> Self {
+        Self { place: place.to_string(), reason: reason.into() }
+    }
+}
+
+/// An operation that every data-parallel rank carries out in every step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Op {
+    pub(crate) kind: OpKind,
+    pub(crate) number: u32,
+    pub(crate) stage: u32,
+    pub(crate) chunk: i32,
+    pub(crate) microbatch: i32,
+    pub(crate) global_chunk: i32,
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, number, stage, .. } = self;
+        write!(formatter, "{} {number} of stage {stage}", kind.name())
+    }
+}
+
+/// Steps of a job, operation by operation.
+///
+/// # Shape
+/// Tables are `[op][lane]`, flat; a lane is one data-parallel rank in one step, lane
+/// `step * dp_size + dp_rank`. Operations stand by stage, kind and number.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    layout: Layout,
+    ops: Vec<Op>,
+    /// First operation of each kind of each stage; one entry more than there are.
+    begins: Vec<usize>,
+    steps: Vec<u64>,
+    left_out_steps: usize,
+    /// Recorded rank of `[dp_rank][stage]`.
+    ranks: Vec<u32>,
+    start_s: Vec<f64>,
+    duration_s: Vec<f64>,
+    end_s: Vec<f64>,
+}
+
+impl Trace {
+    /// Puts rows, in any order, into tables.
+    ///
+    /// The step of which data-parallel rank 0 tells most says which operations there are;
+    /// steps with other ones are left out and counted.
+    ///
+    /// # Errors
+    /// Rows that disagree with the layout or with one another, times that are no times, and
+    /// a trace without one whole step.
+    pub fn new(layout: Layout, rows: &[Row]) -> Result<Self, TraceError> {
+        check_layout(&layout)?;
+        let ranks = ranks(&layout, rows)?;
+        let mut steps: BTreeMap<u64, usize> =
+            rows.iter().map(|row| (row.step, 0)).collect();
+        for (at, place) in steps.values_mut().enumerate() {
+            *place = at;
+        }
+        let (ops, begins) = operations(&layout, rows)?;
+        let lanes = steps.len().saturating_mul(layout.dp_size as usize);
+        let cells = ops.len().saturating_mul(lanes);
+        if cells > rows.len().saturating_mul(1 + HOLES_PER_ROW) {
+            let reason = format!(
+                "{} rows are too few for {} operations of {} data-parallel ranks in {} steps",
+                rows.len(),
+                ops.len(),
+                layout.dp_size,
+                steps.len()
+            );
+            return Err(TraceError::new("rows", reason));
+        }
+        let mut trace = Self {
+            start_s: vec![f64::NAN; cells],
+            duration_s: vec![f64::NAN; cells],
+            end_s: vec![f64::NAN; cells],
+            left_out_steps: 0,
+            layout,
+            ops,
+            begins,
+            steps: steps.keys().copied().collect(),
+            ranks,
+        };
+        let mut is_odd = vec![false; trace.steps.len()];
+        for row in rows {
+            let step = steps[&row.step];
+            let Some(op) = trace.find(row.kind, row.number, row.stage) else {
+                is_odd[step] = true;
+                continue;
+            };
+            let cell = op * lanes + step * trace.layout.dp_size as usize;
+            let cell = cell + row.dp_rank as usize;
+            if !trace.start_s[cell].is_nan() {
+                let place = format!("step {}, rank {}", row.step, row.rank);
+                let reason = format!("{} stands there twice", trace.ops[op]);
+                return Err(TraceError::new(place, reason));
+            }
+            trace.start_s[cell] = row.start_s;
+            trace.duration_s[cell] = row.duration_s;
+            trace.end_s[cell] = row.end_s;
+        }
+        trace.leave_out(&is_odd)?;
+        Ok(trace)
+    }
+
+    /// Drops the steps that were not recorded whole.
+    fn leave_out(&mut self, is_odd: &[bool]) -> Result<(), TraceError> {
+        let (dp, lanes) = (self.dp(), self.lanes());
+        let has_hole = |step: usize| {
+            let row = |op: usize| &self.start_s[op * lanes + step * dp..][..dp];
+            (0..self.ops.len()).flat_map(row).any(|start| start.is_nan())
+        };
+        let whole: Vec<usize> = (0..self.steps.len())
+            .filter(|step| !is_odd[*step] && !has_hole(*step))
+            .collect();
+        self.left_out_steps = self.steps.len() - whole.len();
+        if whole.is_empty() {
+            let reason = "no step has every operation on every data-parallel rank";
+            return Err(TraceError::new("rows", reason));
+        }
+        if self.left_out_steps > 0 {
+            for table in [&mut self.start_s, &mut self.duration_s, &mut self.end_s] {
+                let kept = table.chunks(lanes).flat_map(|row| {
+                    whole.iter().flat_map(|step| &row[step * dp..][..dp])
+                });
+                *table = kept.copied().collect();
+            }
+            self.steps = whole.iter().map(|step| self.steps[*step]).collect();
+        }
+        Ok(())
+    }
+
+    /// How the job is laid out.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The steps, in order.
+    pub fn steps(&self) -> &[u64] {
+        &self.steps
+    }
+
+    /// Steps that were not recorded whole and are left out.
+    pub fn left_out_steps(&self) -> usize {
+        self.left_out_steps
+    }
+
+    /// Recorded rank of a data-parallel coordinate and a stage.
+    pub fn rank(&self, dp_rank: usize, stage: usize) -> u32 {
+        self.ranks[dp_rank * self.layout.pp_size as usize + stage]
+    }
+
+    pub(crate) fn dp(&self) -> usize {
+        self.layout.dp_size as usize
+    }
+
+    pub(crate) fn pp(&self) -> usize {
+        self.layout.pp_size as usize
+    }
+
+    pub(crate) fn lanes(&self) -> usize {
+        self.steps.len() * self.dp()
+    }
+
+    pub(crate) fn ops(&self) -> &[Op] {
+        &self.ops
+    }
+
+    /// Starts of an operation, lane by lane.
+    pub(crate) fn starts(&self, op: usize) -> &[f64] {
+        &self.start_s[op * self.lanes()..][..self.lanes()]
+    }
+
+    /// Durations of an operation, lane by lane.
+    pub(crate) fn durations(&self, op: usize) -> &[f64] {
+        &self.duration_s[op * self.lanes()..][..self.lanes()]
+    }
+
+    /// Ends of an operation, lane by lane.
+    pub(crate) fn ends(&self, op: usize) -> &[f64] {
+        &self.end_s[op * self.lanes()..][..self.lanes()]
+    }
+
+    /// The operations of a kind on a stage, by number.
+    pub(crate) fn of_kind(&self, kind: OpKind, stage: usize) -> std::ops::Range<usize> {
+        let slot = stage * OpKind::ALL.len() + kind as usize;
+        self.begins[slot]..self.begins[slot + 1]
+    }
+
+    pub(crate) fn find(&self, kind: OpKind, number: u32, stage: u32) -> Option<usize> {
+        self.of_kind(kind, stage as usize).nth(number as usize)
+    }
+}
+
+fn check_layout(layout: &Layout) -> Result<(), TraceError> {
+    let sizes = [layout.dp_size, layout.dsp_size, layout.pp_size, layout.tp_size];
+    let product = sizes.iter().try_fold(1u32, |product, size| product.checked_mul(*size));
+    if layout.vpp_size == 0 || product.is_none_or(|product| product == 0) {
+        return Err(TraceError::new("metadata", "every size must be at least 1"));
+    }
+    if product != Some(layout.world_size) {
+        let [dp, dsp, pp, tp] = sizes;
+        let reason = format!(
+            "world_size is {}, but dp {dp} x dsp {dsp} x pp {pp} x tp {tp} is {}",
+            layout.world_size,
+            product.unwrap_or_default()
+        );
+        return Err(TraceError::new("metadata", reason));
+    }
+    Ok(())
+}
+
+/// The recorded rank of every data-parallel coordinate and stage; checks each row on the way.
+fn ranks(layout: &Layout, rows: &[Row]) -> Result<Vec<u32>, TraceError> {
+    let Some(dp) = rows.iter().map(|row| row.dp_rank).max() else {
+        return Err(TraceError::new("rows", "there are none"));
+    };
+    let pp = rows.iter().map(|row| row.stage).max().unwrap_or(0);
+    let chunks = rows.iter().map(|row| row.chunk).max().unwrap_or(0);
+    for (name, highest, size) in [
+        ("dp_rank", i64::from(dp), layout.dp_size),
+        ("stage", i64::from(pp), layout.pp_size),
+        ("mc", i64::from(chunks).max(0), layout.vpp_size),
+    ] {
+        if highest + 1 != i64::from(size) {
+            let size_name = match name {
+                "stage" => "pp_size",
+                "mc" => "vpp_size",
+                _ => "dp_size",
+            };
+            let reason = format!(
+                "it goes from 0 to {highest} in the trace, but {size_name} is {size} in the metadata"
+            );
+            return Err(TraceError::new(format!("column {name}"), reason));
+        }
+    }
+    let cells = layout.dp_size as usize * layout.pp_size as usize;
+    if cells > rows.len() {
+        return Err(TraceError::new("rows", "there are fewer than ranks"));
+    }
+    let mut ranks = vec![None; cells];
+    for row in rows {
+        let place = || format!("step {}, rank {}", row.step, row.rank);
+        if row.rank >= layout.world_size {
+            let reason = format!("the job has {} ranks", layout.world_size);
+            return Err(TraceError::new(place(), reason));
+        }
+        let cell = row.dp_rank as usize * layout.pp_size as usize + row.stage as usize;
+        let known = *ranks[cell].get_or_insert(row.rank);
+        if known != row.rank {
+            let reason = format!(
+                "dp rank {} of stage {} is rank {known} elsewhere",
+                row.dp_rank, row.stage
+            );
+            return Err(TraceError::new(place(), reason));
+        }
+        let is_time = row.start_s.is_finite() && row.end_s.is_finite();
+        if !is_time || row.duration_s < 0.0 {
+            let reason = format!(
+                "{} {} starts at {} s and takes {} s",
+                row.kind.name(),
+                row.number,
+                row.start_s,
+                row.duration_s
+            );
+            return Err(TraceError::new(place(), reason));
+        }
+    }
+    let missing = ranks.iter().position(Option::is_none);
+    if let Some(cell) = missing {
+        let pp = layout.pp_size as usize;
+        let place = format!("dp rank {} of stage {}", cell / pp, cell % pp);
+        return Err(TraceError::new(place, "it has no rows"));
+    }
+    Ok(ranks.into_iter().flatten().collect())
+}
+
+/// The operations of the fullest step of data-parallel rank 0, and where each kind begins.
+fn operations(
+    layout: &Layout,
+    rows: &[Row],
+) -> Result<(Vec<Op>, Vec<usize>), TraceError> {
+    let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.dp_rank == 0) {
+        *counts.entry(row.step).or_default() += 1;
+    }
+    let most = counts.values().max().copied();
+    let fullest = counts.iter().find(|(_, count)| Some(**count) == most);
+    let Some((&step, _)) = fullest else {
+        return Err(TraceError::new("dp rank 0", "it has no rows"));
+    };
+    let of_step = rows.iter().filter(|row| row.step == step && row.dp_rank == 0);
+    let mut ops: Vec<Op> = of_step
+        .map(|row| Op {
+            kind: row.kind,
+            number: row.number,
+            stage: row.stage,
+            chunk: row.chunk,
+            microbatch: row.microbatch,
+            global_chunk: row.global_chunk,
+        })
+        .collect();
+    ops.sort_by_key(|op| (op.stage, op.kind, op.number));
+    let kinds = OpKind::ALL.len();
+    let mut sizes = vec![0u32; layout.pp_size as usize * kinds];
+    for op in &ops {
+        let size = &mut sizes[op.stage as usize * kinds + op.kind as usize];
+        if op.number != *size {
+            let place = format!("step {step}, dp rank 0");
+            let reason = if op.number + 1 == *size {
+                format!("{op} stands there twice")
+            } else {
+                format!("after {size} of them stands {op}: seq_id must count from 0")
+            };
+            return Err(TraceError::new(place, reason));
+        }
+        *size += 1;
+    }
+    let mut begins = vec![0];
+    begins.extend(sizes.iter().scan(0, |end, size| {
+        *end += *size as usize;
+        Some(*end)
+    }));
+    Ok((ops, begins))
+}

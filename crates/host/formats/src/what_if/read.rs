@@ -1,0 +1,304 @@
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
+use parquet::data_type::DataType;
+use parquet::errors::ParquetError;
+use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
+use whatif::{Findings, Layout, OpKind, Row, Trace, analyse};
+
+use crate::{FormatError, Limits};
+
+/// What a Parquet file begins with.
+pub(crate) const MAGIC: &[u8] = b"PAR1";
+/// Values read at a time.
+const BATCH: usize = 1 << 13;
+/// Rows read at most, about 2 GB: a few bytes of Parquet can say "the same, a billion times".
+const MAX_ROWS: u64 = 1 << 25;
+
+/// A value of a column.
+#[derive(Clone, Copy, Debug)]
+enum Value<'a> {
+    Whole(i64),
+    Float(f64),
+    Text(&'a [u8]),
+}
+
+impl fmt::Display for Value<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole(value) => write!(formatter, "{value}"),
+            Self::Float(value) => write!(formatter, "{value}"),
+            Self::Text(text) => write!(formatter, "{:?}", String::from_utf8_lossy(text)),
+        }
+    }
+}
+
+/// A column: its name, what stands in it, and how that is put into a row.
+type Column = (&'static str, &'static str, fn(&mut Row, Value<'_>) -> Option<()>);
+
+const NUMBER: &str = "a whole number from 0";
+const MAYBE: &str = "a whole number from -1";
+const SECONDS: &str = "seconds as a float";
+
+const COLUMNS: [Column; 11] = [
+    ("dp_rank", NUMBER, |row, value| set(&mut row.dp_rank, number(value))),
+    ("stage", NUMBER, |row, value| set(&mut row.stage, number(value))),
+    ("rank", NUMBER, |row, value| set(&mut row.rank, number(value))),
+    ("step", NUMBER, |row, value| set(&mut row.step, number(value))),
+    ("optype", "the name of an operation", |row, value| set(&mut row.kind, kind(value))),
+    ("start_ts", SECONDS, |row, value| set(&mut row.start_s, seconds(value))),
+    ("duration", SECONDS, |row, value| set(&mut row.duration_s, seconds(value))),
+    ("seq_id", NUMBER, |row, value| set(&mut row.number, number(value))),
+    ("mc", MAYBE, |row, value| set(&mut row.chunk, maybe(value))),
+    ("mb_id", MAYBE, |row, value| set(&mut row.microbatch, maybe(value))),
+    ("gmc", MAYBE, |row, value| set(&mut row.global_chunk, maybe(value))),
+];
+
+fn set<T>(slot: &mut T, value: Option<T>) -> Option<()> {
+    *slot = value?;
+    Some(())
+}
+
+fn number<T: TryFrom<i64>>(value: Value<'_>) -> Option<T> {
+    let Value::Whole(value) = value else { return None };
+    T::try_from(value).ok()
+}
+
+fn maybe(value: Value<'_>) -> Option<i32> {
+    number(value).filter(|number| *number >= -1)
+}
+
+fn seconds(value: Value<'_>) -> Option<f64> {
+    let Value::Float(value) = value else { return None };
+    Some(value)
+}
+
+fn kind(value: Value<'_>) -> Option<OpKind> {
+    let Value::Text(name) = value else { return None };
+    OpKind::from_name(name)
+}
+
+/// Adds two times in their own precision. Transfers are differences of such sums, and the
+/// published numbers were computed from sums in f32.
+fn sum(left: f64, right: f64) -> f64 {
+    let is_single = |value: f64| f64::from(value as f32) == value;
+    if is_single(left) && is_single(right) {
+        f64::from(left as f32 + right as f32)
+    } else {
+        left + right
+    }
+}
+
+/// Reads the rows of a trace from the bytes of its Parquet file.
+///
+/// # Errors
+/// [`FormatError::Content`] with the column and row that are wrong,
+/// [`FormatError::TooLarge`].
+pub fn read_rows(
+    path: &Path,
+    bytes: Vec<u8>,
+    limits: Limits,
+) -> Result<Vec<Row>, FormatError> {
+    Reader { path, limits }.rows(bytes.into())
+}
+
+/// Reads a trace and analyses it.
+///
+/// # Errors
+/// As [`read_rows`]; rows that make no sense as [`FormatError::Content`].
+pub fn read_what_if(
+    path: &Path,
+    bytes: Vec<u8>,
+    layout: Layout,
+    limits: Limits,
+) -> Result<Findings, FormatError> {
+    let rows = read_rows(path, bytes, limits)?;
+    let trace = Trace::new(layout, &rows);
+    drop(rows);
+    let findings = trace.and_then(|trace| analyse(&trace));
+    findings.map_err(|error| content(path, error.place, error.reason))
+}
+
+/// Reads the layout of a job from YAML.
+///
+/// # Errors
+/// [`FormatError::Content`] with the line that is wrong.
+pub fn read_layout(path: &Path, text: &str) -> Result<Layout, FormatError> {
+    yaml_serde::from_str(text).map_err(|error| {
+        let place = error.location().map_or("its beginning".to_owned(), |place| {
+            format!("line {}, column {}", place.line(), place.column())
+        });
+        content(path, place, error.to_string())
+    })
+}
+
+/// The metadata of a trace, if it lies beside it: for `trace-A.parquet` that is
+/// `trace-A.yaml`, `meta-A.yaml` or `meta.yaml`.
+pub(crate) fn layout_beside(path: &Path) -> Result<PathBuf, FormatError> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let stem = name.split(".parquet").next().unwrap_or_default();
+    let stems = [stem.to_owned(), stem.replacen("trace", "meta", 1), "meta".to_owned()];
+    let mut names: Vec<String> =
+        stems.iter().map(|stem| format!("{stem}.yaml")).collect();
+    names.dedup();
+    let beside = names.iter().map(|name| path.with_file_name(name));
+    let found = beside.into_iter().find(|path| path.is_file());
+    found.ok_or_else(|| FormatError::NoLayout {
+        path: path.to_owned(),
+        names: names.join(", "),
+    })
+}
+
+fn content(
+    path: &Path,
+    place: impl Into<String>,
+    reason: impl Into<String>,
+) -> FormatError {
+    let (place, reason) = (place.into(), reason.into());
+    FormatError::Content { path: path.to_owned(), place, reason }
+}
+
+struct Reader<'a> {
+    path: &'a Path,
+    limits: Limits,
+}
+
+impl Reader<'_> {
+    fn damaged(&self, place: &str) -> impl Fn(ParquetError) -> FormatError + use<> {
+        let (path, place) = (self.path.to_owned(), place.to_owned());
+        move |error| FormatError::Damaged {
+            path: path.clone(),
+            place: place.clone(),
+            reason: error.to_string(),
+        }
+    }
+
+    fn rows(&self, bytes: Bytes) -> Result<Vec<Row>, FormatError> {
+        let file = SerializedFileReader::new(bytes);
+        let file = file.map_err(self.damaged("the end of the file"))?;
+        let mut rows = Vec::new();
+        for at in 0..file.num_row_groups() {
+            let group = file.get_row_group(at);
+            let group = group.map_err(self.damaged(&format!("row group {at}")))?;
+            let first = rows.len();
+            for (name, wanted, put) in COLUMNS {
+                let mut row = first;
+                self.values(&*group, name, &mut |value| {
+                    if name == COLUMNS[0].0 {
+                        self.begin_row(&mut rows)?;
+                    }
+                    let is_put = rows.get_mut(row).and_then(|row| put(row, value));
+                    row += 1;
+                    is_put.ok_or_else(|| {
+                        let place = format!("column {name}, row {}", row - 1);
+                        content(self.path, place, format!("{value} is not {wanted}"))
+                    })
+                })?;
+                if row != rows.len() {
+                    let place = format!("column {name}");
+                    let reason = format!("it has {row} rows, others have {}", rows.len());
+                    return Err(content(self.path, place, reason));
+                }
+            }
+        }
+        for row in &mut rows {
+            row.end_s = sum(row.start_s, row.duration_s);
+        }
+        Ok(rows)
+    }
+
+    fn begin_row(&self, rows: &mut Vec<Row>) -> Result<(), FormatError> {
+        let limit_bytes =
+            self.limits.unpacked_bytes.min(MAX_ROWS * size_of::<Row>() as u64);
+        if (rows.len() as u64 + 1) * size_of::<Row>() as u64 > limit_bytes {
+            return Err(FormatError::TooLarge {
+                path: self.path.to_owned(),
+                limit_bytes,
+            });
+        }
+        rows.push(Row {
+            dp_rank: 0,
+            stage: 0,
+            rank: 0,
+            step: 0,
+            kind: OpKind::Gc,
+            start_s: 0.0,
+            duration_s: 0.0,
+            end_s: 0.0,
+            number: 0,
+            chunk: -1,
+            microbatch: -1,
+            global_chunk: -1,
+        });
+        Ok(())
+    }
+
+    /// Hands out the values of a column in order.
+    fn values(
+        &self,
+        group: &dyn RowGroupReader,
+        name: &str,
+        take: &mut dyn FnMut(Value<'_>) -> Result<(), FormatError>,
+    ) -> Result<(), FormatError> {
+        let place = format!("column {name}");
+        let schema = group.metadata().schema_descr();
+        let columns = schema.columns();
+        let at = columns.iter().position(|column| column.path().string() == name);
+        let Some(at) = at else {
+            let found: Vec<String> =
+                columns.iter().map(|column| column.path().string()).collect();
+            let reason = format!("it is missing; the file has {}", found.join(", "));
+            return Err(content(self.path, place, reason));
+        };
+        if columns[at].max_rep_level() > 0 || columns[at].max_def_level() > 1 {
+            let reason = "it holds lists or structures, not single values";
+            return Err(content(self.path, place, reason));
+        }
+        let column = group.get_column_reader(at).map_err(self.damaged(&place))?;
+        match column {
+            ColumnReader::Int32ColumnReader(column) => {
+                self.each(&place, column, |value| take(Value::Whole(i64::from(*value))))
+            }
+            ColumnReader::Int64ColumnReader(column) => {
+                self.each(&place, column, |value| take(Value::Whole(*value)))
+            }
+            ColumnReader::FloatColumnReader(column) => {
+                self.each(&place, column, |value| take(Value::Float(f64::from(*value))))
+            }
+            ColumnReader::DoubleColumnReader(column) => {
+                self.each(&place, column, |value| take(Value::Float(*value)))
+            }
+            ColumnReader::ByteArrayColumnReader(column) => {
+                self.each(&place, column, |value| take(Value::Text(value.data())))
+            }
+            _ => {
+                let reason = "its type is none of whole number, float and text";
+                Err(content(self.path, place, reason))
+            }
+        }
+    }
+
+    fn each<T: DataType>(
+        &self,
+        place: &str,
+        mut column: ColumnReaderImpl<T>,
+        mut take: impl FnMut(&T::T) -> Result<(), FormatError>,
+    ) -> Result<(), FormatError> {
+        let (mut values, mut levels) = (Vec::new(), Vec::new());
+        loop {
+            values.clear();
+            levels.clear();
+            let read = column.read_records(BATCH, Some(&mut levels), None, &mut values);
+            let (records, ..) = read.map_err(self.damaged(place))?;
+            if records > values.len() {
+                return Err(content(self.path, place, "it has empty cells"));
+            }
+            if records == 0 {
+                return Ok(());
+            }
+            values.iter().try_for_each(&mut take)?;
+        }
+    }
+}

@@ -1,0 +1,95 @@
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use parquet::basic::{Compression, LogicalType, Repetition, Type as Physical};
+use parquet::data_type::{
+    ByteArray, ByteArrayType, DataType, FloatType, Int32Type, Int64Type,
+};
+use parquet::errors::ParquetError;
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use parquet::schema::types::Type;
+use whatif::{Layout, Row};
+
+/// Writes rows as a what-if trace, with the columns of the published ones.
+///
+/// Times are written as `f32`; their ends are not written.
+///
+/// # Errors
+/// What the writer refuses.
+pub fn write_rows(rows: &[Row], to: impl Write + Send) -> io::Result<()> {
+    write(rows, to).map_err(io::Error::other)
+}
+
+/// The layout of a job as YAML.
+///
+/// # Errors
+/// None that is known.
+pub fn layout_yaml(layout: &Layout) -> io::Result<String> {
+    yaml_serde::to_string(layout).map_err(io::Error::other)
+}
+
+fn write(rows: &[Row], to: impl Write + Send) -> Result<(), ParquetError> {
+    let (number, seconds) = (Physical::INT32, Physical::FLOAT);
+    let columns = [
+        ("dp_rank", number),
+        ("stage", number),
+        ("rank", number),
+        ("step", Physical::INT64),
+        ("optype", Physical::BYTE_ARRAY),
+        ("start_ts", seconds),
+        ("duration", seconds),
+        ("seq_id", number),
+        ("mc", number),
+        ("mb_id", number),
+        ("gmc", number),
+    ];
+    let column = |(name, physical)| {
+        let is_text = physical == Physical::BYTE_ARRAY;
+        Type::primitive_type_builder(name, physical)
+            .with_repetition(Repetition::REQUIRED)
+            .with_logical_type(is_text.then_some(LogicalType::String))
+            .build()
+            .map(Arc::new)
+    };
+    let fields = columns.into_iter().map(column).collect::<Result<_, _>>()?;
+    let schema = Type::group_type_builder("schema").with_fields(fields).build()?;
+    let properties = WriterProperties::builder().set_compression(Compression::SNAPPY);
+    let mut file =
+        SerializedFileWriter::new(to, Arc::new(schema), Arc::new(properties.build()))?;
+    let mut group = file.next_row_group()?;
+    let mut put = Columns { rows, group: &mut group };
+    put.column::<Int32Type>(|row| row.dp_rank.cast_signed())?;
+    put.column::<Int32Type>(|row| row.stage.cast_signed())?;
+    put.column::<Int32Type>(|row| row.rank.cast_signed())?;
+    put.column::<Int64Type>(|row| row.step.cast_signed())?;
+    put.column::<ByteArrayType>(|row| ByteArray::from(row.kind.name()))?;
+    put.column::<FloatType>(|row| row.start_s as f32)?;
+    put.column::<FloatType>(|row| row.duration_s as f32)?;
+    put.column::<Int32Type>(|row| row.number.cast_signed())?;
+    put.column::<Int32Type>(|row| row.chunk)?;
+    put.column::<Int32Type>(|row| row.microbatch)?;
+    put.column::<Int32Type>(|row| row.global_chunk)?;
+    group.close()?;
+    file.close()?;
+    Ok(())
+}
+
+struct Columns<'a, 'file, W: Write> {
+    rows: &'a [Row],
+    group: &'a mut SerializedRowGroupWriter<'file, W>,
+}
+
+impl<W: Write + Send> Columns<'_, '_, W> {
+    fn column<T: DataType>(
+        &mut self,
+        value: impl Fn(&Row) -> T::T,
+    ) -> Result<(), ParquetError> {
+        let values: Vec<T::T> = self.rows.iter().map(value).collect();
+        if let Some(mut column) = self.group.next_column()? {
+            column.typed::<T>().write_batch(&values, None, None)?;
+            column.close()?;
+        }
+        Ok(())
+    }
+}
