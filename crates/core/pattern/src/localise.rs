@@ -1,0 +1,229 @@
+use std::collections::BTreeMap;
+
+use crate::{Columns, ExpectedBox, Pattern, PatternSettings};
+
+/// Whether what is wrong is wrong almost everywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Problem {
+    /// Unexpected on more than half of the workers: the program or what all of them share.
+    Common,
+    /// On some workers: these.
+    Partial,
+}
+
+/// A worker on which a function behaves unlike expectation or unlike its peers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Abnormal {
+    /// The worker.
+    pub worker: u32,
+    /// Beta, mu and sigma.
+    pub values: [f32; 3],
+    /// How far each lies outside of what is expected.
+    pub excess: [f64; 3],
+    /// Part of the sample it differs from.
+    pub differential: f64,
+    /// Whether that alone makes it abnormal.
+    pub differs: bool,
+}
+
+impl Abnormal {
+    /// Distance to the expected box.
+    ///
+    /// # Source
+    /// PerfTracker (2025), equation 7.
+    pub fn distance(&self) -> f64 {
+        self.excess.iter().sum()
+    }
+}
+
+/// What the comparison of one function says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FunctionFinding {
+    /// Workers that ran it.
+    pub workers: usize,
+    /// Medians of beta, mu and sigma over them.
+    pub median: [f32; 3],
+    /// Median of the differential distances, and their median absolute deviation.
+    pub usual: (f64, f64),
+    /// Abnormal workers, in the order they were given in.
+    pub abnormal: Vec<Abnormal>,
+    /// Common or partial; `None` if no worker is abnormal.
+    pub problem: Option<Problem>,
+}
+
+/// Lanes of the comparison: a whole number of vector registers.
+const LANES: usize = 8;
+
+/// Compares one function's patterns over the workers that ran it.
+///
+/// A worker is abnormal if the function costs it more than `beta_min` and either lies outside of
+/// what is expected, or differs from more of the sampled workers than is usual by
+/// `max(k_mad * MAD, min_excess)`. `seed` draws the sample, one for all workers: with samples of
+/// their own healthy workers differ by chance.
+/// # Properties
+/// Relabelling workers or scaling one dimension of all changes nothing (PT-P4, PT-P5);
+/// identical workers never differ (PT-P6).
+/// # Complexity
+/// O(workers × sample).
+/// # Source
+/// PerfTracker (2025), equations 7 to 11; shared sample and floor are ours (SPEC §2.6).
+pub fn localise(
+    columns: &Columns,
+    expected: &ExpectedBox,
+    settings: &PatternSettings,
+    seed: u64,
+) -> FunctionFinding {
+    let sample = draw(columns.len(), settings.sample, seed);
+    let counts = differing(columns, &sample, settings.distance as f32);
+    let (median, mad) = median_and_mad(&counts, sample.len());
+    let size = sample.len().max(1) as f64;
+    let threshold =
+        median + (settings.k_mad * mad).max(settings.min_excess * size).max(f64::EPSILON);
+    let mut abnormal = Vec::new();
+    let mut unexpected = 0;
+    for (at, count) in counts.iter().enumerate() {
+        let values = columns.row(at);
+        if f64::from(values[0]) <= settings.beta_min {
+            continue;
+        }
+        let measured = u32::from(columns.is_measured);
+        let [beta, mu, sigma] = values;
+        let pattern = Pattern { beta, mu, sigma, events: 1, measured };
+        let excess = expected.excess(&pattern);
+        let is_unexpected = excess.iter().any(|excess| *excess > 0.0);
+        let differs = f64::from(*count) > threshold;
+        unexpected += usize::from(is_unexpected);
+        if is_unexpected || differs {
+            abnormal.push(Abnormal {
+                worker: columns.workers[at],
+                values,
+                excess,
+                differential: f64::from(*count) / size,
+                differs,
+            });
+        }
+    }
+    let problem = (!abnormal.is_empty()).then_some(if unexpected * 2 > columns.len() {
+        Problem::Common
+    } else {
+        Problem::Partial
+    });
+    let medians = columns.values.each_ref().map(|column| middle(column));
+    FunctionFinding {
+        workers: columns.len(),
+        median: medians,
+        usual: (median / size, mad / size),
+        abnormal,
+        problem,
+    }
+}
+
+/// Abnormal workers by host, those of most first.
+pub fn by_host<'h>(
+    abnormal: &[Abnormal],
+    host: impl Fn(u32) -> &'h str,
+) -> Vec<(&'h str, Vec<u32>)> {
+    let mut hosts: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
+    for found in abnormal {
+        hosts.entry(host(found.worker)).or_default().push(found.worker);
+    }
+    let mut hosts: Vec<_> = hosts.into_iter().collect();
+    hosts.sort_by_key(|(_, workers)| std::cmp::Reverse(workers.len()));
+    hosts
+}
+
+/// Of how many sampled workers each differs.
+fn differing(columns: &Columns, sample: &[usize], distance: f32) -> Vec<u32> {
+    let scales = columns.scales();
+    let normalised = |at: usize| {
+        let row = columns.row(at);
+        [row[0] * scales[0], row[1] * scales[1], row[2] * scales[2]]
+    };
+    let sample: Vec<[f32; 3]> = sample.iter().map(|at| normalised(*at)).collect();
+    let mut counts = vec![0; columns.len()];
+    for (chunk, counts) in counts.chunks_mut(LANES).enumerate() {
+        // Whole registers of workers against one sampled worker at a time.
+        let mut rows = [[0.0f32; LANES]; 3];
+        for lane in 0..counts.len() {
+            let row = normalised(chunk * LANES + lane);
+            for (values, value) in rows.iter_mut().zip(row) {
+                values[lane] = value;
+            }
+        }
+        let mut differs = [0u32; LANES];
+        for other in &sample {
+            for lane in 0..LANES {
+                let apart = (rows[0][lane] - other[0]).abs()
+                    + (rows[1][lane] - other[1]).abs()
+                    + (rows[2][lane] - other[2]).abs();
+                differs[lane] += u32::from(apart >= distance);
+            }
+        }
+        counts.copy_from_slice(&differs[..counts.len()]);
+    }
+    counts
+}
+
+/// Draws without repetition; everybody if there are no more.
+///
+/// # Source
+/// Floyd's algorithm (Bentley, Programming Pearls); numbers by splitmix64.
+fn draw(workers: usize, size: usize, seed: u64) -> Vec<usize> {
+    if workers <= size {
+        return (0..workers).collect();
+    }
+    let mut state = seed;
+    let mut drawn = std::collections::BTreeSet::new();
+    for last in workers - size..workers {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let at = ((mixed ^ (mixed >> 31)) % (last as u64 + 1)) as usize;
+        drawn.insert(if drawn.contains(&at) { last } else { at });
+    }
+    drawn.into_iter().collect()
+}
+
+/// Median of counts up to `most`, and the median of the distances to it.
+fn median_and_mad(counts: &[u32], most: usize) -> (f64, f64) {
+    // Twice the count, so that a median between two counts is a whole number.
+    let mut places = vec![0usize; 2 * most + 1];
+    for count in counts {
+        places[2 * *count as usize] += 1;
+    }
+    let median = middle_of(&places, counts.len());
+    let mut distances = vec![0usize; 2 * most + 1];
+    for (at, count) in places.iter().enumerate() {
+        distances[at.abs_diff(median as usize)] += count;
+    }
+    (median / 2.0, middle_of(&distances, counts.len()) / 2.0)
+}
+
+/// The median place of a histogram; the mean of the two middle ones, rounded down to a place.
+fn middle_of(places: &[usize], total: usize) -> f64 {
+    let nth = |wanted: usize| {
+        let mut passed = 0;
+        let reaches = |count: &usize| {
+            passed += count;
+            passed > wanted
+        };
+        places.iter().position(reaches).unwrap_or(0)
+    };
+    if total == 0 {
+        return 0.0;
+    }
+    usize::midpoint(nth((total - 1) / 2), nth(total / 2)) as f64
+}
+
+fn middle(column: &[f32]) -> f32 {
+    let mut values = column.to_vec();
+    let at = values.len() / 2;
+    if values.is_empty() {
+        return 0.0;
+    }
+    *values.select_nth_unstable_by(at, f32::total_cmp).1
+}
+
+#[cfg(test)]
+mod tests;
