@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use formats::{FormatError, Limits, Recording, Snapshot, load, load_with_meta};
+use formats::{
+    FormatError, Limits, RankTrace, Recording, Snapshot, TraceSet, load, load_with_meta,
+};
 use model::{Severity, Verdict};
 
 use crate::output::{print, say};
@@ -70,6 +72,7 @@ pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {
     let mut last = None;
     // Files of other tools about a job: those of one folder are one job.
     let mut snapshots = BTreeMap::new();
+    let mut traces = BTreeMap::new();
     for path in &args.paths {
         let (files, in_folder) = files_at(path)?;
         for file in files {
@@ -81,6 +84,11 @@ pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {
                 Ok(Recording::Part(part)) => {
                     let folder = file.parent().unwrap_or(Path::new(".")).to_owned();
                     snapshots.entry(folder).or_insert_with(Vec::new).push(part);
+                }
+                Ok(Recording::Trace(trace)) => {
+                    let folder = file.parent().unwrap_or(Path::new(".")).to_owned();
+                    let rank = RankTrace::new(&file, trace, &settings.pattern);
+                    traces.entry(folder).or_insert_with(Vec::new).push(rank);
                 }
                 Ok(recording) => {
                     let id = file.display().to_string();
@@ -100,6 +108,13 @@ pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {
         let job = Snapshot::new(parts).replay(&id, settings.clone());
         verdicts.push(job.verdict());
         last = args.report.is_some().then_some(job);
+    }
+    for (folder, ranks) in traces {
+        for set in TraceSet::sets(ranks) {
+            let job = set.replay(&set.name(&folder), settings.clone());
+            verdicts.push(job.verdict());
+            last = args.report.is_some().then_some(job);
+        }
     }
     if verdicts.is_empty() {
         bail!("no recording found in {}", args.paths[0].display());

@@ -11,6 +11,7 @@ mod doctor;
 mod environment;
 mod output;
 mod package;
+mod profile;
 mod render;
 mod run;
 mod settings;

@@ -3,6 +3,7 @@
 use model::{Severity, Verdict, fold_ranks};
 use verdict::{SNAPSHOT, TIMED};
 
+use crate::profile::profile_text;
 use crate::what_if::what_if_text;
 
 /// Whether to use colour.
@@ -90,6 +91,9 @@ pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour) -> String {
     if let Some(what_if) = &verdict.what_if {
         text += &format!("\n{}", what_if_text(what_if));
     }
+    if let Some(profile) = &verdict.profile {
+        text += &format!("\n{}", profile_text(profile));
+    }
     for side in &verdict.side_channels {
         let lost = if side.lost == 0 {
             String::new()
@@ -143,6 +147,6 @@ pub(crate) fn seconds(value: f64) -> String {
     }
 }
 
-fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }

@@ -5,7 +5,8 @@
 //! it. [`Tracker`] follows the faults from window to window and words the incidents.
 //!
 //! [`hang()`], [`late`] and [`slowed`] word what was found in collectives, [`death()`] what was
-//! seen of a process, [`what_if()`] what holds a pipeline back.
+//! seen of a process, [`function()`] what was found in profiles, [`what_if()`] what holds a
+//! pipeline back.
 //!
 //! Pure: the same windows give the same incidents, byte for byte.
 
@@ -13,6 +14,7 @@ mod arrival;
 mod cause;
 mod death;
 mod fault;
+mod function;
 mod hang;
 mod inside;
 mod lateness;
@@ -27,6 +29,7 @@ mod words;
 pub use arrival::{late, slowed};
 pub use death::death;
 pub use fault::{Fault, FaultKind, Hidden, find_faults};
+pub use function::{FunctionFault, function};
 pub use hang::hang;
 pub use pace::pace_of;
 pub use settings::IncidentSettings;

@@ -9,6 +9,7 @@ mod clock;
 mod flow;
 mod input;
 mod mark;
+mod profile;
 mod stack;
 mod stage;
 mod step;
@@ -21,6 +22,10 @@ pub use clock::RankNs;
 pub use flow::{Communicator, Direction, Flow, Operation};
 pub use input::Input;
 pub use mark::{CollectiveOp, Mark, MarkKind, PAYLOAD_WORDS};
+pub use profile::{
+    AbnormalRank, CollectiveTimes, FunctionSummary, ProfileSummary, RankArrivals,
+    RankProfile,
+};
 pub use stack::{Frame, ProcessState, Stack};
 pub use stage::{StageId, StageNames};
 pub use step::{Ending, RankStep, Segment, SideSample};

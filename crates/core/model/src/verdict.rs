@@ -2,7 +2,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::WhatIf;
+use crate::{ProfileSummary, WhatIf};
 
 /// Name and version of the verdict document. Changes within a version only add fields.
 pub const SCHEMA: &str = "laggard.verdict/1";
@@ -28,6 +28,9 @@ pub struct Verdict {
     pub what_if: Option<WhatIf>,
     /// What could not be seen, in plain words.
     pub notes: Vec<String>,
+    /// What profiles of the ranks say; absent without profiles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<ProfileSummary>,
 }
 
 /// The job a verdict is about.
@@ -42,7 +45,7 @@ pub struct JobSummary {
     /// Steps that were analysed: seen whole on every rank and not warm-up.
     pub analysed_steps: u64,
     /// Where the records came from: `run`, `summary`, `stage-matrix`, `marks`, `snapshot`,
-    /// `inspector`.
+    /// `inspector`, `kineto`, `nsys`.
     pub source: String,
     /// Where steps are cut for accounting.
     pub cut: String,

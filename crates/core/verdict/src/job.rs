@@ -1,3 +1,4 @@
+mod profile;
 mod what_if;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -16,6 +17,9 @@ use whatif::Findings;
 use crate::hangs::Hangs;
 use crate::holdups::Holdups;
 use crate::{Series, Settings};
+use profile::Profiled;
+
+pub use profile::ProfiledRank;
 
 /// The source of jobs of which one moment is known, and no steps.
 pub const SNAPSHOT: &str = "snapshot";
@@ -67,6 +71,7 @@ pub struct Job {
     lost_records: BTreeMap<u32, u64>,
     side_channels: BTreeMap<StageId, SideTotal>,
     what_if: Option<Findings>,
+    profiled: Option<Profiled>,
 }
 
 #[derive(Debug, Default)]
@@ -103,6 +108,8 @@ enum Note {
     WindowsDropped,
     Restarted,
     OtherHosts,
+    /// Whether clocks could be compared.
+    OneStep(bool),
     Text(String),
 }
 
@@ -136,6 +143,7 @@ impl Job {
             lost_records: BTreeMap::new(),
             side_channels: BTreeMap::new(),
             what_if: None,
+            profiled: None,
             settings,
         }
     }
@@ -370,7 +378,14 @@ impl Job {
         }
     }
 
-    fn analyse(&mut self, mut window: Window) {
+    fn analyse(&mut self, window: Window) {
+        let (window, mut found) = self.measure(window);
+        self.account(&window, &found);
+        self.follow(&window, &mut found);
+        self.list(&window, &found);
+    }
+
+    fn measure(&mut self, mut window: Window) -> (Window, WindowFrontier) {
         if window.ranks.len() > 1 {
             let mut boundaries = window.blocks.iter().flat_map(|b| b.boundaries.iter());
             if boundaries.all(|boundary| boundary.sync == Sync::None) {
@@ -378,7 +393,11 @@ impl Job {
             }
             assume_synchronisation(&mut window);
         }
-        let mut found = analyse(&window, &self.settings.frontier, &self.baseline);
+        let found = analyse(&window, &self.settings.frontier, &self.baseline);
+        (window, found)
+    }
+
+    fn account(&mut self, window: &Window, found: &WindowFrontier) {
         self.cut = Some(window.cut);
         self.exposed_s += found.exposed_s * window.group_share;
         self.analysed_steps += found.steps.len() as f64 * window.group_share;
@@ -396,16 +415,22 @@ impl Job {
             *self.notes.entry(Note::MismatchedSteps).or_default() +=
                 window.mismatched_steps;
         }
-        self.add_totals(&window, &found);
-        self.series.add(&window, &found);
+        self.add_totals(window, found);
+        self.series.add(window, found);
+    }
+
+    fn follow(&mut self, window: &Window, found: &mut WindowFrontier) {
         let ranks = self.seen_ranks.len();
         let scene = Scene { names: &self.names, hosts: &self.hosts, ranks };
-        let lines = self.tracker.observe(&window, &mut found, scene);
+        let lines = self.tracker.observe(window, found, scene);
         let last = window.first_step + window.steps.saturating_sub(1);
         let steps = format!("steps {}-{last}", window.first_step);
         self.lines.extend(lines.into_iter().map(|line| format!("{steps}: {line}")));
+    }
+
+    fn list(&mut self, window: &Window, found: &WindowFrontier) {
         let shares = found.stages.iter().copied().zip(found.share.iter().copied());
-        self.windows.push_back((self.summary(&window, &found), shares.collect()));
+        self.windows.push_back((self.summary(window, found), shares.collect()));
         if self.windows.len() > MAX_WINDOWS {
             self.windows.pop_front();
             *self.notes.entry(Note::WindowsDropped).or_default() += 1;
@@ -491,6 +516,7 @@ impl Job {
             incidents: self.incidents(),
             what_if: self.what_if.as_ref().map(|findings| findings.what_if.clone()),
             notes: self.note_texts(),
+            profile: self.profiled.as_ref().map(|profiled| profiled.summary.clone()),
         }
     }
 
@@ -516,7 +542,19 @@ impl Job {
                 None => incidents.push(stall),
             }
         }
-        incidents.extend(self.held_up());
+        for (held_up, alone) in self.held_up() {
+            // What stages and collectives say about the same ranks is one incident.
+            let same = incidents.iter_mut().find(|incident| {
+                !held_up.subject.ranks.is_empty()
+                    && incident.subject.ranks == held_up.subject.ranks
+            });
+            match same {
+                Some(incident) => incident.evidence.extend(held_up.evidence),
+                None if alone => incidents.push(held_up),
+                None => {}
+            }
+        }
+        self.join_functions(&mut incidents);
         incidents.extend(self.straggling());
         let death = self.death();
         let of_death = |hang: &Incident| {
@@ -546,15 +584,17 @@ impl Job {
         deaths.chain(hang).chain(incidents).collect()
     }
 
-    /// What timed collectives show.
-    fn held_up(&self) -> Vec<Incident> {
+    /// What timed collectives show, and whether it is an incident without other evidence.
+    fn held_up(&self) -> Vec<(Incident, bool)> {
         let (scene, settings) = (self.scene(), &self.settings.incident);
         let ranks = self.arrivals.late().into_iter().zip(1..);
-        let ranks =
-            ranks.map(|(found, at)| late(&found, scene, format!("a{at}"), settings));
+        let ranks = ranks.map(|(found, at)| {
+            let alone = self.is_constantly_late(&found);
+            (late(&found, scene, format!("a{at}"), settings), alone)
+        });
         let slow = self.arrivals.slowed().into_iter().zip(1..);
-        let slow =
-            slow.map(|(found, at)| slowed(&found, scene, format!("b{at}"), settings));
+        let slow = slow
+            .map(|(found, at)| (slowed(&found, scene, format!("b{at}"), settings), true));
         ranks.chain(slow).collect()
     }
 
@@ -595,6 +635,12 @@ impl Job {
                 Note::OtherHosts => "ranks of other hosts are not seen: this is about the \
                      ranks of this host only"
                     .to_owned(),
+                Note::OneStep(true) => "one step was recorded: what made a rank enter it late \
+                     lies before it, and is accounted as step.entry_skew"
+                    .to_owned(),
+                Note::OneStep(false) => "one step was recorded, and clocks cannot be compared: \
+                     a rank that entered it early and waited may look late"
+                    .to_owned(),
                 Note::Text(text) => text.clone(),
             });
         }
@@ -605,6 +651,7 @@ impl Job {
                     .to_owned(),
             );
         } else if self.analysed_steps == 0.0
+            && self.profiled.is_none()
             && ![SNAPSHOT, TIMED].contains(&self.source.as_str())
         {
             let warmup = self.settings.window.warmup_steps;
@@ -616,7 +663,9 @@ impl Job {
                 self.settings.window.min_steps,
             ));
         }
-        texts.extend(self.timed_texts());
+        if self.profiled.is_none() {
+            texts.extend(self.timed_texts());
+        }
         if !self.lost_records.is_empty() {
             let ranks: Vec<u32> = self.lost_records.keys().copied().collect();
             texts.push(format!(

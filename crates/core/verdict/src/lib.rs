@@ -10,6 +10,6 @@ mod job;
 mod series;
 mod settings;
 
-pub use job::{Job, SNAPSHOT, TIMED, WHAT_IF};
+pub use job::{Job, ProfiledRank, SNAPSHOT, TIMED, WHAT_IF};
 pub use series::{Column, Series};
 pub use settings::{BaselineChoice, Settings};

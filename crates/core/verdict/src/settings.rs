@@ -4,6 +4,7 @@ use collective::{ArrivalSettings, HangSettings};
 use frontier::{Baseline, Gates};
 use incident::IncidentSettings;
 use model::{StageNames, thresholds};
+use pattern::PatternSettings;
 use serde::{Deserialize, Serialize};
 use steps::WindowSettings;
 
@@ -19,6 +20,8 @@ pub struct Settings {
     pub hang: HangSettings,
     /// When timed collectives are said to be held up.
     pub arrival: ArrivalSettings,
+    /// How functions of profiles are compared.
+    pub pattern: PatternSettings,
     /// When a finding becomes an incident.
     pub incident: IncidentSettings,
     /// What a stage would take without a stall, where no reference says so.

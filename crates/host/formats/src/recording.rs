@@ -8,8 +8,8 @@ use whatif::Findings;
 
 use crate::open::{OVER_LIMIT, open, open_bytes};
 use crate::{
-    FormatError, Journal, Limits, MarkEvents, Part, Snapshot, StageMatrix, pickle,
-    ras_text, what_if,
+    FormatError, Journal, Limits, MarkEvents, Part, ProfilerTrace, RankTrace, Snapshot,
+    StageMatrix, TraceSet, kineto, pickle, ras_text, what_if,
 };
 
 /// One job, as recorded in one file.
@@ -25,6 +25,8 @@ pub enum Recording {
     Part(Part),
     /// What every operation of sampled steps shows.
     WhatIf(Box<Findings>),
+    /// What a profiler recorded of a rank.
+    Trace(ProfilerTrace),
 }
 
 /// Reads a recording.
@@ -111,16 +113,22 @@ fn load_from(
         Some(b'P') if is_what_if(&mut reader) => {
             what_if(path, reader, &what_if::layout_beside(path)?, limits)
         }
-        Some(b'{') if begins_with(&mut reader, LOG_KEYS) => {
+        Some(b'{') if begins_with(&mut reader, &TRACE_KEYS) => {
+            read_trace(path, reader, limits)
+        }
+        Some(b'[') if begins_with(&mut reader, &EVENT_KEYS) => {
+            read_trace(path, reader, limits)
+        }
+        Some(b'{') if begins_with(&mut reader, &LOG_KEYS) => {
             Ok(Recording::Part(Part::inspector(path, reader, limits)?))
         }
-        Some(b'{') if begins_with(&mut reader, RAS_KEYS) => {
+        Some(b'{') if begins_with(&mut reader, &RAS_KEYS) => {
             Ok(Recording::Part(Part::ras(path, parse(path, reader, limits)?)?))
         }
-        Some(b'{') if begins_with(&mut reader, DUMP_KEYS) => {
+        Some(b'{') if begins_with(&mut reader, &DUMP_KEYS) => {
             Ok(Recording::Part(Part::dump(path, parse(path, reader, limits)?)?))
         }
-        Some(b'[') if begins_with(&mut reader, STACK_KEYS) => {
+        Some(b'[') if begins_with(&mut reader, &STACK_KEYS) => {
             Ok(Recording::Part(Part::stacks(path, parse(path, reader, limits)?)?))
         }
         Some(b'{') if Journal::begins(reader.fill_buf().unwrap_or_default()) => {
@@ -181,6 +189,29 @@ const LOG_KEYS: [&str; 2] = ["\"inspector_output_format_version\"", "\"coll_perf
 /// Keys of a reply of NCCL's RAS in JSON.
 const RAS_KEYS: [&str; 2] = ["\"communicators_count\"", "\"collective_counts\""];
 
+/// Keys of a trace of PyTorch's profiler: one of them stands at its beginning in all versions.
+const TRACE_KEYS: [&str; 3] =
+    ["\"traceEvents\"", "\"deviceProperties\"", "\"schemaVersion\""];
+/// Keys of a trace that is only its list of events.
+const EVENT_KEYS: [&str; 2] = ["\"ph\":", "\"ph\" :"];
+
+fn read_trace(
+    path: &Path,
+    reader: impl BufRead,
+    limits: Limits,
+) -> Result<Recording, FormatError> {
+    let trace = kineto::read(reader).map_err(|error| io_error(path, error, limits))?;
+    if trace.slices.is_empty() {
+        let reason = match trace.losses.first() {
+            Some(loss) => format!("no event of a trace was read: {loss}"),
+            None => "it is a trace without events".to_owned(),
+        };
+        let path = path.to_owned();
+        return Err(FormatError::Content { path, place: "traceEvents".into(), reason });
+    }
+    Ok(Recording::Trace(ProfilerTrace { tool: "kineto", trace: Box::new(trace) }))
+}
+
 /// Passes over what RAS answers before its reply: a client may have written that down too.
 fn skip_replies(reader: &mut impl BufRead) -> std::io::Result<()> {
     loop {
@@ -218,7 +249,7 @@ fn is_ras_text(reader: &mut impl BufRead) -> bool {
 }
 
 /// Whether one of the keys stands at the beginning, where a document shows what it is.
-fn begins_with(reader: &mut impl BufRead, keys: [&str; 2]) -> bool {
+fn begins_with(reader: &mut impl BufRead, keys: &[&str]) -> bool {
     let start = reader.fill_buf().unwrap_or_default();
     let start = String::from_utf8_lossy(&start[..start.len().min(1 << 16)]);
     keys.iter().any(|key| start.contains(key))
@@ -299,6 +330,11 @@ impl Recording {
                 job
             }
             Self::Part(part) => Snapshot::new(vec![part.clone()]).replay(id, settings),
+            Self::Trace(trace) => {
+                let path = Path::new(id);
+                let rank = RankTrace::new(path, trace.clone(), &settings.pattern);
+                TraceSet::one(rank).replay(id, settings)
+            }
         }
     }
 }

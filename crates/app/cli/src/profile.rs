@@ -1,0 +1,73 @@
+//! What profiles say, as text.
+
+use std::collections::BTreeMap;
+
+use model::{ProfileSummary, fold_ranks};
+
+use crate::render::{percent, seconds};
+
+/// Ranks and functions of a profile that a screen has room for.
+const SCREEN_RANKS: usize = 16;
+const SCREEN_FUNCTIONS: usize = 8;
+/// Characters of a function's name on the screen.
+const SCREEN_NAME: usize = 60;
+
+/// Where each rank's time goes, and the functions that cost most.
+pub(crate) fn profile_text(profile: &ProfileSummary) -> String {
+    let mut text = format!(
+        "{:>5}  {:>8}  {:>7}  {:>6}  {:>13}  {:>5}  {:>5}  {:>11}  {:>9}\n",
+        "rank",
+        "profiled",
+        "compute",
+        "memory",
+        "exposed comm.",
+        "host",
+        "idle",
+        "last to ops",
+        "waited"
+    );
+    let arrivals = profile.collectives.iter().flat_map(|times| &times.ranks);
+    let arrivals: BTreeMap<u32, _> = arrivals.map(|times| (times.rank, times)).collect();
+    for rank in profile.ranks.iter().take(SCREEN_RANKS) {
+        let times = arrivals.get(&rank.rank);
+        text += &format!(
+            "{:>5}  {:>8}  {:>7}  {:>6}  {:>13}  {:>5}  {:>5}  {:>11}  {:>9}\n",
+            rank.rank,
+            seconds(rank.span_s),
+            percent(rank.compute_share),
+            percent(rank.memory_share),
+            percent(rank.exposed_communication_share),
+            percent(rank.host_share),
+            percent(rank.idle_share),
+            times.map_or("-".to_owned(), |t| format!("{} of {}", t.last, t.collectives)),
+            times.map_or("-".to_owned(), |t| seconds(t.waited_s)),
+        );
+    }
+    if profile.ranks.len() > SCREEN_RANKS {
+        text += &format!("      … and {} more\n", profile.ranks.len() - SCREEN_RANKS);
+    }
+    text += &format!(
+        "\n{:>7}  {:11}  {:SCREEN_NAME$}  unlike\n",
+        "share", "class", "function"
+    );
+    for function in profile.functions.iter().take(SCREEN_FUNCTIONS) {
+        let mut ranks: Vec<u32> = function.abnormal.iter().map(|a| a.rank).collect();
+        ranks.sort_unstable();
+        let unlike = match function.problem.as_deref() {
+            Some("common") => "expected, on most ranks".to_owned(),
+            Some(_) => format!("rank {}", fold_ranks(&ranks)),
+            None => "-".to_owned(),
+        };
+        let mut name: String = function.name.chars().take(SCREEN_NAME).collect();
+        if name.len() < function.name.len() {
+            name.pop();
+            name.push('…');
+        }
+        text += &format!(
+            "{:>5.1} %  {:11}  {name:SCREEN_NAME$}  {unlike}\n",
+            function.beta * 100.0,
+            function.class,
+        );
+    }
+    text
+}

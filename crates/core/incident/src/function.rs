@@ -1,0 +1,175 @@
+//! The words of functions that stand out.
+
+use model::{Evidence, Incident, IncidentKind, Method, Pace, Subject, fold_ranks};
+
+use crate::words::{percent, who};
+use crate::{IncidentSettings, Scene};
+
+/// Callers that are told.
+const TOLD_CALLERS: usize = 3;
+/// Characters of a name that are told: kernels carry their template arguments.
+const TOLD_CHARACTERS: usize = 90;
+
+/// A function that costs some ranks, or all, more than it should.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FunctionFault {
+    /// Its name.
+    pub name: String,
+    /// Its callers, innermost first.
+    pub callers: Vec<String>,
+    /// The ranks it costs so much; empty if it is all of them.
+    pub ranks: Vec<u32>,
+    /// Its share of their critical path, the worst rank's.
+    pub beta: f64,
+    /// The median share of the others.
+    pub peers_beta: f64,
+    /// Share it costs more than it should.
+    pub excess_share: f64,
+    /// Seconds of that.
+    pub cost_s: f64,
+    /// Its mean utilisation there and on the others, if measured.
+    pub mu: Option<(f64, f64)>,
+    /// Further functions that cost the same ranks more: name and excess.
+    pub others: Vec<(String, f64)>,
+    /// First and last step of the profile.
+    pub steps: (u64, u64),
+}
+
+/// Words an incident about a function.
+pub fn function(
+    found: &FunctionFault,
+    scene: Scene<'_>,
+    id: String,
+    settings: &IncidentSettings,
+) -> Incident {
+    let who = if found.ranks.is_empty() {
+        "all ranks spend".to_owned()
+    } else if found.ranks.len() == 1 {
+        format!("{} spends", who(&found.ranks))
+    } else {
+        format!("{} spend", who(&found.ranks))
+    };
+    let peers = if found.ranks.is_empty() {
+        ", more than is expected of such a function".to_owned()
+    } else {
+        format!("; its peers {}", share(found.peers_beta))
+    };
+    let place = place(&found.name, &found.callers);
+    let text = format!("{who} {} of the time in {place}{peers}", share(found.beta));
+    Incident {
+        id,
+        kind: IncidentKind::Slow,
+        severity: settings.severity(found.excess_share),
+        open: true,
+        subject: Subject {
+            ranks: found.ranks.clone(),
+            hosts: scene.hosts_of(&found.ranks),
+            function: Some(found.name.clone()),
+            ..Subject::default()
+        },
+        pace: Pace::Steady,
+        first_step: found.steps.0,
+        last_step: found.steps.1,
+        cost_s: found.cost_s,
+        cost_share: found.excess_share,
+        gain_alone_s: found.cost_s,
+        next_in_line: Vec::new(),
+        text,
+        evidence: vec![evidence(found)],
+        advice: advice(found),
+    }
+}
+
+fn evidence(found: &FunctionFault) -> Evidence {
+    let mut text = format!(
+        "{} takes {} of the critical path",
+        place(&found.name, &found.callers),
+        share(found.beta),
+    );
+    if found.ranks.is_empty() {
+        text += " on the median rank";
+    } else {
+        text += &format!(
+            " of rank {} and {} of its peers'",
+            fold_ranks(&found.ranks),
+            share(found.peers_beta)
+        );
+    }
+    match found.mu {
+        Some((mu, peers)) => {
+            text += &format!(
+                ", at {} utilisation ({} on its peers)",
+                percent(mu),
+                percent(peers)
+            );
+        }
+        None => text += "; utilisation of hardware was not recorded",
+    }
+    for (name, excess) in &found.others {
+        text += &format!("; {} {} more", short(name), share(*excess));
+    }
+    let values = [
+        ("beta", Some(found.beta)),
+        ("peers_beta", Some(found.peers_beta)),
+        ("mu", found.mu.map(|(mu, _)| mu)),
+        ("peers_mu", found.mu.map(|(_, peers)| peers)),
+    ];
+    let values = values.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    Evidence {
+        method: Method::Pattern,
+        label: if found.ranks.is_empty() { "common" } else { "partial" }.to_owned(),
+        text,
+        values: values.map(|(name, value)| (name.to_owned(), value)).collect(),
+    }
+}
+
+/// A function with its callers: "recv_into ← read_shard ← next".
+fn place(name: &str, callers: &[String]) -> String {
+    let names = std::iter::once(name).chain(callers.iter().map(String::as_str));
+    names.take(TOLD_CALLERS + 1).map(short).collect::<Vec<_>>().join(" ← ")
+}
+
+fn short(name: &str) -> String {
+    match name.char_indices().nth(TOLD_CHARACTERS) {
+        Some((end, _)) => format!("{}…", &name[..end]),
+        None => name.to_owned(),
+    }
+}
+
+/// A share for reading: small ones with a decimal.
+fn share(share: f64) -> String {
+    if share < 0.0995 { format!("{:.1} %", share * 100.0) } else { percent(share) }
+}
+
+/// What to look at, by what the innermost functions are known to do.
+fn advice(found: &FunctionFault) -> String {
+    const KNOWN: [(&[&str], &str); 5] = [
+        (
+            &["recv_into", "socket", "urlopen", "readinto", "read_bytes", "ssl."],
+            "the storage and network it reads from",
+        ),
+        (
+            &["DataLoader", "data.next_wait", "dataloader"],
+            "the data loader: storage, decoding, worker processes, CPU cores",
+        ),
+        (
+            &["gc.collect", "garbage"],
+            "garbage collection: collect on all ranks in the same step, or freeze what lives on",
+        ),
+        (&["sleep"], "why it sleeps"),
+        (&["ynchronize", "item of Tensor", ".item"], "why the host waits for the device"),
+    ];
+    let names = std::iter::once(&found.name).chain(&found.callers);
+    let text = names.take(TOLD_CALLERS + 1).cloned().collect::<Vec<_>>().join(" ");
+    let fits = |words: &&[&str]| words.iter().any(|word| text.contains(word));
+    let known = KNOWN.iter().find(|(words, _)| fits(words)).map(|(_, what)| *what);
+    match (known, found.ranks.as_slice()) {
+        (Some(what), []) => format!("look at {what}"),
+        (Some(what), ranks) => format!("on {}, look at {what}", who(ranks)),
+        (None, []) => "look at what it does on every rank: it hides nothing".to_owned(),
+        (None, ranks) => format!(
+            "compare what {} does in it with its peers: input, clocks, CPU cores",
+            who(ranks)
+        ),
+    }
+}

@@ -1,0 +1,113 @@
+use serde::{Deserialize, Serialize};
+
+/// What profiles of the ranks say: where their time goes, who is late to collectives, which
+/// functions stand out.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ProfileSummary {
+    /// The profiled ranks, ascending.
+    pub ranks: Vec<RankProfile>,
+    /// Collectives that were matched over the ranks; null if there is none.
+    pub collectives: Option<CollectiveTimes>,
+    /// Functions that cost most on any rank, and all that stand out.
+    pub functions: Vec<FunctionSummary>,
+}
+
+/// Where one rank's time goes, on its critical path: the shares sum to 1.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RankProfile {
+    /// The rank.
+    pub rank: u32,
+    /// Its host, if recorded.
+    pub host: Option<String>,
+    /// The file.
+    pub file: String,
+    /// Length of what was analysed, in seconds.
+    pub span_s: f64,
+    /// Share in which something computes.
+    pub compute_share: f64,
+    /// Share in which memory is copied and nothing computes.
+    pub memory_share: f64,
+    /// Share in which a collective runs and nothing hides it.
+    pub exposed_communication_share: f64,
+    /// Share in which only the host works.
+    pub host_share: f64,
+    /// Share in which nothing that was recorded runs.
+    pub idle_share: f64,
+    /// Share in which the device does nothing; null without a device.
+    pub device_idle_share: Option<f64>,
+    /// Share in which a collective runs, exposed or not.
+    pub communication_share: f64,
+    /// Whether utilisation of hardware was recorded; without it mu and sigma say nothing.
+    pub no_hw: bool,
+}
+
+/// Collectives of all ranks, side by side.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CollectiveTimes {
+    /// Collectives that were matched over at least two ranks.
+    pub matched: u64,
+    /// Recorded on one rank only, or not the same on others.
+    pub unmatched: u64,
+    /// Median over the collectives of how far apart ranks leave them, in seconds.
+    pub end_spread_s: f64,
+    /// Whether clocks were set by the ends of collectives.
+    pub clocks_were_set: bool,
+    /// Each rank's part.
+    pub ranks: Vec<RankArrivals>,
+}
+
+/// One rank in the matched collectives.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RankArrivals {
+    /// The rank.
+    pub rank: u32,
+    /// Collectives it was in.
+    pub collectives: u64,
+    /// In how many of them it came last.
+    pub last: u64,
+    /// Seconds it waited in them for the last to come.
+    pub waited_s: f64,
+    /// Seconds after the first rank at which it entered the first common step; null without
+    /// steps or comparable clocks.
+    pub entry_skew_s: Option<f64>,
+}
+
+/// One function over the ranks.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FunctionSummary {
+    /// Its name.
+    pub name: String,
+    /// Its callers, innermost first; empty if not recorded.
+    pub callers: Vec<String>,
+    /// Kind of work: `gpu_compute`, `cpu_compute`, `memory`, `collective`, `python`, `other_cpu`.
+    pub class: String,
+    /// Ranks that ran it.
+    pub ranks: usize,
+    /// Median share of the critical path.
+    pub beta: f64,
+    /// Median utilisation of its resource.
+    pub mu: f64,
+    /// Median standard deviation of that.
+    pub sigma: f64,
+    /// `common` or `partial`; null if it is as expected everywhere.
+    pub problem: Option<String>,
+    /// Ranks on which it is not, worst first.
+    pub abnormal: Vec<AbnormalRank>,
+}
+
+/// A rank on which a function behaves unlike expectation or unlike its peers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AbnormalRank {
+    /// The rank.
+    pub rank: u32,
+    /// Share of the critical path.
+    pub beta: f64,
+    /// Utilisation of its resource.
+    pub mu: f64,
+    /// Standard deviation of that.
+    pub sigma: f64,
+    /// How far it lies outside of what is expected.
+    pub distance: f64,
+    /// Part of the compared ranks it differs from.
+    pub differential: f64,
+}

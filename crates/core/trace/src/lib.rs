@@ -1,0 +1,20 @@
+//! What a profiler recorded of one rank, and what it says whichever profiler it was.
+//!
+//! A [`Trace`] holds slices of time on tracks. [`rank_steps`] makes steps with stages of it, as
+//! they come from marks of a live job; [`profile`] makes function patterns; [`match_collectives`]
+//! puts the collectives of all ranks side by side and finds who was late, and how far the clocks
+//! are apart. Reading files is left to `formats`, verdicts to `verdict`.
+//!
+//! Pure: the same traces give the same answers.
+
+mod collectives;
+mod functions;
+mod slice;
+mod steps;
+
+pub use collectives::{Arrival, Clocks, MatchedCollective, Matches, match_collectives};
+pub use functions::{Profile, profile};
+pub use slice::{
+    Counter, NameId, Names, PythonFrame, Slice, SliceKind, Trace, Track, Transfer,
+};
+pub use steps::rank_steps;

@@ -1,0 +1,288 @@
+use model::{CollectiveOp, Ending, MarkKind, RankNs, RankStep, Segment, StageId};
+
+use crate::{Slice, SliceKind, Trace};
+
+/// Share of a step from which a single range is taken for a frame around the stages.
+const FRAME_SHARE: f64 = 0.9;
+/// Collectives of one step that are kept as boundaries, as in a live job.
+const MAX_ISSUES: usize = 1024;
+
+/// A stage of a step.
+#[derive(Clone, Debug)]
+struct Span {
+    stage: StageId,
+    start_ns: i64,
+    end_ns: i64,
+}
+
+/// Makes the steps the profiler was told of, with their stages.
+///
+/// Stages are the outermost named ranges of the training thread; where backward has none, it is
+/// where autograd's operators run. Collectives end a segment where they are issued, as in a
+/// live job. `origin_ns` is where time begins, `intern` gives a stage its id.
+/// # Properties
+/// Segments tile a step; a step ends where the next one begins, or at its own end.
+pub fn rank_steps(
+    trace: &Trace,
+    origin_ns: i64,
+    mut intern: impl FnMut(&str) -> StageId,
+) -> Vec<RankStep> {
+    let Some(thread) = trace.loop_track() else { return Vec::new() };
+    let steps: Vec<(u32, &Slice)> = numbered(trace, thread);
+    let ranges = trace.slices.iter().filter(|slice| {
+        slice.kind == SliceKind::Annotation
+            && slice.track == thread
+            && !is_communication(trace.name(slice))
+    });
+    let ranges: Vec<&Slice> = ranges.collect();
+    let regular = regular_names(trace, &ranges, steps.len());
+    let backward = backward_ops(trace);
+    let issues = issues(trace);
+    let mut made = Vec::with_capacity(steps.len());
+    for (at, (number, slice)) in steps.iter().enumerate() {
+        let next = steps.get(at + 1);
+        let follows = next.filter(|(next, _)| *next == number + 1);
+        let end_ns = follows.map_or(slice.end_ns, |(_, next)| next.start_ns);
+        let inside = within(&ranges, slice.start_ns, end_ns);
+        let outermost = outermost(trace, inside, slice, &regular);
+        let mut spans: Vec<Span> = outermost
+            .into_iter()
+            .map(|range| Span {
+                stage: intern(&stage_name(trace.name(range))),
+                start_ns: range.start_ns,
+                end_ns: range.end_ns.min(end_ns),
+            })
+            .collect();
+        add_backward(&mut spans, slice.start_ns, end_ns, &backward);
+        let instant = |ns: i64| RankNs(u64::try_from(ns - origin_ns).unwrap_or(0));
+        made.push(tile(
+            *number,
+            (slice.start_ns, end_ns),
+            &spans,
+            &issues,
+            thread,
+            instant,
+        ));
+    }
+    made
+}
+
+/// Steps of a thread with their numbers, ascending; of those with one number the first.
+fn numbered(trace: &Trace, thread: u16) -> Vec<(u32, &Slice)> {
+    let steps = trace.slices.iter();
+    let steps =
+        steps.filter(|slice| slice.kind == SliceKind::Step && slice.track == thread);
+    let number = |slice: &Slice| trace.name(slice).rsplit('#').next()?.parse().ok();
+    let mut found: Vec<(u32, &Slice)> = Vec::new();
+    for slice in steps {
+        let Some(number) = number(slice) else { continue };
+        if found.last().is_none_or(|(last, before)| {
+            *last < number && before.start_ns < slice.start_ns
+        }) {
+            found.push((number, slice));
+        }
+    }
+    found
+}
+
+/// Ranges that begin in a time.
+fn within<'s, 'a>(ranges: &'s [&'a Slice], from: i64, to: i64) -> &'s [&'a Slice] {
+    let first = ranges.partition_point(|range| range.start_ns < from);
+    let end = ranges.partition_point(|range| range.start_ns < to);
+    &ranges[first..end.max(first)]
+}
+
+/// Names that ranges have in at least half of the steps: others are numbered, or rare.
+fn regular_names(trace: &Trace, ranges: &[&Slice], steps: usize) -> Vec<bool> {
+    let largest = ranges.iter().map(|range| range.name.0 as usize + 1).max();
+    let mut counts = vec![0usize; largest.unwrap_or(0)];
+    for range in ranges {
+        counts[range.name.0 as usize] += 1;
+    }
+    let known = |name| is_built_in(&stage_name(trace.names.text(crate::NameId(name))));
+    let regular = |(name, count)| count * 2 > steps || (count > 0 && known(name as u32));
+    counts.into_iter().enumerate().map(regular).collect()
+}
+
+/// The outermost regular ranges, looking into one that only frames the others.
+fn outermost<'a>(
+    trace: &Trace,
+    ranges: &[&'a Slice],
+    step: &Slice,
+    regular: &[bool],
+) -> Vec<&'a Slice> {
+    let frames = |range: &Slice| {
+        let share = range.duration_ns() as f64 / step.duration_ns().max(1) as f64;
+        share > FRAME_SHARE && !is_built_in(&stage_name(trace.name(range)))
+    };
+    let mut found: Vec<&Slice> = Vec::new();
+    for range in ranges {
+        let after = found.last().is_none_or(|last| range.start_ns >= last.end_ns);
+        if after && regular[range.name.0 as usize] && !frames(range) {
+            found.push(range);
+        }
+    }
+    found
+}
+
+/// What a stage is called whose range has this name.
+fn stage_name(range: &str) -> String {
+    let bare = range.trim_matches(['#', ' ']);
+    let known = [
+        ("enumerate(DataLoader)", "data.next_wait"),
+        ("DistributedDataParallel.forward", "model.fwd_loss_cpu_wall"),
+        ("FullyShardedDataParallel.forward", "model.fwd_loss_cpu_wall"),
+        ("Optimizer.step", "optim.step_cpu_wall"),
+    ];
+    if let Some((_, stage)) = known.iter().find(|(prefix, _)| bare.starts_with(prefix)) {
+        return (*stage).to_owned();
+    }
+    let stage = match bare.to_ascii_lowercase().as_str() {
+        "forward" | "fwd" => "model.fwd_loss_cpu_wall",
+        "backward" | "bwd" => "model.backward_cpu_wall",
+        "optimizer" | "optimizer_step" | "optimizer.step" => "optim.step_cpu_wall",
+        _ if bare.starts_with("Optimizer.zero_grad") => "zero_grad",
+        _ => bare,
+    };
+    stage.to_owned()
+}
+
+/// Whether a stage is one that hooks record too.
+fn is_built_in(stage: &str) -> bool {
+    ["data.", "model.", "optim.", "callbacks.", "step."]
+        .iter()
+        .any(|prefix| stage.starts_with(prefix))
+}
+
+/// Ranges around calls of communication are no stages.
+fn is_communication(name: &str) -> bool {
+    ["nccl:", "gloo:", "c10d::"].iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Where autograd runs, on whichever thread, by start.
+fn backward_ops(trace: &Trace) -> Vec<(i64, i64)> {
+    let mut of_autograd = vec![None; 0];
+    let mut is_autograd = |slice: &Slice| {
+        let at = slice.name.0 as usize;
+        if at >= of_autograd.len() {
+            of_autograd.resize(at + 1, None);
+        }
+        *of_autograd[at].get_or_insert_with(|| {
+            trace.name(slice).starts_with("autograd::engine::evaluate_function")
+        })
+    };
+    let ops = trace.slices.iter().filter(|slice| slice.kind == SliceKind::Op);
+    let ops = ops.filter(|slice| is_autograd(slice));
+    ops.map(|slice| (slice.start_ns, slice.end_ns)).collect()
+}
+
+/// Adds backward between the other stages of a step, if none of them is it.
+fn add_backward(spans: &mut Vec<Span>, from: i64, to: i64, ops: &[(i64, i64)]) {
+    if spans.iter().any(|span| span.stage == StageId::BACKWARD) {
+        return;
+    }
+    let first = ops.partition_point(|(start, _)| *start < from);
+    let mut found: Vec<Span> = Vec::new();
+    for (start_ns, end_ns) in ops[first..].iter().take_while(|(start, _)| *start < to) {
+        let (start_ns, mut end_ns) = (*start_ns, (*end_ns).min(to));
+        let mut covering = spans.iter();
+        if covering.any(|span| span.start_ns <= start_ns && start_ns < span.end_ns) {
+            continue;
+        }
+        let next =
+            spans.iter().map(|span| span.start_ns).filter(|start| *start > start_ns);
+        end_ns = next.min().map_or(end_ns, |next| end_ns.min(next));
+        let between = |last: &Span| {
+            !spans.iter().any(|s| s.start_ns >= last.end_ns && s.end_ns <= start_ns)
+        };
+        match found.last_mut().filter(|last| between(last)) {
+            Some(last) => last.end_ns = last.end_ns.max(end_ns),
+            None => found.push(Span { stage: StageId::BACKWARD, start_ns, end_ns }),
+        }
+    }
+    spans.extend(found);
+    spans.sort_by_key(|span| span.start_ns);
+}
+
+/// A collective as the host issues it.
+struct Issue {
+    at_ns: i64,
+    track: u16,
+    op: CollectiveOp,
+}
+
+/// Collectives as the host issues them, by time: PyTorch's own calls where they were recorded,
+/// else the ranges of its backends.
+fn issues(trace: &Trace) -> Vec<Issue> {
+    let issues_of = |prefix: &str, kind: SliceKind| {
+        let slices = trace.slices.iter().filter(|slice| slice.kind == kind);
+        let issue = |slice: &Slice| {
+            let op = trace.name(slice).strip_prefix(prefix)?.trim_end_matches('_');
+            let op = CollectiveOp::from_name(op);
+            Some(Issue { at_ns: slice.start_ns, track: slice.track, op })
+        };
+        slices.filter_map(issue).collect::<Vec<_>>()
+    };
+    let called = issues_of("c10d::", SliceKind::Op);
+    if called.is_empty() { issues_of("nccl:", SliceKind::Annotation) } else { called }
+}
+
+fn tile(
+    number: u32,
+    (start_ns, end_ns): (i64, i64),
+    spans: &[Span],
+    issues: &[Issue],
+    thread: u16,
+    instant: impl Fn(i64) -> RankNs,
+) -> RankStep {
+    let mut segments: Vec<Segment> = Vec::new();
+    let mut after = MarkKind::StepBegin;
+    let mut now_ns = start_ns;
+    let mut next_issue = issues.partition_point(|issue| issue.at_ns < start_ns);
+    let mut close = |until_ns: i64, stage: StageId, kind: MarkKind, after: MarkKind| {
+        while let Some(issue) = issues.get(next_issue).filter(|i| i.at_ns < until_ns) {
+            next_issue += 1;
+            let counts = issue.track == thread || stage == StageId::BACKWARD;
+            if counts && segments.len() < MAX_ISSUES && !issue.op.is_point_to_point() {
+                let ending = Ending::Issue { op: issue.op, group: 0 };
+                let end = instant(issue.at_ns.max(now_ns));
+                segments.push(Segment { stage, after, ending, end });
+            }
+        }
+        now_ns = now_ns.max(until_ns);
+        let end = instant(now_ns);
+        segments.push(Segment { stage, after, ending: Ending::Mark(kind), end });
+    };
+    let (mut batches, mut micro_steps) = (0u16, 0u16);
+    for span in spans {
+        let (begin, finish) = marks_of(span.stage);
+        close(span.start_ns, StageId::OTHER, begin, after);
+        close(span.end_ns, span.stage, finish, begin);
+        after = finish;
+        batches = batches.saturating_add(u16::from(span.stage == StageId::DATA));
+        micro_steps =
+            micro_steps.saturating_add(u16::from(span.stage == StageId::BACKWARD));
+    }
+    close(end_ns, StageId::OTHER, MarkKind::StepEnd, after);
+    RankStep {
+        step: number,
+        start: instant(start_ns),
+        segments,
+        micro_steps,
+        batches,
+        side: Vec::new(),
+        overlap_s: 0.0,
+        complete: true,
+    }
+}
+
+/// The marks a live job has around a stage.
+fn marks_of(stage: StageId) -> (MarkKind, MarkKind) {
+    match stage {
+        StageId::DATA => (MarkKind::DataBegin, MarkKind::DataEnd),
+        StageId::FORWARD => (MarkKind::ForwardBegin, MarkKind::ForwardEnd),
+        StageId::BACKWARD => (MarkKind::BackwardBegin, MarkKind::BackwardEnd),
+        StageId::OPTIMIZER => (MarkKind::OptimizerBegin, MarkKind::OptimizerEnd),
+        _ => (MarkKind::StageBegin, MarkKind::StageEnd),
+    }
+}

@@ -1,0 +1,483 @@
+//! Profiles of ranks: their steps go the way of all steps, their functions are compared.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use collective::Late;
+use incident::{FunctionFault, Scene, function};
+use model::{
+    AbnormalRank, CollectiveOp, CollectiveTimes, Ending, FunctionSummary, Incident,
+    Input, MarkKind, ProfileSummary, RankArrivals, RankNs, RankProfile, RankStep,
+    Segment, StageNames,
+};
+use pattern::{
+    Columns, Dictionary, ExpectedBox, FunctionClass, FunctionFinding, FunctionId,
+    Pattern, Problem, localise,
+};
+use steps::{Aligner, WindowSettings};
+use trace::{Matches, Profile};
+
+use super::{Job, Note};
+
+/// Stage of the time by which a rank enters a recording's only step after the first to do so.
+const ENTRY: &str = "step.entry_skew";
+/// Share of a rank's collectives it must be late to for that alone to be an incident: on hosts that
+/// do several things at once everybody is late now and then.
+const LATE_SHARE: f64 = 0.75;
+/// Functions that are told for their cost alone, and altogether.
+const TOLD_FOR_COST: usize = 20;
+const MAX_TOLD: usize = 60;
+/// Ranks told of one function, and functions of one incident beside its own.
+const MAX_ABNORMAL: usize = 64;
+const MAX_OTHERS: usize = 3;
+/// Callers of a function that are kept.
+const MAX_CALLERS: usize = 12;
+
+/// What is left of one rank's trace once its slices are gone.
+#[derive(Clone, Debug, Default)]
+pub struct ProfiledRank {
+    /// Global rank.
+    pub rank: u32,
+    /// Its host, if recorded.
+    pub host: Option<String>,
+    /// The file.
+    pub file: String,
+    /// Its functions.
+    pub profile: Profile,
+    /// Its steps, on its own clock.
+    pub steps: Vec<RankStep>,
+    /// Names of their stages.
+    pub names: StageNames,
+}
+
+/// What profiles said, once compared.
+#[derive(Debug, Default)]
+pub(super) struct Profiled {
+    pub(super) summary: ProfileSummary,
+    faults: Vec<FunctionFault>,
+}
+
+/// One function over the ranks.
+struct Compared {
+    id: FunctionId,
+    class: FunctionClass,
+    columns: Columns,
+    found: FunctionFinding,
+}
+
+impl Job {
+    /// Takes the profiles of all ranks, and their collectives side by side.
+    ///
+    /// A recording of a single step begins for each rank when it entered the step. Where clocks
+    /// can be compared the time by which a rank entered it later is a stage of its own, so that
+    /// who came early and waited is not taken for late; where they cannot, labels are weakened.
+    pub fn add_profiles(&mut self, mut ranks: Vec<ProfiledRank>, matches: &Matches) {
+        ranks.sort_by_key(|rank| rank.rank);
+        for rank in &ranks {
+            self.seen_ranks.insert(rank.rank);
+            if let Some(host) = &rank.host {
+                self.hosts.insert(rank.rank, host.clone());
+            }
+        }
+        self.take_collectives(matches);
+        let entries = entries(&ranks, matches);
+        self.add_profiled_steps(&mut ranks, entries.as_ref());
+        let mut profiled = Profiled::default();
+        profiled.summary.ranks = ranks.iter().map(rank_profile).collect();
+        profiled.summary.collectives =
+            collective_times(&ranks, matches, entries.as_ref());
+        self.compare_functions(&ranks, &mut profiled);
+        self.profiled = Some(profiled);
+    }
+
+    fn take_collectives(&mut self, matches: &Matches) {
+        let mut groups: BTreeMap<Option<&str>, u32> = BTreeMap::new();
+        let mut counts: BTreeMap<(u32, CollectiveOp), u64> = BTreeMap::new();
+        for collective in &matches.collectives {
+            let next = groups.len() as u32;
+            let name = collective.group.as_deref();
+            let group = *groups.entry(name).or_insert(next);
+            if group == next {
+                let name = name.unwrap_or("default").to_owned();
+                self.take(Input::Group { group, name, members: Vec::new() });
+            }
+            let op = CollectiveOp::from_name(&collective.op);
+            let number = counts.entry((group, op)).or_default();
+            for arrival in &collective.arrivals {
+                let busy = arrival.end_ns.saturating_sub(arrival.start_ns);
+                self.take(Input::Timed {
+                    rank: arrival.rank,
+                    group,
+                    op,
+                    number: *number,
+                    bytes: collective.bytes,
+                    busy_ns: u64::try_from(busy).unwrap_or(0),
+                });
+            }
+            *number += 1;
+        }
+    }
+
+    /// Accounts steps as published, from their own beginning: a profile is short, and the cut
+    /// where ranks last met would leave out its first step. Incidents are looked for with that cut
+    /// all the same, for only so the delays of one step are told from those of the next.
+    fn add_profiled_steps(
+        &mut self,
+        ranks: &mut [ProfiledRank],
+        entries: Option<&BTreeMap<u32, i64>>,
+    ) {
+        let common = common_steps(ranks);
+        let single = (common.len() == 1).then(|| common.first().copied()).flatten();
+        let settings = WindowSettings {
+            warmup_steps: 0,
+            min_steps: 1,
+            ..self.settings.window.clone()
+        };
+        let published = WindowSettings { published_cut: true, ..settings.clone() };
+        let (mut accounted, mut followed) =
+            (Aligner::new(published), Aligner::new(settings));
+        for rank in ranks.iter().filter(|rank| !rank.steps.is_empty()) {
+            accounted.expect(rank.rank, None);
+            followed.expect(rank.rank, None);
+        }
+        let entry = self.intern(ENTRY);
+        for rank in ranks.iter_mut() {
+            let skew = entries.and_then(|entries| entries.get(&rank.rank));
+            for mut step in std::mem::take(&mut rank.steps) {
+                for segment in &mut step.segments {
+                    segment.stage = self.names.intern(rank.names.name(segment.stage));
+                }
+                followed.push(rank.rank, step.clone());
+                if Some(step.step) == single
+                    && let Some(skew) = skew
+                {
+                    let ending = Ending::Mark(MarkKind::StageEnd);
+                    let (after, end) = (MarkKind::StageBegin, step.start);
+                    step.segments.insert(0, Segment { stage: entry, after, ending, end });
+                    let earlier = u64::try_from(*skew).unwrap_or(0);
+                    step.start = RankNs(step.start.0.saturating_sub(earlier));
+                }
+                accounted.push(rank.rank, step);
+            }
+        }
+        accounted.finish();
+        followed.finish();
+        self.add_steps(accounted.steps());
+        if single.is_some() && ranks.len() > 1 {
+            self.notes.insert(Note::OneStep(entries.is_some()), 1);
+        }
+        for mut window in accounted.take_windows() {
+            if single.is_some() && entries.is_none() && ranks.len() > 1 {
+                window.incomplete_steps = window.incomplete_steps.max(1);
+            }
+            let (window, found) = self.measure(window);
+            self.account(&window, &found);
+            self.list(&window, &found);
+        }
+        for window in followed.take_windows().into_iter().filter(|w| w.rows() > 0) {
+            let (window, mut found) = self.measure(window);
+            self.follow(&window, &mut found);
+        }
+    }
+
+    fn compare_functions(&self, ranks: &[ProfiledRank], profiled: &mut Profiled) {
+        let settings = &self.settings.pattern;
+        let mut dictionary = Dictionary::default();
+        let mut columns: BTreeMap<FunctionId, Columns> = BTreeMap::new();
+        for rank in ranks {
+            dictionary.merge(&rank.profile.dictionary);
+            for (id, pattern) in &rank.profile.patterns {
+                columns.entry(*id).or_default().push(rank.rank, pattern);
+            }
+        }
+        let compared = columns.into_iter().filter_map(|(id, columns)| {
+            let function = dictionary.get(id)?;
+            let expected =
+                ExpectedBox::of(function.class, &function.name, &settings.expected);
+            // The seed is the function's own: the same functions give the same answer.
+            let found = localise(&columns, &expected, settings, id.0);
+            Some(Compared { id, class: function.class, columns, found })
+        });
+        let mut compared: Vec<Compared> = compared.collect();
+        compared
+            .sort_by(|a, b| b.largest().total_cmp(&a.largest()).then(a.id.cmp(&b.id)));
+        let told = compared.iter().enumerate().filter(|(place, compared)| {
+            *place < TOLD_FOR_COST || compared.found.problem.is_some()
+        });
+        let told = told.take(MAX_TOLD).map(|(_, compared)| compared.summary(&dictionary));
+        profiled.summary.functions = told.collect();
+        profiled.faults = self.function_faults(ranks, &compared, &dictionary);
+    }
+
+    /// What is worth an incident: functions that cost some ranks more than their peers, one
+    /// incident for the same ranks, and functions of the host that cost most ranks much.
+    ///
+    /// A collective that takes long is waited in: who waits is not to blame.
+    fn function_faults(
+        &self,
+        ranks: &[ProfiledRank],
+        compared: &[Compared],
+        dictionary: &Dictionary,
+    ) -> Vec<FunctionFault> {
+        let settings = &self.settings.pattern;
+        let span_s = ranks.iter().map(|rank| rank.profile.span_s).fold(0.0, f64::max);
+        let steps = self.windows.iter().map(|(window, _)| window);
+        let last = |window: &model::WindowSummary| window.first_step + window.steps;
+        let steps = (
+            steps.clone().map(|window| window.first_step).min().unwrap_or(0),
+            steps.map(last).max().map_or(0, |last| last.saturating_sub(1)),
+        );
+        let mut faults: Vec<FunctionFault> = Vec::new();
+        for one in compared.iter().filter(|one| one.class != FunctionClass::Collective) {
+            let (culprits, beta, peers_beta, excess_share) = match one.found.problem {
+                None => continue,
+                Some(Problem::Partial) => {
+                    let found = one.culprits(ranks, settings.partial_share_min);
+                    let Some((culprits, beta, peers)) = found else { continue };
+                    (culprits, beta, peers, beta - peers)
+                }
+                Some(Problem::Common) => {
+                    let beta = f64::from(one.found.median[0]);
+                    let on_host = matches!(
+                        one.class,
+                        FunctionClass::Python | FunctionClass::OtherCpu
+                    );
+                    if !on_host || beta < settings.common_share_min || ranks.len() < 2 {
+                        continue;
+                    }
+                    (Vec::new(), beta, 0.0, beta)
+                }
+            };
+            let mut names =
+                dictionary.stack(one.id).map(|function| function.name.clone());
+            let name = names.next().unwrap_or_default();
+            let same = faults.iter_mut().find(|fault| fault.ranks == culprits);
+            if let Some(same) = same.filter(|same| !same.ranks.is_empty()) {
+                if same.others.len() < MAX_OTHERS {
+                    same.others.push((name, excess_share));
+                }
+                continue;
+            }
+            faults.push(FunctionFault {
+                name,
+                callers: names.take(MAX_CALLERS).collect(),
+                mu: one.mu(&culprits),
+                ranks: culprits,
+                beta,
+                peers_beta,
+                excess_share,
+                cost_s: excess_share * span_s,
+                others: Vec::new(),
+                steps,
+            });
+        }
+        faults
+    }
+
+    /// Whether a rank is late to so many collectives that it needs no other evidence. Without
+    /// profiles it always is: nothing else is known.
+    pub(super) fn is_constantly_late(&self, late: &Late) -> bool {
+        let Some(profiled) = &self.profiled else { return true };
+        let struck: u64 = late.places.iter().map(|place| place.struck).sum();
+        let ranks = profiled.summary.collectives.iter().flat_map(|times| &times.ranks);
+        let mut ranks = ranks.filter(|times| late.ranks.contains(&times.rank));
+        ranks.all(|times| struck as f64 >= LATE_SHARE * times.collectives as f64)
+    }
+
+    /// Incidents of functions; what stages say of the same ranks is one incident with them.
+    pub(super) fn join_functions(&self, incidents: &mut Vec<Incident>) {
+        let Some(profiled) = &self.profiled else { return };
+        let scene: Scene<'_> = self.scene();
+        for (fault, at) in profiled.faults.iter().zip(1..) {
+            let id = format!("f{at}");
+            let found = function(fault, scene, id, &self.settings.incident);
+            let same = incidents.iter_mut().find(|incident| {
+                incident.subject.ranks == fault.ranks
+                    && incident.subject.function.is_none()
+            });
+            match same.filter(|_| !fault.ranks.is_empty()) {
+                Some(incident) => {
+                    incident.subject.function = found.subject.function;
+                    incident.evidence.extend(found.evidence);
+                    incident.advice = found.advice;
+                }
+                None => incidents.push(found),
+            }
+        }
+    }
+}
+
+impl Compared {
+    /// Its largest share on any rank.
+    fn largest(&self) -> f32 {
+        self.columns.values[0].iter().copied().fold(0.0, f32::max)
+    }
+
+    /// Ranks it costs more than it does the others, the largest share of them and the median of
+    /// the others', zero for ranks that never ran it.
+    fn culprits(
+        &self,
+        ranks: &[ProfiledRank],
+        excess_min: f64,
+    ) -> Option<(Vec<u32>, f64, f64)> {
+        let abnormal: BTreeSet<u32> =
+            self.found.abnormal.iter().map(|abnormal| abnormal.worker).collect();
+        let beta: BTreeMap<u32, f64> = self
+            .columns
+            .workers
+            .iter()
+            .zip(&self.columns.values[0])
+            .map(|(rank, beta)| (*rank, f64::from(*beta)))
+            .collect();
+        let of = |rank: u32| beta.get(&rank).copied().unwrap_or(0.0);
+        let others = ranks.iter().map(|rank| rank.rank);
+        let others = others.filter(|rank| !abnormal.contains(rank));
+        let mut others: Vec<f64> = others.map(of).collect();
+        let peers = frontier::median(&mut others)?;
+        let more = abnormal.into_iter().filter(|rank| of(*rank) - peers >= excess_min);
+        let culprits: Vec<u32> = more.collect();
+        let largest = culprits.iter().map(|rank| of(*rank)).fold(0.0, f64::max);
+        (!culprits.is_empty()).then_some((culprits, largest, peers))
+    }
+
+    /// Mean utilisation on these ranks and on the others, if it was measured.
+    fn mu(&self, ranks: &[u32]) -> Option<(f64, f64)> {
+        let mean = |of_ranks: bool| {
+            let all = self.columns.workers.iter().zip(&self.columns.values[1]);
+            let chosen = all.filter(|(rank, _)| ranks.contains(rank) == of_ranks);
+            let (count, sum) = chosen
+                .fold((0.0, 0.0), |(n, sum), (_, mu)| (n + 1.0, sum + f64::from(*mu)));
+            if count > 0.0 { sum / count } else { 0.0 }
+        };
+        self.columns.is_measured.then(|| (mean(true), mean(false)))
+    }
+
+    fn summary(&self, dictionary: &Dictionary) -> FunctionSummary {
+        let mut names = dictionary.stack(self.id).map(|function| function.name.clone());
+        let [beta, mu, sigma] = self.found.median.map(f64::from);
+        let abnormal = self.found.abnormal.iter().map(|abnormal| {
+            let [beta, mu, sigma] = abnormal.values.map(f64::from);
+            AbnormalRank {
+                rank: abnormal.worker,
+                beta,
+                mu,
+                sigma,
+                distance: abnormal.distance(),
+                differential: abnormal.differential,
+            }
+        });
+        let mut abnormal: Vec<AbnormalRank> = abnormal.collect();
+        abnormal.sort_by(|a, b| {
+            b.differential.total_cmp(&a.differential).then(b.beta.total_cmp(&a.beta))
+        });
+        abnormal.truncate(MAX_ABNORMAL);
+        let problem = self.found.problem.map(|problem| match problem {
+            Problem::Common => "common".to_owned(),
+            Problem::Partial => "partial".to_owned(),
+        });
+        FunctionSummary {
+            name: names.next().unwrap_or_default(),
+            callers: names.take(MAX_CALLERS).collect(),
+            class: self.class.name().to_owned(),
+            ranks: self.found.workers,
+            beta,
+            mu,
+            sigma,
+            problem,
+            abnormal,
+        }
+    }
+}
+
+fn rank_profile(rank: &ProfiledRank) -> RankProfile {
+    let profile = &rank.profile;
+    let share = |classes: &[FunctionClass]| {
+        let shares = classes.iter().filter_map(|class| profile.shares.get(class));
+        shares.fold(0.0, |sum, share| sum + share).min(1.0)
+    };
+    let compute_share = share(&[FunctionClass::GpuCompute, FunctionClass::CpuCompute]);
+    let memory_share = share(&[FunctionClass::Memory]);
+    let exposed_communication_share = share(&[FunctionClass::Collective]);
+    let host_share = share(&[FunctionClass::Python, FunctionClass::OtherCpu]);
+    let busy = compute_share + memory_share + exposed_communication_share + host_share;
+    RankProfile {
+        rank: rank.rank,
+        host: rank.host.clone(),
+        file: rank.file.clone(),
+        span_s: profile.span_s,
+        compute_share,
+        memory_share,
+        exposed_communication_share,
+        host_share,
+        idle_share: (1.0 - busy).max(0.0),
+        device_idle_share: profile
+            .has_device
+            .then_some((1.0 - busy + host_share).clamp(0.0, 1.0)),
+        communication_share: profile.communication_share,
+        no_hw: !profile.patterns.values().any(Pattern::is_measured),
+    }
+}
+
+/// Steps that all ranks with steps have.
+fn common_steps(ranks: &[ProfiledRank]) -> BTreeSet<u32> {
+    let steps = ranks.iter().filter(|rank| !rank.steps.is_empty());
+    let mut steps = steps
+        .map(|rank| rank.steps.iter().map(|step| step.step).collect::<BTreeSet<_>>());
+    let first = steps.next().unwrap_or_default();
+    steps.fold(first, |common, steps| common.intersection(&steps).copied().collect())
+}
+
+/// Nanoseconds after the first rank at which each entered the first common step; `None` where
+/// clocks cannot be compared.
+fn entries(ranks: &[ProfiledRank], matches: &Matches) -> Option<BTreeMap<u32, i64>> {
+    let first = common_steps(ranks).first().copied()?;
+    let comparable = matches.clocks.agree && ranks.len() > 1;
+    if !comparable {
+        return None;
+    }
+    let starts = ranks.iter().filter_map(|rank| {
+        let step = rank.steps.iter().find(|step| step.step == first)?;
+        let offset = matches.clocks.offsets_ns.get(&rank.rank).copied().unwrap_or(0);
+        Some((rank.rank, i64::try_from(step.start.0).ok()? - offset))
+    });
+    let starts: BTreeMap<u32, i64> = starts.collect();
+    let earliest = starts.values().copied().min()?;
+    Some(starts.into_iter().map(|(rank, start)| (rank, start - earliest)).collect())
+}
+
+fn collective_times(
+    ranks: &[ProfiledRank],
+    matches: &Matches,
+    entries: Option<&BTreeMap<u32, i64>>,
+) -> Option<CollectiveTimes> {
+    if matches.collectives.is_empty() && matches.unmatched == 0 {
+        return None;
+    }
+    let seconds = |ns: i64| ns as f64 * 1e-9;
+    let mut times: BTreeMap<u32, RankArrivals> = ranks
+        .iter()
+        .map(|rank| {
+            let skew = entries.and_then(|entries| entries.get(&rank.rank));
+            let entry_skew_s = skew.map(|skew| seconds(*skew));
+            let rank = rank.rank;
+            (rank, RankArrivals { rank, entry_skew_s, ..RankArrivals::default() })
+        })
+        .collect();
+    for collective in &matches.collectives {
+        let Some(last) = collective.last() else { continue };
+        for arrival in &collective.arrivals {
+            let of_rank = times.entry(arrival.rank).or_default();
+            of_rank.collectives += 1;
+            of_rank.last += u64::from(arrival.rank == last.rank);
+            let waited =
+                (last.start_ns - arrival.start_ns).min(arrival.end_ns - arrival.start_ns);
+            of_rank.waited_s += seconds(waited.max(0));
+        }
+    }
+    Some(CollectiveTimes {
+        matched: matches.collectives.len() as u64,
+        unmatched: matches.unmatched,
+        end_spread_s: seconds(matches.clocks.end_spread_ns),
+        clocks_were_set: !matches.clocks.offsets_ns.is_empty(),
+        ranks: times.into_values().collect(),
+    })
+}

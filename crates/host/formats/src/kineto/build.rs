@@ -1,0 +1,381 @@
+//! From raw events to a trace.
+
+use std::collections::BTreeMap;
+
+use memchr::memmem;
+use pattern::Resource;
+use rustc_hash::FxHashMap;
+use serde_json::Value;
+use trace::{Counter, NameId, PythonFrame, Slice, SliceKind, Trace, Track, Transfer};
+
+use super::scan::{RawEvent, members, nanoseconds, text};
+use crate::names::{collective_of_kernel, without_addresses};
+
+/// Slices of one trace that are kept, 32 bytes each.
+const MAX_SLICES: usize = 1 << 28;
+/// Tracks of one trace.
+const MAX_TRACKS: usize = 1 << 15;
+
+/// What a category of events becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Category {
+    Slices(SliceKind),
+    /// Calls of the device's runtime: kept where the host waits in them.
+    Runtime,
+    Counters,
+    Nothing,
+}
+
+/// Categories of all versions, without their case.
+const CATEGORIES: [(&[u8], Category); 24] = [
+    (b"cpu_op", Category::Slices(SliceKind::Op)),
+    (b"python_function", Category::Slices(SliceKind::Python)),
+    (b"kernel", Category::Slices(SliceKind::Kernel)),
+    (b"user_annotation", Category::Slices(SliceKind::Annotation)),
+    (b"cuda_runtime", Category::Runtime),
+    (b"cuda_driver", Category::Runtime),
+    (b"gpu_memcpy", Category::Slices(SliceKind::Memory)),
+    (b"gpu_memset", Category::Slices(SliceKind::Memory)),
+    (b"hardware_counters", Category::Counters),
+    (b"operator", Category::Slices(SliceKind::Op)),
+    (b"memcpy", Category::Slices(SliceKind::Memory)),
+    (b"memset", Category::Slices(SliceKind::Memory)),
+    (b"runtime", Category::Runtime),
+    (b"xpu_runtime", Category::Runtime),
+    (b"xpu_driver", Category::Runtime),
+    (b"privateuse1_runtime", Category::Runtime),
+    (b"privateuse1_driver", Category::Runtime),
+    (b"mtia_runtime", Category::Runtime),
+    (b"glow_runtime", Category::Runtime),
+    (b"mtia_ccp_events", Category::Slices(SliceKind::Kernel)),
+    (b"hpu_op", Category::Slices(SliceKind::Kernel)),
+    (b"collective_comm", Category::Slices(SliceKind::Collective)),
+    (b"gpu_user_annotation", Category::Nothing),
+    (b"overhead", Category::Nothing),
+];
+
+/// Operators that are ranges the profiler named, in traces from before there were annotations.
+const RANGES: [&str; 3] = ["enumerate(DataLoader)#", "Optimizer.", "## "];
+
+#[derive(Debug, Default)]
+pub(super) struct Builder {
+    pub(super) trace: Trace,
+    tracks: FxHashMap<Box<[u8]>, u16>,
+    /// Process and thread of the last event, and their track.
+    last_track: (Vec<u8>, u16),
+    /// Bytes of a name as they stand in the file, and the name they are.
+    names: FxHashMap<Box<[u8]>, (NameId, SliceKind)>,
+    counters: BTreeMap<Resource, Vec<(i64, f32)>>,
+    pub(super) no_time: u64,
+    pub(super) too_many: u64,
+    scratch: Vec<u8>,
+}
+
+impl Builder {
+    pub(super) fn take(&mut self, event: &RawEvent<'_>) {
+        match event.phase {
+            b"X" => self.slice(event),
+            b"M" if event.name == b"thread_name" => self.name_thread(event),
+            b"C" => self.counter(event),
+            _ => {}
+        }
+    }
+
+    fn slice(&mut self, event: &RawEvent<'_>) {
+        let kind = match category(event.category) {
+            Category::Slices(kind) => kind,
+            Category::Runtime if is_wait(event.name) => SliceKind::Wait,
+            _ => return,
+        };
+        let times = nanoseconds(event.at).zip(nanoseconds(event.took));
+        let Some((start_ns, took_ns)) = times else {
+            self.no_time += 1;
+            return;
+        };
+        if self.trace.slices.len() >= MAX_SLICES {
+            self.too_many += 1;
+            return;
+        }
+        let Some(track) = self.track(event.process, event.thread) else {
+            self.too_many += 1;
+            return;
+        };
+        let (name, kind) = self.name(event.name, kind);
+        let detail = match kind {
+            SliceKind::Python => self.frame(event.args),
+            SliceKind::Collective => self.transfer(event.name, event.args),
+            _ => 0,
+        };
+        let end_ns = start_ns.saturating_add(took_ns.max(0));
+        self.trace.slices.push(Slice { start_ns, end_ns, name, detail, track, kind });
+    }
+
+    /// The id of a name and what the slice is about, which the name can tell better than its
+    /// category.
+    fn name(&mut self, raw: &[u8], kind: SliceKind) -> (NameId, SliceKind) {
+        self.scratch.clear();
+        self.scratch.push(kind as u8);
+        self.scratch.extend_from_slice(raw);
+        if let Some(known) = self.names.get(self.scratch.as_slice()) {
+            return *known;
+        }
+        let name = text(raw);
+        let kind = match kind {
+            SliceKind::Op | SliceKind::Annotation
+                if name.starts_with("ProfilerStep#") =>
+            {
+                SliceKind::Step
+            }
+            SliceKind::Op if RANGES.iter().any(|range| name.starts_with(range)) => {
+                SliceKind::Annotation
+            }
+            SliceKind::Op | SliceKind::Annotation if name.starts_with("gloo:") => {
+                SliceKind::Collective
+            }
+            SliceKind::Kernel if collective_of_kernel(&name).is_some() => {
+                SliceKind::Collective
+            }
+            kind => kind,
+        };
+        let known = match kind {
+            SliceKind::Python => self.trace.names.intern(&without_addresses(&name)),
+            _ => self.trace.names.intern(&name),
+        };
+        self.names.insert(self.scratch.as_slice().into(), (known, kind));
+        (known, kind)
+    }
+
+    fn track(&mut self, process: &[u8], thread: &[u8]) -> Option<u16> {
+        self.scratch.clear();
+        self.scratch.extend_from_slice(process);
+        self.scratch.push(0);
+        self.scratch.extend_from_slice(thread);
+        if self.scratch == self.last_track.0 {
+            return Some(self.last_track.1);
+        }
+        let track = match self.tracks.get(self.scratch.as_slice()) {
+            Some(known) => *known,
+            None if self.tracks.len() >= MAX_TRACKS => return None,
+            None => {
+                let track = self.trace.tracks.len() as u16;
+                let of = |raw: &[u8]| text(raw).into_owned();
+                let (process, thread) = (of(process), of(thread));
+                self.trace.tracks.push(Track { process, thread, name: None });
+                self.tracks.insert(self.scratch.as_slice().into(), track);
+                track
+            }
+        };
+        self.last_track.0.clone_from(&self.scratch);
+        self.last_track.1 = track;
+        Some(track)
+    }
+
+    fn name_thread(&mut self, event: &RawEvent<'_>) {
+        let mut name = None;
+        let read = members(event.args, |key, value| {
+            if key == b"name" {
+                name = Some(text(value).into_owned());
+            }
+        });
+        if read.is_ok()
+            && let Some(track) = self.track(event.process, event.thread)
+        {
+            self.trace.tracks[usize::from(track)].name = name;
+        }
+    }
+
+    fn frame(&mut self, args: &[u8]) -> u32 {
+        let number = |raw: &[u8]| std::str::from_utf8(raw).ok()?.parse().ok();
+        let (mut id, mut parent) = (None, None);
+        let read = members(args, |key, value| match key {
+            b"Python id" => id = number(value),
+            b"Python parent id" => parent = number(value),
+            _ => {}
+        });
+        let frame = match read.ok().and(id) {
+            Some(id) => PythonFrame { id, parent },
+            // Nobody's parent, and nobody's child.
+            None => PythonFrame { id: u32::MAX, parent: None },
+        };
+        self.trace.frames.push(frame);
+        self.trace.frames.len() as u32 - 1
+    }
+
+    fn transfer(&mut self, name: &[u8], args: &[u8]) -> u32 {
+        let name = text(name);
+        let op = name.strip_prefix("gloo:").map(str::to_owned);
+        let op = op.or_else(|| collective_of_kernel(&name)).unwrap_or_default();
+        let mut transfer = Transfer { op, ..Transfer::default() };
+        let mut shape = Vec::new();
+        let (mut elements, mut kind) = (0u64, Vec::new());
+        // What cannot be read was not recorded.
+        let _is_read = members(args, |key, value| match key {
+            b"Collective name" => transfer.op = text(value).into_owned(),
+            b"Process Group Name" => transfer.group = Some(text(value).into_owned()),
+            b"Process Group Ranks" => transfer.members = ranks(value),
+            b"Seq" => transfer.sequence = parsed(value),
+            b"dtype" => kind = value.to_vec(),
+            b"In msg nelems" | b"Out msg nelems" => {
+                elements = elements.max(parsed(value).unwrap_or(0));
+                shape.push((key, value));
+            }
+            b"In split size" | b"Out split size" | b"Input Dims" => {
+                shape.push((key, value));
+            }
+            _ => {}
+        });
+        transfer.bytes = elements.saturating_mul(bytes_of(&kind));
+        transfer.is_point_to_point =
+            matches!(transfer.op.as_str(), "send" | "recv" | "Send" | "Recv");
+        // Splits differ over the ranks of an all-to-all, and sizes over those of a gather.
+        let dense = ["all_reduce", "allreduce", "AllReduce", "broadcast", "Broadcast"];
+        if dense.contains(&transfer.op.as_str()) {
+            let parts = shape.iter().map(|(_, value)| String::from_utf8_lossy(value));
+            transfer.shape = parts.collect::<Vec<_>>().join(" ");
+        }
+        self.trace.transfers.push(transfer);
+        self.trace.transfers.len() as u32 - 1
+    }
+
+    fn counter(&mut self, event: &RawEvent<'_>) {
+        if category(event.category) != Category::Counters {
+            return;
+        }
+        let name = text(event.name);
+        let Some(resource) = resource_of(&name) else { return };
+        let mut value = None;
+        let read = members(event.args, |_, raw| {
+            value = std::str::from_utf8(raw).ok().and_then(|raw| raw.parse::<f32>().ok());
+        });
+        let sample = read.ok().and(nanoseconds(event.at).zip(value));
+        let Some((at, value)) = sample.filter(|(_, value)| value.is_finite()) else {
+            self.no_time += 1;
+            return;
+        };
+        let samples = self.counters.entry(resource).or_default();
+        if samples.len() < MAX_SLICES {
+            samples.push((at, (value / 100.0).clamp(0.0, 1.0)));
+        }
+    }
+
+    /// What stands beside the events.
+    pub(super) fn describe(&mut self, key: &[u8], raw: &[u8], shift_ns: &mut i64) {
+        match key {
+            b"distributedInfo" => match serde_json::from_slice::<Value>(raw) {
+                Ok(info) => self.identify(&info),
+                Err(error) => self.trace.losses.push(format!("distributedInfo: {error}")),
+            },
+            b"baseTimeNanoseconds" => {
+                *shift_ns =
+                    parsed(raw).and_then(|base| i64::try_from(base).ok()).unwrap_or(0);
+            }
+            b"host_name" => self.trace.host = Some(text(raw).into_owned()),
+            _ => {}
+        }
+    }
+
+    fn identify(&mut self, info: &Value) {
+        let number = |key: &str| info[key].as_u64().and_then(|n| u32::try_from(n).ok());
+        self.trace.rank = number("rank").or(self.trace.rank);
+        self.trace.world_size = number("world_size").or(self.trace.world_size);
+        for group in info["pg_config"].as_array().into_iter().flatten() {
+            let Some(name) = group["pg_name"].as_str() else { continue };
+            let members = match &group["ranks"] {
+                Value::Array(list) => {
+                    let ranks = list.iter().filter_map(Value::as_u64);
+                    ranks.filter_map(|rank| u32::try_from(rank).ok()).collect()
+                }
+                // On-demand traces have it in a string.
+                Value::String(list) => ranks(list.as_bytes()),
+                _ => Vec::new(),
+            };
+            self.trace.groups.push((name.to_owned(), members));
+        }
+    }
+
+    pub(super) fn finish(mut self, shift_ns: i64) -> Trace {
+        let mut trace = self.trace;
+        for slice in &mut trace.slices {
+            slice.start_ns = slice.start_ns.saturating_add(shift_ns);
+            slice.end_ns = slice.end_ns.saturating_add(shift_ns);
+        }
+        let shifted = |(at, value): (i64, f32)| (at.saturating_add(shift_ns), value);
+        trace.counters = std::mem::take(&mut self.counters)
+            .into_iter()
+            .map(|(resource, samples)| Counter {
+                resource,
+                samples: samples.into_iter().map(shifted).collect(),
+            })
+            .collect();
+        if self.no_time > 0 {
+            let lost =
+                format!("{} events whose time or value is no number", self.no_time);
+            trace.losses.push(lost);
+        }
+        if self.too_many > 0 {
+            trace.losses.push(format!("{} events beyond what is kept", self.too_many));
+        }
+        // Lists in events are cut at 30 ranks; the groups' own lists are whole.
+        for transfer in &mut trace.transfers {
+            let group = transfer.group.as_ref();
+            let of_group = group
+                .and_then(|name| trace.groups.iter().find(|(known, _)| known == name));
+            if let Some((_, members)) =
+                of_group.filter(|(_, members)| !members.is_empty())
+            {
+                transfer.members.clone_from(members);
+            }
+        }
+        trace.settle();
+        trace
+    }
+}
+
+fn category(raw: &[u8]) -> Category {
+    let known = CATEGORIES.iter().find(|(name, _)| raw.eq_ignore_ascii_case(name));
+    known.map_or(Category::Nothing, |(_, category)| *category)
+}
+
+/// Whether the host waits for the device in a call of its runtime.
+fn is_wait(name: &[u8]) -> bool {
+    memmem::find(name, b"Synchronize").is_some()
+}
+
+/// What a counter measures, by the names of CUPTI's metrics.
+fn resource_of(name: &str) -> Option<Resource> {
+    if !(name.contains("pct") || name.contains('%')) {
+        return None;
+    }
+    let families = [
+        ("sm__", Resource::Sm),
+        ("dram__", Resource::Dram),
+        ("pcie__", Resource::Pcie),
+        ("nvl", Resource::NvLink),
+    ];
+    let family = families.iter().find(|(family, _)| name.starts_with(family));
+    family.map(|(_, resource)| *resource)
+}
+
+/// The ranks in `[0, 1, 2, ...]`; empty if the list was cut.
+fn ranks(list: &[u8]) -> Vec<u32> {
+    let list = String::from_utf8_lossy(list);
+    let parts = list.trim_matches(['[', ']']).split(',').map(str::trim);
+    let parsed: Option<Vec<u32>> =
+        parts.filter(|part| !part.is_empty()).map(|part| part.parse().ok()).collect();
+    parsed.unwrap_or_default()
+}
+
+fn parsed(raw: &[u8]) -> Option<u64> {
+    std::str::from_utf8(raw).ok()?.parse().ok()
+}
+
+/// Bytes of an element, by PyTorch's name of its type.
+fn bytes_of(kind: &[u8]) -> u64 {
+    match kind {
+        b"Double" | b"Long" | b"ComplexFloat" => 8,
+        b"Float" | b"Int" => 4,
+        b"Half" | b"BFloat16" | b"Short" => 2,
+        b"" => 0,
+        _ => 1,
+    }
+}

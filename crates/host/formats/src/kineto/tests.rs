@@ -1,0 +1,155 @@
+use std::io::Cursor;
+
+use trace::SliceKind::{Annotation, Collective, Kernel, Memory, Step, Wait};
+
+use super::*;
+
+fn trace_of(document: &str) -> Trace {
+    read(document.as_bytes()).unwrap()
+}
+
+fn events(count: usize) -> Vec<String> {
+    let event = |at| {
+        format!(
+            "  {{\n    \"ph\": \"X\", \"cat\": \"cpu_op\", \"name\": \"aten::op{at}\", \
+             \"pid\": 7, \"tid\": 7,\n    \"ts\": {}.125, \"dur\": 1.5,\n    \
+             \"args\": {{\n      \"Input Dims\": [[1, 2], []]\n    }}\n  }}",
+            1000 + at * 10
+        )
+    };
+    (0..count).map(event).collect()
+}
+
+fn document(events: &[String]) -> String {
+    format!(
+        "{{\n  \"schemaVersion\": 1,\n  \"traceEvents\": [\n{}\n  ],\n  \
+         \"distributedInfo\": {{\"backend\": \"nccl\", \"rank\": 3, \"world_size\": 8}},\n  \
+         \"baseTimeNanoseconds\": 1790857026000000000,\n  \"traceName\": \"a.json\"\n}}",
+        events.join(",\n")
+    )
+}
+
+fn names(trace: &Trace) -> Vec<&str> {
+    trace.slices.iter().map(|slice| trace.name(slice)).collect()
+}
+
+#[test]
+fn a_whole_document_is_read_with_what_stands_behind_its_events() {
+    let trace = trace_of(&document(&events(3)));
+    assert_eq!(names(&trace), ["aten::op0", "aten::op1", "aten::op2"]);
+    assert_eq!((trace.rank, trace.world_size), (Some(3), Some(8)));
+    assert_eq!(trace.slices[0].start_ns, 1_790_857_026_000_000_000 + 1_000_125);
+    assert_eq!(trace.slices[0].duration_ns(), 1500);
+    assert!(trace.absolute && trace.losses.is_empty(), "{:?}", trace.losses);
+}
+
+#[test]
+fn the_list_alone_is_a_document_too() {
+    let trace = trace_of(&format!("[{}]", events(2).join(",")));
+    assert_eq!(trace.slices.len(), 2);
+    assert!(!trace.absolute && trace.losses.is_empty());
+}
+
+#[test]
+fn what_follows_a_damaged_event_is_read() {
+    let mut all = events(5);
+    for damage in ["aten::\"op1", "aten::op\"1\"", "aten::op1\",", "aten::\u{1}op1\\"] {
+        all[1] = events(2)[1].replace("aten::op1", damage);
+        let trace = trace_of(&document(&all));
+        let rest = ["aten::op0", "aten::op2", "aten::op3", "aten::op4"];
+        assert_eq!(names(&trace), rest, "{damage}");
+        assert!(
+            trace.losses[0].starts_with("1 events are not JSON"),
+            "{:?}",
+            trace.losses
+        );
+        assert_eq!(trace.rank, Some(3));
+    }
+}
+
+#[test]
+fn what_is_only_unusual_is_read() {
+    let mut all = events(3);
+    all[0] = all[0].replace("\"dur\": 1.5", "\"dur\": NaN");
+    all[1] = all[1]
+        .replace("aten::op1", "aten::\u{1}op\n1")
+        .replace("[[1, 2]", "[[1e400, 2,]");
+    all[2] = all[2].replace("\"tid\": 7", "\"id\": 99999999999999999999999, \"tid\": 7");
+    let mut text = document(&all).replace("],\n  \"dist", ",],\n  \"dist").into_bytes();
+    let at = text.windows(3).position(|w| w == b"op2").unwrap();
+    text[at + 2] = 0xff;
+    let trace = read(text.as_slice()).unwrap();
+    assert_eq!(names(&trace), ["aten::\u{1}op\n1", "aten::op\u{fffd}"]);
+    assert_eq!(trace.losses, ["1 events whose time or value is no number"]);
+}
+
+#[test]
+fn a_file_that_is_cut_off_gives_what_it_had() {
+    let text = document(&events(3));
+    let end = text.find("aten::op2").unwrap();
+    let trace = trace_of(&text[..end]);
+    assert_eq!(trace.slices.len(), 2);
+    assert!(trace.losses[0].contains("cut off"), "{:?}", trace.losses);
+    for end in 0..text.len() {
+        let trace = trace_of(&text[..end]);
+        assert!(trace.slices.len() <= 3);
+    }
+}
+
+/// Gives a few bytes at a time.
+struct Slow<'a>(Cursor<&'a [u8]>);
+
+impl Read for Slow<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let most = buffer.len().min(7);
+        self.0.read(&mut buffer[..most])
+    }
+}
+
+#[test]
+fn what_is_read_does_not_depend_on_how_it_comes() {
+    let many = document(&events(20_000));
+    let at_once = trace_of(&many);
+    let slowly = read(Slow(Cursor::new(many.as_bytes()))).unwrap();
+    assert_eq!(at_once.slices, slowly.slices);
+    assert_eq!(at_once.slices.len(), 20_000);
+    assert!(many.len() > 2 * BLOCK_BYTES);
+}
+
+#[test]
+fn old_and_new_names_of_things_mean_the_same() {
+    let event = |category: &str, name: &str, rest: &str| {
+        format!(
+            "{{\"ph\":\"X\",\"cat\":\"{category}\",\"name\":\"{name}\",\"pid\":1,\
+             \"tid\":\"stream 7\",\"ts\":5,\"dur\":2{rest}}}"
+        )
+    };
+    let events = [
+        event("Operator", "ProfilerStep#5", ""),
+        event("user_annotation", "ProfilerStep#5", ""),
+        event("gpu_user_annotation", "ProfilerStep#5", ""),
+        event("Kernel", "gemm", ""),
+        event("Memcpy", "Memcpy HtoD", ""),
+        event("Operator", "enumerate(DataLoader)#_Iter.__next__", ""),
+        event("Runtime", "cudaLaunchKernel", ""),
+        event("cuda_runtime", "cudaDeviceSynchronize", ""),
+        event(
+            "kernel",
+            "ncclDevKernel_AllReduce_Sum_f16_RING_LL(x)",
+            ",\"args\":{\"Collective name\":\"allreduce\",\"In msg nelems\":4,\
+             \"dtype\":\"Half\",\"Process Group Name\":\"1\",\"Seq\":9}",
+        ),
+        event("user_annotation", "gloo:all_reduce", ""),
+        event("kernel", "gone", "").replace(":5,", ":0,").replace(":2}", ":0}"),
+    ];
+    let trace = trace_of(&format!("[{}]", events.join(",")));
+    let mut kinds: Vec<_> = trace.slices.iter().map(|slice| slice.kind).collect();
+    kinds.sort_unstable();
+    assert_eq!(
+        kinds,
+        [Step, Step, Annotation, Wait, Kernel, Memory, Collective, Collective]
+    );
+    assert_eq!(trace.transfers[0].bytes, 8);
+    assert_eq!(trace.transfers[0].sequence, Some(9));
+    assert_eq!(trace.transfers[1].op, "all_reduce");
+}

@@ -1,0 +1,58 @@
+//! Names that profilers give things, and what they say.
+
+use std::borrow::Cow;
+
+/// The operation of a kernel that is a collective, by its name; `None` if it is none.
+///
+/// NCCL's kernels are called `ncclKernel_AllReduce_RING_LL_…` up to 2.18, later
+/// `ncclDevKernel_AllReduce_…` or `ncclDevKernel_Generic`; RCCL's alike.
+pub(crate) fn collective_of_kernel(name: &str) -> Option<String> {
+    for prefix in ["ncclKernel_", "ncclDevKernel_", "rcclKernel_", "rcclDevKernel_"] {
+        if let Some(at) = name.find(prefix) {
+            let op = name[at + prefix.len()..].split(['_', '(']).next();
+            return Some(op.filter(|op| *op != "Generic").unwrap_or_default().to_owned());
+        }
+    }
+    let op = name.strip_prefix("hccl:").or_else(|| name.strip_prefix("hccl_"));
+    let old = name.starts_with("nccl").then_some("");
+    op.or(old).map(str::to_owned)
+}
+
+/// A name without the addresses of objects in it: they differ from process to process.
+pub(crate) fn without_addresses(name: &str) -> Cow<'_, str> {
+    let mut out = String::new();
+    let mut rest = name;
+    while let Some(at) = rest.find("0x") {
+        let digits = rest[at + 2..].bytes().take_while(u8::is_ascii_hexdigit).count();
+        out += &rest[..at];
+        out += if digits >= 6 { "0x…" } else { &rest[at..at + 2 + digits] };
+        rest = &rest[at + 2 + digits..];
+    }
+    if out.is_empty() { name.into() } else { (out + rest).into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn collectives_are_known_by_the_names_of_all_versions() {
+        let of = |name| collective_of_kernel(name);
+        let old = "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long)";
+        assert_eq!(of(old).as_deref(), Some("AllReduce"));
+        let new = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)";
+        assert_eq!(of(new).as_deref(), Some("AllGather"));
+        assert_eq!(of("ncclDevKernel_Generic(ncclDevComm*)").as_deref(), Some(""));
+        assert_eq!(of("hipLaunchKernel"), None);
+        assert_eq!(of("void at::native::reduce_kernel<512, 1>()"), None);
+    }
+
+    #[test]
+    fn objects_have_no_addresses() {
+        let method = "<built-in method run_backward of Engine object at 0x7f12ab34cd50>";
+        let bare = "<built-in method run_backward of Engine object at 0x…>";
+        assert_eq!(without_addresses(method), bare);
+        assert_eq!(without_addresses("shape 0x10"), "shape 0x10");
+        assert_eq!(without_addresses("plain"), "plain");
+    }
+}

@@ -1,0 +1,193 @@
+//! Traces of several ranks: one job.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use model::{StageNames, fold_ranks};
+use pattern::PatternSettings;
+use trace::{Names, SliceKind, Trace, match_collectives, profile, rank_steps};
+use verdict::{Job, ProfiledRank, Settings};
+
+/// What a profiler recorded of a rank, whole.
+#[derive(Clone, Debug)]
+pub struct ProfilerTrace {
+    pub(crate) tool: &'static str,
+    pub(crate) trace: Box<Trace>,
+}
+
+/// What is left of a trace for a verdict, and by which tool it was recorded.
+#[derive(Clone, Debug)]
+pub struct RankTrace {
+    path: PathBuf,
+    tool: &'static str,
+    /// The trace; of its slices only collectives are left.
+    trace: Box<Trace>,
+    profiled: ProfiledRank,
+    /// When it begins.
+    start_ns: i64,
+}
+
+impl RankTrace {
+    /// Keeps what verdicts are made of and lets the slices go.
+    pub fn new(path: &Path, recorded: ProfilerTrace, settings: &PatternSettings) -> Self {
+        let ProfilerTrace { tool, mut trace } = recorded;
+        let mut names = StageNames::default();
+        let start_ns = trace.slices.first().map_or(0, |slice| slice.start_ns);
+        let origin_ns = if trace.absolute { 0 } else { start_ns };
+        let steps = rank_steps(&trace, origin_ns, |name| names.intern(name));
+        let profile = profile(&trace, settings);
+        trace.slices.retain(|slice| slice.kind == SliceKind::Collective);
+        trace.slices.shrink_to_fit();
+        trace.frames = Vec::new();
+        trace.counters = Vec::new();
+        trace.names = Names::default();
+        let profiled = ProfiledRank {
+            rank: 0,
+            host: trace.host.clone(),
+            file: path.display().to_string(),
+            profile,
+            steps,
+            names,
+        };
+        Self { path: path.to_owned(), tool, trace, profiled, start_ns }
+    }
+
+    /// The rank in the file's name: the number after the word `rank` or `worker`.
+    fn rank_in_name(&self) -> Option<u32> {
+        let name = self.path.file_name()?.to_string_lossy().to_lowercase();
+        let number_at = |at: usize| {
+            let rest = name[at..].trim_start_matches(['-', '_', '.', '=']);
+            let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+            rest[..end].parse().ok()
+        };
+        let mut words = ["rank", "worker"].into_iter();
+        words.find_map(|word| number_at(name.find(word)? + word.len()))
+    }
+}
+
+/// Traces that begin further apart are not of one profile.
+const SAME_TIME_NS: u64 = 600 * 1_000_000_000;
+
+/// One job, from the traces of its ranks.
+#[derive(Clone, Debug, Default)]
+pub struct TraceSet {
+    ranks: BTreeMap<u32, RankTrace>,
+    notes: Vec<String>,
+}
+
+impl TraceSet {
+    /// Puts traces together; where a rank was recorded several times, each recording of it goes
+    /// to another set, in time order.
+    pub fn sets(mut traces: Vec<RankTrace>) -> Vec<Self> {
+        traces.sort_by(|a, b| (a.start_ns, &a.path).cmp(&(b.start_ns, &b.path)));
+        let mut sets: Vec<Self> = Vec::new();
+        // Those that say whose they are first, in time order; the others by name.
+        let said = |trace: &RankTrace| trace.trace.rank.or_else(|| trace.rank_in_name());
+        let (known, mut unknown): (Vec<_>, Vec<_>) =
+            traces.into_iter().partition(|trace| said(trace).is_some());
+        unknown.sort_by(|a, b| a.path.cmp(&b.path));
+        for trace in known.into_iter().chain(unknown) {
+            let rank = said(&trace);
+            let fits = |set: &Self| {
+                set.is_of(&trace)
+                    && rank.is_none_or(|rank| !set.ranks.contains_key(&rank))
+            };
+            let at = sets.iter().position(fits).unwrap_or_else(|| {
+                sets.push(Self::default());
+                sets.len() - 1
+            });
+            sets[at].add(rank, trace);
+        }
+        sets
+    }
+
+    /// A single trace.
+    pub(crate) fn one(trace: RankTrace) -> Self {
+        Self::sets(vec![trace]).into_iter().next().unwrap_or_default()
+    }
+
+    /// Whether a trace may be of the same job and time as those that are there.
+    fn is_of(&self, trace: &RankTrace) -> bool {
+        self.ranks.values().all(|known| {
+            let apart_ns = known.start_ns.abs_diff(trace.start_ns);
+            let same_time = !known.trace.absolute
+                || !trace.trace.absolute
+                || apart_ns <= SAME_TIME_NS;
+            let sizes = known.trace.world_size.zip(trace.trace.world_size);
+            same_time && sizes.is_none_or(|(one, other)| one == other)
+        })
+    }
+
+    /// What it is about: the file, if there is only one.
+    pub fn name(&self, folder: &Path) -> String {
+        match self.ranks.values().next().filter(|_| self.ranks.len() == 1) {
+            Some(trace) => trace.path.display().to_string(),
+            None => folder.display().to_string(),
+        }
+    }
+
+    fn add(&mut self, rank: Option<u32>, mut trace: RankTrace) {
+        let name = trace.path.display().to_string();
+        let rank = rank.unwrap_or_else(|| {
+            let free = (0..u32::MAX).find(|rank| !self.ranks.contains_key(rank));
+            let rank = free.unwrap_or_default();
+            let note =
+                format!("{name} does not say which rank it is of: taken for rank {rank}");
+            self.notes.push(note);
+            rank
+        });
+        trace.profiled.rank = rank;
+        self.notes
+            .extend(trace.trace.losses.iter().map(|loss| format!("{name}: {loss}")));
+        self.ranks.insert(rank, trace);
+    }
+
+    /// Runs the traces through the analysis and returns the finished job.
+    pub fn replay(&self, id: &str, settings: Settings) -> Job {
+        let tool = self.ranks.values().next().map_or("kineto", |first| first.tool);
+        let mut job = Job::new(id, tool, settings);
+        let traces = self
+            .ranks
+            .iter()
+            .map(|(rank, trace)| (*rank, trace.trace.as_ref()))
+            .collect();
+        let matches = match_collectives(&traces);
+        let profiled = self.ranks.values().map(|trace| trace.profiled.clone()).collect();
+        job.add_profiles(profiled, &matches);
+        for text in self.all_notes() {
+            job.take(model::Input::Note { text });
+        }
+        job.finish();
+        job
+    }
+
+    /// What could not be seen.
+    fn all_notes(&self) -> Vec<String> {
+        let mut notes = self.notes.clone();
+        let sizes = self.ranks.values().filter_map(|trace| trace.trace.world_size);
+        let world = sizes.max().unwrap_or(0);
+        let missing: Vec<u32> = (0..world.min(1 << 20))
+            .filter(|rank| !self.ranks.contains_key(rank))
+            .collect();
+        if !missing.is_empty() && self.ranks.len() > 1 {
+            notes.push(format!("no trace of rank {}", fold_ranks(&missing)));
+        } else if !missing.is_empty() {
+            notes.push(format!(
+                "a trace of one of {world} ranks: nothing can be compared"
+            ));
+        }
+        let stepless: Vec<u32> = self
+            .ranks
+            .iter()
+            .filter(|(_, trace)| trace.profiled.steps.is_empty())
+            .map(|(rank, _)| *rank)
+            .collect();
+        if !stepless.is_empty() {
+            notes.push(format!(
+                "no steps were recorded on rank {}: call prof.step() in the loop",
+                fold_ranks(&stepless)
+            ));
+        }
+        notes
+    }
+}
