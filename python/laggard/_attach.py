@@ -38,6 +38,7 @@ _ROLE_GROUPS = {
 
 _watched = weakref.WeakSet()
 _roles = {}
+_pipelines = weakref.WeakKeyDictionary()
 _notes = []
 _groups = []
 _after_activation = []
@@ -213,6 +214,52 @@ def _marked(original, kind):
     return call
 
 
+def _patch_pipelines(torch):
+    laggard_autoload.when_imported("torch.distributed.pipelining.stage", _patch_stages)
+
+
+def _patch_stages():
+    # Every schedule of torch.distributed.pipelining works its blocks off through these.
+    stage = sys.modules["torch.distributed.pipelining.stage"]._PipelineStageBase
+    for name, passes in (
+        ("forward_one_chunk", 0),
+        ("backward_one_chunk", 1),
+        ("backward_weight_one_chunk", 2),
+    ):
+        try:
+            setattr(stage, name, _as_block(getattr(stage, name), passes))
+        except Exception as error:
+            _note(f"blocks of pipelines are not seen: {error!r}")
+
+
+def _as_block(original, passes):
+    @functools.wraps(original)
+    def block(stage, microbatch, *args, **kwargs):
+        place = _place_of(stage, microbatch)
+        _native.block(True, passes, place)
+        try:
+            return original(stage, microbatch, *args, **kwargs)
+        finally:
+            _native.block(False, passes, place)
+
+    return block
+
+
+def _place_of(stage, microbatch):
+    """Where a block is, as ``_native.block`` has it; learns the rank's role on the way."""
+    try:
+        if stage not in _pipelines:
+            group = sys.modules["torch.distributed"].distributed_c10d.get_process_group_ranks
+            _pipelines[stage] = min(group(stage.group)) if stage.group is not None else 0
+            if "pp" not in _roles:
+                _roles["pp"] = stage.group_rank
+                _tell_role()
+        return stage.stage_index, microbatch, stage.num_stages, _pipelines[stage]
+    except Exception as error:
+        _note(f"a block of a pipeline is not seen: {error!r}")
+        return 0, 0, 0, 0
+
+
 def _patch_collectives(torch):
     if not torch.distributed.is_available():
         return
@@ -321,6 +368,7 @@ def _attach():
         _patch_optimizer,
         _patch_grad_scaler,
         _patch_data_parallel,
+        _patch_pipelines,
         _patch_collectives,
         _patch_device,
     ):

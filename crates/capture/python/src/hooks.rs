@@ -21,6 +21,17 @@ pub(crate) fn mark(kind: u8) {
     with_probe(|probe| probe.hook(kind));
 }
 
+/// Takes note of a pipeline's block that begins, or ends.
+///
+/// :param passes: 0 forward, 1 backward, 2 the weights' part of the backward pass.
+/// :param place: Stage of the model, microbatch, stages of the model, lowest rank of the
+///     pipeline.
+#[pyfunction]
+pub(crate) fn block(begins: bool, passes: u16, place: [u32; 4]) {
+    let kind = if begins { MarkKind::BlockBegin } else { MarkKind::BlockEnd };
+    with_probe(|probe| probe.block(kind, passes, place));
+}
+
 /// Takes note of a measurement on the device.
 #[pyfunction]
 pub(crate) fn side_sample(name: &str, seconds: f64) {

@@ -19,7 +19,7 @@ mod _native {
     use crate::contexts::{SideChannel, Stage, Step, side_channel, stage, step};
     #[pymodule_export]
     use crate::hooks::{
-        CollectiveHook, EngineProxy, OptimizerHook, hook_next, mark, side_lost,
+        CollectiveHook, EngineProxy, OptimizerHook, block, hook_next, mark, side_lost,
         side_sample,
     };
     #[pymodule_export]

@@ -156,6 +156,22 @@ impl Probe {
         });
     }
 
+    /// Takes note of a pipeline's block, as [`MarkKind::BlockBegin`] says.
+    pub(crate) fn block(&self, kind: MarkKind, pass: u16, place: [u32; 4]) {
+        let Some(of_loop) = self.of_loop() else { return };
+        let at = now();
+        let step = self.count(of_loop, kind);
+        let [stage, microbatch, stages, first_rank] = place.map(u64::from);
+        self.ring.write(Mark {
+            at,
+            step,
+            kind,
+            on_loop_thread: true,
+            code: pass,
+            args: [stage, microbatch, stages, first_rank, 0],
+        });
+    }
+
     /// Takes note of a side channel's measurement, from any thread.
     pub(crate) fn side(&self, kind: MarkKind, code: u16, nanoseconds: u64) {
         self.ring.write(Mark {

@@ -45,11 +45,17 @@ pub enum MarkKind {
     SideSample = 16,
     /// A side channel's event for the name `code` never became ready.
     SideLost = 17,
+    /// A block of a pipeline begins: `code` is its pass (0 forward, 1 backward, 2 the weights'
+    /// part of it), `args[0]` the stage of the model, `args[1]` the microbatch, `args[2]` how
+    /// many stages the model has, `args[3]` the lowest rank of the pipeline.
+    BlockBegin = 18,
+    /// It is over.
+    BlockEnd = 19,
 }
 
 impl MarkKind {
     /// All kinds, in the order of their numbers.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::DataBegin,
         Self::DataEnd,
         Self::DataStop,
@@ -66,13 +72,15 @@ impl MarkKind {
         Self::CollectiveIssue,
         Self::SideSample,
         Self::SideLost,
+        Self::BlockBegin,
+        Self::BlockEnd,
     ];
 
     /// The kind behind a number, `None` if this build knows none.
     #[inline]
     pub fn from_number(number: u8) -> Option<Self> {
-        const BY_NUMBER: [Option<MarkKind>; 18] = {
-            let mut table = [None; 18];
+        const BY_NUMBER: [Option<MarkKind>; 20] = {
+            let mut table = [None; 20];
             let mut at = 0;
             while at < MarkKind::ALL.len() {
                 table[MarkKind::ALL[at] as usize] = Some(MarkKind::ALL[at]);

@@ -51,7 +51,9 @@ impl StepCounter {
                     self.advance();
                 }
             }
-            MarkKind::ForwardBegin | MarkKind::BackwardBegin if self.after_optimizer => {
+            MarkKind::ForwardBegin | MarkKind::BackwardBegin | MarkKind::BlockBegin
+                if self.after_optimizer =>
+            {
                 if !self.loader {
                     self.advance();
                 } else if !self.worked {
@@ -108,6 +110,12 @@ mod tests {
     #[test]
     fn a_loop_without_a_loader_steps_at_each_backward() {
         assert_eq!(steps(&[B, O, B, O, B]), [0, 0, 1, 1, 2]);
+    }
+
+    #[test]
+    fn a_pipeline_steps_at_its_first_block() {
+        use MarkKind::BlockBegin as P;
+        assert_eq!(steps(&[P, P, B, B, O, P, P, B]), [0, 0, 0, 0, 0, 1, 1, 1]);
     }
 
     #[test]

@@ -50,6 +50,8 @@ impl Segmenter {
                 self.issue(mark);
                 None
             }
+            // Blocks lie inside stages.
+            MarkKind::BlockBegin | MarkKind::BlockEnd => None,
             _ if !mark.on_loop_thread => None,
             _ => self.push_loop_mark(mark, stage),
         }
