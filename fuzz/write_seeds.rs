@@ -7,10 +7,11 @@ use std::path::Path;
 use formats::JournalWriter;
 use model::{CollectiveOp, Direction, Input, Mark, MarkKind, RankNs};
 use ring::{
-    Bytes, Identity, LiveSize, LiveWriter, NameKind, Reached, RingDirectory, RingWriter,
-    Route,
+    Bytes, Identity, LiveSize, LiveSource, LiveWriter, NameKind, Reached, RingDirectory,
+    RingWriter, Route,
 };
 use serde_json::{Value, json};
+use sim::{Drag, Pipeline};
 use verdict::Settings;
 
 /// What one rank does in one step, its name in an event list, and the milliseconds before it.
@@ -57,6 +58,19 @@ fn main() -> io::Result<()> {
     write("inputs/inputs", &inputs())?;
     write("ring/ring", &ring()?)?;
     write("live/live", &live()?)?;
+    let pipeline = Pipeline {
+        dp: 2,
+        pp: 2,
+        tp: 1,
+        microbatches: 2,
+        steps: 2,
+        drags: vec![Drag::Rank { dp_rank: 1, stage: 0, times: 2.0 }],
+        seed: 1,
+    };
+    let mut trace = Vec::new();
+    formats::write_rows(&pipeline.rows(), &mut trace)?;
+    write("what_if/trace.parquet", &trace)?;
+    write("what_if/meta.yaml", formats::layout_yaml(&pipeline.layout())?.as_bytes())?;
     let settings = toml::to_string(&Settings::default()).map_err(io::Error::other)?;
     write("settings/settings.toml", (settings + "\"data.next_wait\" = 0.1\n").as_bytes())
 }
@@ -231,7 +245,8 @@ fn live() -> io::Result<Vec<u8>> {
     let directory =
         RingDirectory::create(folder.path(), "job").map_err(io::Error::other)?;
     let size = LiveSize::new(64).map_err(io::Error::other)?;
-    let table = LiveWriter::create(&directory, &Identity::default(), size, LiveSource::Plugin);
+    let table =
+        LiveWriter::create(&directory, &Identity::default(), size, LiveSource::Plugin);
     let table = table.map_err(io::Error::other)?;
     let full = || io::Error::other("a table that is full");
     let communicator = table.communicator(77, b"dp", 1, 4).ok_or_else(full)?;

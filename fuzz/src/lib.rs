@@ -21,22 +21,32 @@ pub fn eager() -> Settings {
 /// Checks what is true of every job.
 ///
 /// # Panics
-/// If a number of the verdict is negative or not finite, if the stages do not add up to the
-/// exposed time, or if the verdict does not survive being written as JSON.
+/// If a number of the verdict is negative, if the stages do not add up to the exposed time, or
+/// as [`judge_document`].
 pub fn judge(job: &Job) {
-    let verdict = job.verdict();
+    let verdict = judge_document(job);
     let json = serde_json::to_value(&verdict).expect("a verdict is JSON");
     check_numbers(&json, "verdict");
-    // Numbers that are not finite are null in JSON and do not come back.
-    let back: Verdict = serde_json::from_value(json).expect("a verdict is read back");
-    assert_eq!(back, verdict);
     let charged_s: f64 = verdict.stages.iter().map(|stage| stage.advance_s).sum();
     let exposed_s = verdict.job.exposed_s;
     assert!(
         (charged_s - exposed_s).abs() <= 1e-9 * exposed_s.max(1.0),
         "stages are charged {charged_s} s of {exposed_s} s"
     );
+}
+
+/// Checks that the verdict can be told; returns it.
+///
+/// # Panics
+/// If the verdict does not survive being written as JSON, or has no report.
+pub fn judge_document(job: &Job) -> Verdict {
+    let verdict = job.verdict();
+    let json = serde_json::to_value(&verdict).expect("a verdict is JSON");
+    // Numbers that are not finite are null in JSON and do not come back.
+    let back: Verdict = serde_json::from_value(json).expect("a verdict is read back");
+    assert_eq!(back, verdict);
     assert!(report::html(&verdict, job.series(), job.names()).ends_with("</html>\n"));
+    verdict
 }
 
 fn check_numbers(value: &Value, place: &str) {

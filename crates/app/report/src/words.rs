@@ -80,6 +80,8 @@ pub(crate) fn value(name: &str, value: f64) -> (String, String) {
         (name, duration(value))
     } else if name.ends_with("_share") || name.ends_with("_gain") {
         (name, percent(value))
+    } else if name.ends_with("_ratio") || name == "correlation" {
+        (name, format!("{value:.2}"))
     } else {
         (name, format!("{value}"))
     };
@@ -100,6 +102,10 @@ mod tests {
     fn a_value_is_told_in_the_unit_of_its_name() {
         assert_eq!(value("median_lag_s", 0.25), ("median lag".into(), "250.0 ms".into()));
         assert_eq!(value("stage_share", 0.74), ("stage share".into(), "74 %".into()));
+        assert_eq!(
+            value("forward_ratio", 2.502),
+            ("forward ratio".into(), "2.50".into())
+        );
         assert_eq!(value("struck_steps", 30.0), ("struck steps".into(), "30".into()));
     }
 }

@@ -45,8 +45,9 @@ pub fn analyse(trace: &Trace) -> Result<Findings, TraceError> {
     let ideal_s = mean(&what.step_s(|_, _| false));
     let launch_slowdown = mean(&recorded_s) / mean(&simulated_s);
     let slowdown = mean(&simulated_s) / ideal_s;
-    if !(slowdown.is_finite() && launch_slowdown.is_finite()) {
-        return Err(TraceError::new("rows", "steps take no time"));
+    let takes_time = |time_s: &f64| *time_s > 0.0;
+    if !takes_time(&ideal_s) || !simulated_s.iter().all(takes_time) {
+        return Err(TraceError::new("rows", "a step takes no time"));
     }
     let stragglers = (slowdown >= SLOWDOWN_MIN).then(|| {
         let ideal = vec![ideal_s; trace.steps().len()];

@@ -9,6 +9,9 @@ use crate::OpKind;
 /// were not recorded whole are left out, a trace that is mostly holes is refused.
 const HOLES_PER_ROW: usize = 3;
 
+/// Times are refused beyond this, about thirty years: sums of them stay finite.
+const LONGEST_S: f64 = 1e9;
+
 /// How a job is laid out over its ranks.
 ///
 /// # Source
@@ -339,8 +342,8 @@ fn ranks(layout: &Layout, rows: &[Row]) -> Result<Vec<u32>, TraceError> {
             );
             return Err(TraceError::new(place(), reason));
         }
-        let is_time = row.start_s.is_finite() && row.end_s.is_finite();
-        if !is_time || row.duration_s < 0.0 {
+        let times = [row.start_s.abs(), row.duration_s, row.end_s.abs()];
+        if !times.iter().all(|time_s| (0.0..=LONGEST_S).contains(time_s)) {
             let reason = format!(
                 "{} {} starts at {} s and takes {} s",
                 row.kind.name(),

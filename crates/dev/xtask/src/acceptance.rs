@@ -3,6 +3,7 @@
 mod communication;
 mod real;
 mod simulated;
+mod what_if;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -57,7 +58,9 @@ pub(crate) fn acceptance(args: &AcceptanceArgs, root: &Path) -> Result<ExitCode>
         println!("| {id} | {scenario} | {measured} | {paper} | {holds} |");
         missed += usize::from(!row.holds);
     };
-    for (id, row) in simulated::ROWS.into_iter().chain(communication::ROWS) {
+    for (id, row) in
+        simulated::ROWS.into_iter().chain(communication::ROWS).chain(what_if::ROWS)
+    {
         if wanted(id) {
             print(row(id));
         }
