@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use sim::{Drag, Pipeline};
-use whatif::{Cause, Findings, Row, Trace, TraceError, analyse};
+use whatif::{Cause, Findings, OpKind, Row, Trace, TraceError, analyse};
 
 const HEALTHY: Pipeline = Pipeline {
     dp: 4,
@@ -107,6 +107,51 @@ fn of_two_slow_ranks_none_is_named_wrongly() {
         "{:?}",
         found.causes
     );
+}
+
+#[test]
+fn time_before_the_first_pass_is_a_delay_and_no_straggler() {
+    let mut rows = HEALTHY.rows();
+    for row in rows.iter_mut().filter(|row| row.kind != OpKind::ParamsAllGather) {
+        row.start_s += 0.3;
+        row.end_s += 0.3;
+    }
+    let found = find(&HEALTHY, &rows).unwrap();
+    assert_eq!(found.causes, []);
+    let launch = found.what_if.launch.expect("delays");
+    let first = &launch.op_types.iter().find(|part| part.name == "first-op").unwrap();
+    assert!((first.slowdown - found.what_if.launch_slowdown).abs() < 1e-9, "{first:?}");
+    let rest = launch.op_types.iter().filter(|part| part.name != "first-op");
+    for part in rest {
+        assert!((part.slowdown - 1.0).abs() < 1e-9, "{part:?}");
+    }
+}
+
+#[test]
+fn reductions_that_overlap_with_passes_are_waited_for() {
+    let mut rows = HEALTHY.rows();
+    let mut reduces = Vec::new();
+    let ends = rows.iter().filter(|row| row.kind == OpKind::Gc);
+    let ends: Vec<Row> = ends.copied().collect();
+    for (row, end) in
+        rows.iter_mut().filter(|row| row.kind == OpKind::GradsReduceScatter).zip(&ends)
+    {
+        row.kind = OpKind::SeparateAllReduce;
+        let (kind, chunk) = (OpKind::GradsReduceScatter, 0);
+        reduces.push(Row {
+            kind,
+            chunk,
+            duration_s: 0.0005,
+            end_s: end.end_s + 0.0005,
+            ..*end
+        });
+    }
+    rows.extend(reduces);
+    let found = find(&HEALTHY, &rows).unwrap().what_if;
+    for (recorded, simulated) in found.recorded_s.iter().zip(&found.simulated_s) {
+        // The layer norms come after the last of them.
+        assert!((simulated - recorded - 0.0005).abs() < 1e-6, "{recorded} {simulated}");
+    }
 }
 
 #[test]

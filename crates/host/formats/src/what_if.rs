@@ -1,5 +1,6 @@
 //! What-if traces: operations of sampled steps in Parquet, the job's layout in YAML beside it.
 
+mod contain;
 mod read;
 mod write;
 

@@ -8,6 +8,7 @@ use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
 use whatif::{Findings, Layout, OpKind, Row, Trace, analyse};
 
+use super::contain::contain;
 use crate::{FormatError, Limits};
 
 /// What a Parquet file begins with.
@@ -101,7 +102,14 @@ pub fn read_rows(
     bytes: Vec<u8>,
     limits: Limits,
 ) -> Result<Vec<Row>, FormatError> {
-    Reader { path, limits }.rows(bytes.into())
+    // The parquet crate panics on some damaged pages: shifts and indices out of range.
+    contain(|| Reader { path, limits }.rows(bytes.into())).unwrap_or_else(|| {
+        Err(FormatError::Damaged {
+            path: path.to_owned(),
+            place: "a page".to_owned(),
+            reason: "it is no Parquet page".to_owned(),
+        })
+    })
 }
 
 /// Reads a trace and analyses it.
