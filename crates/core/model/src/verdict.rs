@@ -45,7 +45,7 @@ pub struct JobSummary {
     /// Steps that were analysed: seen whole on every rank and not warm-up.
     pub analysed_steps: u64,
     /// Where the records came from: `run`, `summary`, `stage-matrix`, `marks`, `snapshot`,
-    /// `inspector`, `kineto`, `nsys`.
+    /// `inspector`, `kineto`, `nsys`, `what-if`.
     pub source: String,
     /// Where steps are cut for accounting.
     pub cut: String,
