@@ -22,3 +22,5 @@ mod communicators;
 mod forward;
 mod group;
 mod nccl;
+mod requests;
+mod verbs;

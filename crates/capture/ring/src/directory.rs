@@ -57,6 +57,11 @@ impl RingDirectory {
         self.path.join(format!("rank{rank}.{pid}.{}", source.extension()))
     }
 
+    /// Where the table of work requests of a process stands.
+    pub fn requests_path(&self, identity: &Identity) -> PathBuf {
+        self.path.join(format!("rank{}.{}.requests", identity.rank, identity.pid))
+    }
+
     /// The rings that are there now.
     ///
     /// # Errors
@@ -71,6 +76,14 @@ impl RingDirectory {
     /// What the operating system says.
     pub fn live_tables(&self, source: LiveSource) -> io::Result<Vec<PathBuf>> {
         self.files(source.extension())
+    }
+
+    /// The tables of work requests that are there now.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn request_tables(&self) -> io::Result<Vec<PathBuf>> {
+        self.files("requests")
     }
 
     fn files(&self, extension: &str) -> io::Result<Vec<PathBuf>> {
@@ -132,6 +145,7 @@ fn is_stale(directory: &RingDirectory, age: Duration) -> bool {
     let Ok(rings) = directory.rings() else { return false };
     let Ok(tables) = directory.live_tables(LiveSource::Plugin) else { return false };
     let Ok(calls) = directory.live_tables(LiveSource::Calls) else { return false };
+    let Ok(requests) = directory.request_tables() else { return false };
     metadata.is_dir()
         && directory.path().join(MARKER).is_file()
         && old(&metadata)
@@ -140,6 +154,11 @@ fn is_stale(directory: &RingDirectory, age: Duration) -> bool {
         })
         && tables.iter().chain(&calls).all(|path| {
             is_left(crate::LiveReader::open(path).map(|table| table.identity().clone()))
+        })
+        && requests.iter().all(|path| {
+            is_left(
+                crate::RequestReader::open(path).map(|table| table.identity().clone()),
+            )
         })
 }
 

@@ -31,6 +31,8 @@ mod job;
 mod live;
 #[cfg(not(loom))]
 mod map;
+#[cfg(not(loom))]
+mod requests;
 mod slots;
 
 #[cfg(not(loom))]
@@ -44,4 +46,5 @@ pub use {
         LiveWriter, OperationToken, Reached, Route, STEP_BITS,
     },
     map::{Drained, RingReader, RingWriter, default_slots},
+    requests::{QUEUE_PAIRS, QueuePair, QueuePairIndex, RequestReader, RequestWriter},
 };

@@ -156,6 +156,36 @@ impl Library {
         }
     }
 
+    /// Calls a function of three numbers.
+    pub(crate) fn numbers(self, function: &CStr, [a, b, c]: [c_int; 3]) -> c_int {
+        type Call = unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;
+        // SAFETY: the function's signature; what it does not take it does not look at.
+        unsafe { transmute::<*mut c_void, Call>(self.symbol(function))(a, b, c) }
+    }
+
+    /// Calls a function of a name and a number.
+    pub(crate) fn name_and_number(
+        self,
+        function: &CStr,
+        name: &CStr,
+        number: c_int,
+    ) -> c_int {
+        type Call = unsafe extern "C" fn(*const c_char, c_int) -> c_int;
+        // SAFETY: as above.
+        unsafe {
+            transmute::<*mut c_void, Call>(self.symbol(function))(name.as_ptr(), number)
+        }
+    }
+
+    /// Calls a function of two names.
+    pub(crate) fn names(self, function: &CStr, [a, b]: [&CStr; 2]) -> c_int {
+        type Call = unsafe extern "C" fn(*const c_char, *const c_char) -> c_int;
+        // SAFETY: as above.
+        unsafe {
+            transmute::<*mut c_void, Call>(self.symbol(function))(a.as_ptr(), b.as_ptr())
+        }
+    }
+
     /// What the stand-in for NCCL answers from now on.
     pub(crate) fn answer(self, answer: c_int) {
         // SAFETY: a number that nothing else writes.
@@ -204,11 +234,16 @@ impl Scene {
 
     /// The files of all live tables.
     pub(crate) fn tables(&self) -> Vec<PathBuf> {
+        self.files("calls")
+    }
+
+    /// The files of all jobs here whose names end so.
+    pub(crate) fn files(&self, with: &str) -> Vec<PathBuf> {
         let jobs = fs::read_dir(&self.root).unwrap();
         jobs.filter_map(|job| fs::read_dir(job.unwrap().path()).ok())
             .flatten()
             .map(|file| file.unwrap().path())
-            .filter(|path| path.extension().is_some_and(|ending| ending == "calls"))
+            .filter(|path| path.extension().is_some_and(|ending| ending == with))
             .collect()
     }
 }
@@ -256,7 +291,7 @@ pub(crate) fn alone_with(environment: &[(&str, &str)], body: impl FnOnce(&Scene)
 }
 
 /// `libnccl.so.2`, `libtorch.so` that needs it, `libbundled.so` that has its own, and
-/// `liborphan.so` that has none.
+/// `liborphan.so` that has none; `libibverbs.so.1`, and `libnet.so` that opens it.
 fn build(folder: &Path) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/preload");
     let nccl = source.join("fake_nccl.c");
@@ -266,6 +301,11 @@ fn build(folder: &Path) {
     compile(folder, "libnccl.so.2", &["-DNUMBER=1".as_ref(), nccl.as_path()]);
     compile(folder, "libtorch.so", &[here.as_ref(), torch.as_path(), &built]);
     compile(folder, "liborphan.so", &[torch.as_path()]);
+    let (net, map) = (source.join("fake_net.c"), source.join("fake_verbs.map"));
+    let map = format!("-Wl,--version-script={}", map.display());
+    let verbs = source.join("fake_verbs.c");
+    compile(folder, "libibverbs.so.1", &[map.as_ref(), verbs.as_path()]);
+    compile(folder, "libnet.so", &[here.as_ref(), net.as_path()]);
     compile(folder, "libbundled.so", &["-DNUMBER=2".as_ref(), &torch, &nccl]);
 }
 

@@ -8,3 +8,4 @@ mod driver;
 mod forwarding;
 mod processes;
 mod records;
+mod verbs;
