@@ -7,8 +7,8 @@ use std::path::Path;
 use formats::JournalWriter;
 use model::{CollectiveOp, Direction, Input, Mark, MarkKind, RankNs};
 use ring::{
-    Bytes, Identity, LiveSize, LiveSource, LiveWriter, NameKind, Reached, RingDirectory,
-    RingWriter, Route,
+    Bytes, Identity, LiveSize, LiveSource, LiveWriter, NameKind, Reached, RequestWriter,
+    RingDirectory, RingWriter, Route,
 };
 use serde_json::{Value, json};
 use sim::{Drag, Pipeline};
@@ -58,6 +58,7 @@ fn main() -> io::Result<()> {
     write("inputs/inputs", &inputs())?;
     write("ring/ring", &ring()?)?;
     write("live/live", &live()?)?;
+    write("requests/requests", &requests()?)?;
     let pipeline = Pipeline {
         dp: 2,
         pp: 2,
@@ -272,6 +273,24 @@ fn live() -> io::Result<Vec<u8>> {
     let operations = &file[OPERATIONS_AT..][..OPERATION_BYTES];
     let flows = &file[FLOWS_AT..][..10 * 64];
     Ok([&file[..LIVE_HEAD_BYTES], operations, flows].concat())
+}
+
+/// A table of work requests up to its second queue pair.
+fn requests() -> io::Result<Vec<u8>> {
+    let folder = tempfile::tempdir()?;
+    let directory =
+        RingDirectory::create(folder.path(), "job").map_err(io::Error::other)?;
+    let table = RequestWriter::create(&directory, &Identity::default());
+    let table = table.map_err(io::Error::other)?;
+    for number in [77, 78] {
+        let pair =
+            table.open(b"mlx5_0", number).ok_or_else(|| io::Error::other("full"))?;
+        table.connect(pair, 1, [1; 16], 88);
+        let (posted, bytes) = table.posted(pair, 3, 300, || RankNs(1000));
+        table.completed(pair, posted - 1, bytes - 100, || RankNs(2000));
+        table.failed(pair, 12);
+    }
+    Ok(fs::read(table.path())?[..384 + 2 * 128].to_vec())
 }
 
 fn gzip(bytes: &[u8]) -> io::Result<Vec<u8>> {

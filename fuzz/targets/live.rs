@@ -30,7 +30,8 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let Ok(mut reader) = LiveReader::open(&PATH) else { return };
     let first = reader.read(RankNs(u64::MAX));
     first.in_progress.iter().chain(&first.ended).for_each(check);
-    assert!(first.ended.len() + first.in_progress.len() <= 64);
+    // Where only calls are seen, the last of a lane is both.
+    assert!(first.ended.len() <= 64 && first.in_progress.len() <= 64);
     let second = reader.read(RankNs(u64::MAX));
     assert_eq!(second.in_progress, first.in_progress);
     assert!(second.ended.is_empty() && second.lost == 0);

@@ -1,5 +1,6 @@
 use std::env;
 use std::ffi::CString;
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -70,6 +71,7 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<ExitCode> {
     findings.extend(interpreter(&python));
     findings.push(nccl_plugin());
     findings.extend(old_nccl(&python));
+    findings.extend(infiniband());
     let mut text = String::new();
     for finding in &findings {
         let mark = match finding.state {
@@ -206,6 +208,16 @@ fn nccl_plugin() -> Finding {
             "reinstall laggard: pip install --force-reinstall laggard",
         ),
     }
+}
+
+/// Work requests are seen where they are asked for.
+fn infiniband() -> Option<Finding> {
+    let cards = fs::read_dir("/sys/class/infiniband").ok()?.count();
+    (cards > 0 && package::preload().is_some()).then(|| {
+        Finding::good(
+            "InfiniBand: `laggard run --preload` sees work requests that do not come back",
+        )
+    })
 }
 
 /// NCCL that came before the plugin's interface is seen by its calls.

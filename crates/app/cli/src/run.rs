@@ -42,8 +42,8 @@ pub(crate) struct RunArgs {
     /// Record what was seen, for `laggard analyze`; .gz and .zst compress
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// Put a library between the command and its NCCL, as is done by itself for NCCL before
-    /// 2.23
+    /// Put a library between the command, its NCCL and its InfiniBand cards, as is done by
+    /// itself for NCCL before 2.23
     #[arg(long)]
     preload: bool,
     /// Print the verdict as one line of JSON at the end, on standard output

@@ -1,4 +1,4 @@
-//! What a call of NCCL's costs more with the library preloaded: the bare stand-in for NCCL
+//! What a call of NCCL's, and a work request, costs more with the library preloaded: the bare stand-in for NCCL
 //! and the same through the library, in one run.
 //!
 //! The library is preloaded by running this bench again. A sample is a thousand calls, so
@@ -49,12 +49,20 @@ fn again_preloaded() -> ! {
     compile("libtorch.so", &[&torch, &built]);
     // Bound to itself: its calls go past us.
     compile("libbare.so", &["-Wl,-Bsymbolic".as_ref(), &torch, &nccl]);
+    let (verbs, net) = (source.join("fake_verbs.c"), source.join("fake_net.c"));
+    let map = format!("-Wl,--version-script={}", source.join("fake_verbs.map").display());
+    for name in ["libibverbs.so.1", "libbareverbs.so"] {
+        compile(name, &[map.as_ref(), &verbs]);
+    }
+    compile("libnet.so", &[&net]);
+    compile("libbarenet.so", &[r#"-DVERBS="libbareverbs.so""#.as_ref(), &net]);
     let this = env::current_exe().expect("this bench");
     let ours = this.with_file_name("liblaggard_preload.so");
     assert!(ours.is_file(), "the library is built beside the bench");
     let mut command = Command::new(this);
     command.args(env::args_os().skip(1));
     command.env("LD_PRELOAD", ours).env("LAGGARD_DIR", &root).env(FOLDER, &root);
+    command.env("LD_LIBRARY_PATH", &root);
     panic!("{}", command.exec());
 }
 
@@ -76,6 +84,46 @@ fn send_of_the_bare_stand_in(bencher: Bencher<'_, '_>) {
 #[divan::bench]
 fn send_through_the_library(bencher: Bencher<'_, '_>) {
     measure(bencher, "libtorch.so", c"send_to");
+}
+
+/// A work request posted and its completion polled. Of two libibverbs the first is followed.
+#[divan::bench]
+fn request_through_the_library(bencher: Bencher<'_, '_>) {
+    requests(bencher, "libnet.so");
+}
+
+#[divan::bench]
+fn request_to_the_bare_stand_in(bencher: Bencher<'_, '_>) {
+    net("libnet.so");
+    requests(bencher, "libbarenet.so");
+}
+
+type Numbers = unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;
+
+/// Opens a network with one connection; its rounds.
+fn net(library: &str) -> Numbers {
+    let path = Path::new(&env::var_os(FOLDER).expect("set above")).join(library);
+    let path = CString::new(path.as_os_str().as_encoded_bytes()).expect("no zeros");
+    // SAFETY: names end in zero, and the functions are those of fake_net.c.
+    unsafe {
+        let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW);
+        assert!(!library.is_null(), "it was built");
+        let function = |name: &CStr| {
+            transmute::<*mut c_void, Numbers>(libc::dlsym(library, name.as_ptr()))
+        };
+        assert_eq!(function(c"net_open")(0, 0, 0), 0);
+        function(c"net_connect")(0, 0, 0);
+        function(c"net_poll")(c_int::MAX, 0, 0);
+        function(c"net_rounds")
+    }
+}
+
+fn requests(bencher: Bencher<'_, '_>, library: &str) {
+    let rounds = net(library);
+    bencher.counter(ItemsCount::new(CALLS)).bench_local(|| {
+        // SAFETY: as above.
+        assert_eq!(unsafe { rounds(0, CALLS.cast_signed(), 0) }, CALLS.cast_signed());
+    });
 }
 
 /// Two clocks are part of each call, and dear where they are virtual.

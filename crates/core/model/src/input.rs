@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use crate::{CollectiveOp, Communicator, Mark, Operation, RankNs, Stack};
+use crate::{CollectiveOp, Communicator, Mark, NetworkFault, Operation, RankNs, Stack};
 
 /// One thing a job's analysis is told. All of them, in order, are the job: the same inputs
 /// give the same verdict, live or from a recording.
@@ -151,6 +151,13 @@ pub enum Input {
         /// Places in `in_progress` of what already takes longer than it should.
         #[serde(default)]
         late: Vec<usize>,
+    },
+    /// What does not get on in the network of a rank.
+    Network {
+        /// The rank.
+        rank: u32,
+        /// What.
+        fault: NetworkFault,
     },
     /// What is not complete now has been so for long: what was told is one moment of a job.
     Stuck,

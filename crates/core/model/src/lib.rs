@@ -9,6 +9,7 @@ mod clock;
 mod flow;
 mod input;
 mod mark;
+mod network;
 mod profile;
 mod stack;
 mod stage;
@@ -22,6 +23,7 @@ pub use clock::RankNs;
 pub use flow::{Communicator, Direction, Flow, Operation};
 pub use input::Input;
 pub use mark::{CollectiveOp, Mark, MarkKind, PAYLOAD_WORDS};
+pub use network::{NetworkFault, QueuePairName};
 pub use profile::{
     AbnormalRank, CollectiveTimes, FunctionSummary, ProfileSummary, RankArrivals,
     RankProfile,

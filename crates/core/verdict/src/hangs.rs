@@ -2,7 +2,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use collective::{Collectives, Communication, HangSettings, Stall};
 use incident::{Scene, death, hang};
-use model::{CollectiveOp, Communicator, Incident, Mark, Operation, RankNs, Stack};
+use model::{
+    CollectiveOp, Communicator, Evidence, Incident, Mark, Operation, RankNs, Stack,
+};
 
 /// Waiting ranks whose stacks are asked for beside the culprits'.
 const COMPARED_RANKS: usize = 3;
@@ -27,6 +29,7 @@ pub(crate) struct Hangs {
 struct Under {
     stall: Stall,
     stacks: BTreeMap<u32, Stack>,
+    network: Vec<Evidence>,
     told: bool,
     /// The time until which it is known to last.
     at: RankNs,
@@ -37,6 +40,7 @@ struct Under {
 struct Passed {
     stall: Stall,
     stacks: BTreeMap<u32, Stack>,
+    network: Vec<Evidence>,
     quiet_s: f64,
 }
 
@@ -66,8 +70,8 @@ impl Hangs {
         let under = self.now.take_if(|under| at > under.stall.since)?;
         let quiet_s = at.seconds_since(under.stall.since);
         if under.told {
-            let Under { stall, stacks, .. } = under;
-            self.passed.push(Passed { stall, stacks, quiet_s });
+            let Under { stall, stacks, network, .. } = under;
+            self.passed.push(Passed { stall, stacks, network, quiet_s });
         }
         if self.passed.len() > MAX_HANGS {
             self.passed.sort_by(|a, b| b.quiet_s.total_cmp(&a.quiet_s));
@@ -194,6 +198,15 @@ impl Hangs {
         culprits.chain(under.stall.waiting.iter().take(COMPARED_RANKS)).copied().collect()
     }
 
+    /// What a host sees of the network of a rank that was asked for.
+    pub(crate) fn network(&mut self, evidence: Evidence) {
+        if let Some(under) = &mut self.now
+            && !under.network.contains(&evidence)
+        {
+            under.network.push(evidence);
+        }
+    }
+
     pub(crate) fn stack(&mut self, rank: u32, stack: Stack) {
         if let Some(under) = &mut self.now {
             under.stacks.insert(rank, stack);
@@ -217,7 +230,10 @@ impl Hangs {
     pub(crate) fn passed(&self, scene: Scene<'_>) -> Vec<Incident> {
         let passed = self.passed.iter().enumerate().map(|(at, passed)| {
             let id = format!("h{}", at + 1);
-            hang(&passed.stall, &passed.stacks, scene, id, passed.quiet_s, false)
+            let Passed { stall, stacks, network, quiet_s } = passed;
+            let mut incident = hang(stall, stacks, scene, id, *quiet_s, false);
+            incident.evidence.extend_from_slice(network);
+            incident
         });
         passed.collect()
     }
@@ -226,11 +242,15 @@ impl Hangs {
 impl Under {
     fn new(stall: Stall, at: RankNs) -> Self {
         let (stacks, left_orderly) = (BTreeMap::new(), BTreeSet::new());
-        Self { stall, stacks, told: false, at, left_orderly }
+        let network = Vec::new();
+        Self { stall, stacks, network, told: false, at, left_orderly }
     }
 
     fn incident(&self, scene: Scene<'_>) -> Incident {
         let quiet_s = self.at.seconds_since(self.stall.since);
-        hang(&self.stall, &self.stacks, scene, "h0".to_owned(), quiet_s, true)
+        let id = "h0".to_owned();
+        let mut incident = hang(&self.stall, &self.stacks, scene, id, quiet_s, true);
+        incident.evidence.extend_from_slice(&self.network);
+        incident
     }
 }

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use collective::{Arrivals, Slow};
 use frontier::{Baseline, WindowFrontier, analyse, assume_synchronisation};
-use incident::{Scene, Tracker, late, slowed};
+use incident::{Scene, Tracker, late, network, slowed};
 use model::{
-    CollectiveOp, Cut, Incident, Input, JobSummary, Mark, MarkKind, Method, RankNs,
-    SCHEMA, SideSummary, StageId, StageNames, StageSummary, Sync, Verdict, Window,
-    WindowSummary, fold_ranks,
+    CollectiveOp, Cut, Incident, Input, JobSummary, Mark, MarkKind, Method, NetworkFault,
+    RankNs, SCHEMA, SideSummary, StageId, StageNames, StageSummary, Sync, Verdict,
+    Window, WindowSummary, fold_ranks,
 };
 use steps::{Aligner, Segmenter};
 use whatif::Findings;
@@ -204,6 +204,14 @@ impl Job {
             }
             Input::Quiet { at } => self.hangs.quiet(at),
             Input::Stack { rank, stack } => self.hangs.stack(rank, stack),
+            Input::Network { rank, fault } => {
+                let evidence = network(rank, &fault);
+                if let NetworkFault::Slower { .. } = fault {
+                    self.notes.insert(Note::Text(evidence.text), 1);
+                } else {
+                    self.hangs.network(evidence);
+                }
+            }
             Input::StacksTold => self.tell_hang(),
             Input::Entered { rank, group, number, op, detail, completed } => {
                 self.seen_ranks.insert(rank);

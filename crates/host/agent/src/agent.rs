@@ -10,7 +10,10 @@ use verdict::{Job, Settings};
 use crate::deaths::{Deaths, End};
 use crate::flight::{FlightFeed, monotonic_now};
 use crate::live::{LiveFeed, READ_CLOSELY_EVERY};
+use crate::ports::Ports;
 use crate::ras::Ras;
+use crate::requests::RequestFeed;
+use crate::sockets::stuck_sockets;
 use crate::stacks::stack_of;
 
 /// How often rings are read.
@@ -29,6 +32,8 @@ pub struct Agent {
     journal: Option<JournalWriter>,
     flight: FlightFeed,
     live: LiveFeed,
+    requests: RequestFeed,
+    ports: Ports,
     ras: Ras,
     deaths: Deaths,
     settings: Settings,
@@ -43,9 +48,23 @@ impl Agent {
         let job = Job::new(id, "run", settings.clone());
         let (reader, flight) = (JobReader::new(directory), FlightFeed::default());
         let live = LiveFeed::new(settings.arrival.clone());
+        let (requests, ports) = (RequestFeed::default(), Ports::default());
         let (ras, deaths) = (Ras::default(), Deaths::default());
         let (journal, looked, ending) = (None, None, false);
-        Self { reader, job, journal, flight, live, ras, deaths, settings, looked, ending }
+        Self {
+            reader,
+            job,
+            journal,
+            flight,
+            live,
+            requests,
+            ports,
+            ras,
+            deaths,
+            settings,
+            looked,
+            ending,
+        }
     }
 
     /// Records what the analysis is told.
@@ -63,8 +82,10 @@ impl Agent {
         if self.looked.is_none_or(|looked| now.duration_since(looked) >= LOOK_EVERY) {
             self.looked = Some(now);
             self.read(JobReader::look);
-            let Self { reader, live, journal, job, .. } = self;
+            let Self { reader, live, requests, journal, job, .. } = self;
             live.look(reader, &mut |input| keep(journal, job, input));
+            let directory = reader.directory();
+            requests.look(directory, &mut |input| keep(journal, job, input));
             for rank in self.reader.ranks().filter(|rank| rank.step.is_some()) {
                 self.flight.look_at(rank.rank, &rank.ring);
                 if rank.alive {
@@ -77,8 +98,9 @@ impl Agent {
         self.read(JobReader::drain);
         self.tell_deaths();
         self.read_flight(FlightFeed::poll);
-        let Self { live, journal, job, .. } = self;
+        let Self { live, requests, journal, job, .. } = self;
         live.poll(now, monotonic_now(), &mut |input| keep(journal, job, input));
+        requests.poll(now, monotonic_now(), &mut |input| keep(journal, job, input));
         self.look_for_hang(now);
         let Self { ras, settings, journal, job, .. } = self;
         ras.poll(settings, &mut |input| keep(journal, job, input));
@@ -110,6 +132,15 @@ impl Agent {
         self.ras.ask(asked, pids.values().copied());
         for (rank, pid) in pids.into_iter().filter(|(rank, _)| wanted.contains(rank)) {
             self.tell(Input::Stack { rank, stack: stack_of(pid) });
+            let faults = self.requests.stalled(rank).into_iter();
+            for fault in faults.chain(stuck_sockets(pid)) {
+                self.tell(Input::Network { rank, fault });
+            }
+        }
+        for fault in self.ports.faults() {
+            // A port is of all ranks of its host.
+            let rank = wanted.first().copied().unwrap_or(0);
+            self.tell(Input::Network { rank, fault });
         }
         self.tell(Input::StacksTold);
     }

@@ -7,7 +7,10 @@ mod agent;
 mod deaths;
 mod flight;
 mod live;
+mod ports;
 mod ras;
+mod requests;
+mod sockets;
 mod stacks;
 
 pub use agent::Agent;

@@ -5,6 +5,10 @@
 #include <string.h>
 #include "fake_verbs.h"
 
+#ifndef VERBS
+#define VERBS "libibverbs.so.1"
+#endif
+
 static void *library;
 static struct context *context;
 static struct pair *pairs[1100];
@@ -13,7 +17,7 @@ static struct queue queue;
 #define TAKE(result, name) ((result (*)())dlvsym(library, name, "IBVERBS_1.1"))
 
 int net_open(void) {
-    library = dlopen("libibverbs.so.1", RTLD_NOW);
+    library = dlopen(VERBS, RTLD_NOW);
     if (library == NULL) return 1;
     struct device *device = ((struct device *(*)(void))dlsym(library, "fake_device"))();
     context = TAKE(struct context *, "ibv_open_device")(device);
@@ -52,6 +56,18 @@ int net_poll(int let) {
     ((void (*)(int))dlsym(library, "fake_let"))(let);
     while ((count = context->poll_cq(&queue, 4, completions)) > 0) all += count;
     return count < 0 ? count : all;
+}
+/* So many requests, each posted and polled. */
+int net_rounds(int at, int rounds) {
+    struct part part = {.length = 1 << 19};
+    struct request request = {.parts = &part, .part_count = 1, .flags = 2}, *refused;
+    struct completion completion;
+    int all = 0;
+    while (rounds-- > 0) {
+        context->post_send(pairs[at], &request, &refused);
+        all += context->poll_cq(&queue, 1, &completion);
+    }
+    return all;
 }
 int net_destroy(int at) { return TAKE(int, "ibv_destroy_qp")(pairs[at]); }
 int net_close(void) { return TAKE(int, "ibv_close_device")(context); }

@@ -195,7 +195,7 @@ fn a_forked_child_sends_and_counts_nothing() {
 fn more_queue_pairs_than_there_is_room_for_send_all_the_same() {
     alone(|scene| {
         let net = Net::open(scene);
-        let last = QUEUE_PAIRS as c_int + 9;
+        let last = c_int::try_from(QUEUE_PAIRS).unwrap() + 9;
         for at in 0..=last {
             net.connect(at, false);
         }

@@ -1,0 +1,136 @@
+//! The words of what a host sees of its network.
+
+use model::{Evidence, Method, NetworkFault, QueuePairName};
+
+use crate::words::duration;
+
+/// Words what does not get on in the network of a rank.
+pub fn network(rank: u32, fault: &NetworkFault) -> Evidence {
+    let (label, what, values) = match fault {
+        NetworkFault::Requests { pair, in_flight, still_ns, failed, status } => {
+            let still_s = *still_ns as f64 * 1e-9;
+            let requests = if *in_flight == 1 { "request" } else { "requests" };
+            let mut text = format!(
+                "{in_flight} work {requests} to {} did not come back for {}",
+                named(pair),
+                duration(still_s)
+            );
+            if *failed > 0 {
+                text += &format!("; {failed} failed, the last one with status {status}");
+            }
+            let values = vec![("in_flight", *in_flight as f64), ("still_s", still_s)];
+            ("requests_stalled", text, values)
+        }
+        NetworkFault::Slower { pair, bytes_per_s, usual_bytes_per_s } => {
+            let (now, usual) = (*bytes_per_s as f64, *usual_bytes_per_s as f64);
+            let text = format!(
+                "bandwidth to {} fell from {:.2} to {:.2} GB/s",
+                named(pair),
+                usual * 1e-9,
+                now * 1e-9
+            );
+            let values = vec![("bytes_per_s", now), ("usual_bytes_per_s", usual)];
+            ("bandwidth_lost", text, values)
+        }
+        NetworkFault::Socket { peer, bytes, resent, refused } => {
+            let what = if *refused {
+                "are not read there".to_owned()
+            } else {
+                format!("are not acknowledged, sent again {resent} times")
+            };
+            let text = format!("{bytes} bytes to {peer} {what}");
+            let values = vec![("bytes", *bytes as f64), ("resent", f64::from(*resent))];
+            (if *refused { "socket_full" } else { "socket_unacknowledged" }, text, values)
+        }
+        NetworkFault::Port { device, port, state, errors } => {
+            let grown = errors.iter().map(|(name, count)| format!("{name} +{count}"));
+            let grown: Vec<String> = grown.collect();
+            let mut text = format!("port {port} of {device} is {state}");
+            if !grown.is_empty() {
+                text += &format!(" and has counted errors: {}", grown.join(", "));
+            }
+            let values =
+                errors.iter().map(|(name, count)| (name.as_str(), *count as f64));
+            ("port", text, values.collect())
+        }
+    };
+    Evidence {
+        method: Method::Host,
+        label: label.to_owned(),
+        text: match fault {
+            NetworkFault::Port { .. } => format!("host of rank {rank}: {what}"),
+            _ => format!("rank {rank}: {what}"),
+        },
+        values: values
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect(),
+    }
+}
+
+fn named(pair: &QueuePairName) -> String {
+    let QueuePairName { device, port, number, peer } = pair;
+    format!("{peer} ({device} port {port}, queue pair {number})")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_of_a_network_are_worded() {
+        let pair = || QueuePairName {
+            device: "mlx5_0".into(),
+            port: 1,
+            number: 77,
+            peer: "fe80::1".into(),
+        };
+        let text = |fault| network(1, &fault).text;
+        let requests = NetworkFault::Requests {
+            pair: pair(),
+            in_flight: 12,
+            still_ns: 3_100_000_000,
+            failed: 1,
+            status: 12,
+        };
+        assert_eq!(
+            text(requests),
+            "rank 1: 12 work requests to fe80::1 (mlx5_0 port 1, queue pair 77) \
+             did not come back for 3.10 s; 1 failed, the last one with status 12"
+        );
+        let (bytes_per_s, usual_bytes_per_s) = (12_000_000_000, 24_100_000_000);
+        let slower =
+            NetworkFault::Slower { pair: pair(), bytes_per_s, usual_bytes_per_s };
+        assert_eq!(
+            text(slower),
+            "rank 1: bandwidth to fe80::1 (mlx5_0 port 1, queue pair 77) fell \
+             from 24.10 to 12.00 GB/s"
+        );
+        let socket = |refused| NetworkFault::Socket {
+            peer: "10.0.0.2:29500".into(),
+            bytes: 2_097_152,
+            resent: 4,
+            refused,
+        };
+        assert_eq!(
+            text(socket(false)),
+            "rank 1: 2097152 bytes to 10.0.0.2:29500 are not acknowledged, sent \
+             again 4 times"
+        );
+        assert_eq!(
+            text(socket(true)),
+            "rank 1: 2097152 bytes to 10.0.0.2:29500 are not read there"
+        );
+        let port = NetworkFault::Port {
+            device: "mlx5_0".into(),
+            port: 1,
+            state: "DOWN".into(),
+            errors: [("link_downed".to_owned(), 1)].into(),
+        };
+        assert_eq!(
+            text(port),
+            "host of rank 1: port 1 of mlx5_0 is DOWN and has counted errors: \
+             link_downed +1"
+        );
+    }
+}

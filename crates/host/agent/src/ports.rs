@@ -1,0 +1,139 @@
+//! The ports of this host's network cards: their state, and the errors they count.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use model::NetworkFault;
+
+/// Where the kernel shows them.
+const ROOT: &str = "/sys/class/infiniband";
+/// Counters, of those in `counters` and `hw_counters`, that only grow when something is wrong.
+const ERRORS: [&str; 12] = [
+    "symbol_error",
+    "link_error_recovery",
+    "link_downed",
+    "local_link_integrity_errors",
+    "port_rcv_errors",
+    "port_xmit_discards",
+    "out_of_sequence",
+    "packet_seq_err",
+    "local_ack_timeout_err",
+    "rnr_nak_retry_err",
+    "roce_adp_retrans",
+    "req_transport_retries_exceeded",
+];
+
+/// The ports as they were when the job began.
+#[derive(Debug)]
+pub(crate) struct Ports {
+    root: PathBuf,
+    first: BTreeMap<(String, u32), Port>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Port {
+    state: String,
+    errors: BTreeMap<&'static str, u64>,
+}
+
+impl Default for Ports {
+    fn default() -> Self {
+        Self::under(Path::new(ROOT))
+    }
+}
+
+impl Ports {
+    fn under(root: &Path) -> Self {
+        Self { root: root.to_owned(), first: ports(root) }
+    }
+
+    /// Ports that are not active any more, or have counted errors since.
+    pub(crate) fn faults(&self) -> Vec<NetworkFault> {
+        let mut faults = Vec::new();
+        for ((device, port), now) in ports(&self.root) {
+            let Some(first) = self.first.get(&(device.clone(), port)) else { continue };
+            let grown = now.errors.iter().filter_map(|(name, count)| {
+                let before = first.errors.get(name).copied().unwrap_or(0);
+                (*count > before).then(|| ((*name).to_owned(), count - before))
+            });
+            let errors: BTreeMap<String, u64> = grown.collect();
+            if now.state != first.state || !errors.is_empty() {
+                faults.push(NetworkFault::Port {
+                    device,
+                    port,
+                    state: now.state,
+                    errors,
+                });
+            }
+        }
+        faults
+    }
+}
+
+fn ports(root: &Path) -> BTreeMap<(String, u32), Port> {
+    let mut found = BTreeMap::new();
+    for (device, folder) in entries(root) {
+        for (port, folder) in entries(&folder.join("ports")) {
+            if let Ok(number) = port.parse() {
+                found.insert((device.clone(), number), port_in(&folder));
+            }
+        }
+    }
+    found
+}
+
+fn entries(folder: &Path) -> impl Iterator<Item = (String, PathBuf)> {
+    let entries = fs::read_dir(folder).ok().into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
+}
+
+fn port_in(folder: &Path) -> Port {
+    let read = |path: PathBuf| fs::read_to_string(path).ok();
+    // "4: ACTIVE"
+    let state = read(folder.join("state")).unwrap_or_default();
+    let state = state.rsplit(": ").next().unwrap_or_default().trim().to_owned();
+    let count = |name: &&'static str| {
+        let kinds = ["counters", "hw_counters"];
+        let text = kinds.iter().find_map(|kind| read(folder.join(kind).join(name)))?;
+        Some((*name, text.trim().parse().ok()?))
+    };
+    Port { state, errors: ERRORS.iter().filter_map(count).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_goes_down_or_counts_errors_is_told() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        for port in ["mlx5_0/ports/1", "mlx5_0/ports/2", "mlx5_1/ports/1"] {
+            write(&format!("{port}/state"), "4: ACTIVE\n");
+            write(&format!("{port}/counters/symbol_error"), "7\n");
+            write(&format!("{port}/hw_counters/out_of_sequence"), "0\n");
+        }
+        let ports = Ports::under(root.path());
+        assert!(ports.faults().is_empty());
+        write("mlx5_0/ports/2/state", "1: DOWN\n");
+        write("mlx5_1/ports/1/hw_counters/out_of_sequence", "5\n");
+        write("mlx5_1/ports/1/counters/port_xmit_data", "99\n");
+        let fault = |device: &str, port, state: &str, errors: &[(&str, u64)]| {
+            let errors = errors.iter().map(|(name, count)| ((*name).to_owned(), *count));
+            let (device, state) = (device.to_owned(), state.to_owned());
+            NetworkFault::Port { device, port, state, errors: errors.collect() }
+        };
+        let told = [
+            fault("mlx5_0", 2, "DOWN", &[]),
+            fault("mlx5_1", 1, "ACTIVE", &[("out_of_sequence", 5)]),
+        ];
+        assert_eq!(ports.faults(), told);
+        assert!(Ports::under(&root.path().join("none")).faults().is_empty());
+    }
+}

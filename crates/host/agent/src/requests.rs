@@ -1,0 +1,207 @@
+//! Work requests of ranks, by the tables of the preloaded library.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv6Addr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use collective::{Connection, Counted, Lost};
+use model::{Input, NetworkFault, QueuePairName, RankNs};
+use ring::{QueuePair, RequestReader, RingDirectory, process_started};
+
+/// How often tables are read: several times within the half second after which requests are
+/// late.
+const READ_EVERY: Duration = Duration::from_millis(100);
+/// Queue pairs of one rank that are told of at once.
+const MAX_TOLD: usize = 4;
+
+/// The tables of work requests of one job on this host.
+#[derive(Debug, Default)]
+pub(crate) struct RequestFeed {
+    tables: BTreeMap<PathBuf, Table>,
+    /// Tables that cannot be read, or of processes that ended.
+    refused: BTreeSet<PathBuf>,
+    read: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Table {
+    reader: RequestReader,
+    pairs: Vec<Watched>,
+    slower_told: usize,
+}
+
+#[derive(Debug, Default)]
+struct Watched {
+    pair: QueuePair,
+    connection: Connection,
+    slower: bool,
+}
+
+impl RequestFeed {
+    /// Looks for new tables and for processes that ended.
+    pub(crate) fn look(
+        &mut self,
+        directory: &RingDirectory,
+        take: &mut dyn FnMut(Input),
+    ) {
+        let ended = |_: &PathBuf, table: &mut Table| {
+            let identity = table.reader.identity();
+            process_started(identity.pid) != Some(identity.started)
+        };
+        self.refused.extend(self.tables.extract_if(.., ended).map(|(path, _)| path));
+        for path in directory.request_tables().unwrap_or_default() {
+            if self.tables.contains_key(&path) || self.refused.contains(&path) {
+                continue;
+            }
+            match RequestReader::open(&path) {
+                Ok(reader) => {
+                    let table = Table { reader, pairs: Vec::new(), slower_told: 0 };
+                    self.tables.insert(path, table);
+                }
+                Err(error) => {
+                    let text = format!("{error}; what its rank sends is not seen");
+                    take(Input::Note { text });
+                    self.refused.insert(path);
+                }
+            }
+        }
+    }
+
+    /// Reads all tables if it is time, and tells what has become slower.
+    pub(crate) fn poll(
+        &mut self,
+        asked: Instant,
+        now: RankNs,
+        take: &mut dyn FnMut(Input),
+    ) {
+        if self.read.is_some_and(|read| asked.duration_since(read) < READ_EVERY) {
+            return;
+        }
+        self.read = Some(asked);
+        for table in self.tables.values_mut() {
+            table.read(now, take);
+        }
+    }
+
+    /// What a rank has in flight and does not get back.
+    pub(crate) fn stalled(&self, rank: u32) -> Vec<NetworkFault> {
+        let tables = self.tables.values();
+        let tables = tables.filter(|table| table.reader.identity().rank == rank);
+        tables
+            .flat_map(|table| &table.pairs)
+            .filter(|watched| watched.pair.open)
+            .filter_map(|Watched { pair, connection, .. }| {
+                let still_ns = (connection.stalled_s()? * 1e9) as u64;
+                let (failed, status) = (pair.failed, pair.status);
+                let in_flight = connection.in_flight();
+                let pair = named(pair);
+                Some(NetworkFault::Requests { pair, in_flight, still_ns, failed, status })
+            })
+            .take(MAX_TOLD)
+            .collect()
+    }
+}
+
+impl Table {
+    fn read(&mut self, at: RankNs, take: &mut dyn FnMut(Input)) {
+        let rank = self.reader.identity().rank;
+        let read = self.reader.read(at);
+        self.pairs.resize_with(read.len().max(self.pairs.len()), Watched::default);
+        for (watched, pair) in self.pairs.iter_mut().zip(read) {
+            watched.connection.read(Counted {
+                at,
+                posted: pair.posted,
+                completed: pair.completed,
+                bytes: pair.completed_bytes,
+                busy_ns: pair.busy_ns,
+            });
+            watched.pair = pair;
+            let lost = watched.connection.lost();
+            if let Some(Lost { bytes_per_s, usual_bytes_per_s }) = lost
+                && !watched.slower
+                && self.slower_told < MAX_TOLD
+            {
+                watched.slower = true;
+                self.slower_told += 1;
+                let fault = NetworkFault::Slower {
+                    pair: named(&watched.pair),
+                    bytes_per_s: bytes_per_s as u64,
+                    usual_bytes_per_s: usual_bytes_per_s as u64,
+                };
+                take(Input::Network { rank, fault });
+            }
+        }
+    }
+}
+
+fn named(pair: &QueuePair) -> QueuePairName {
+    let (number, gid) = pair.peer;
+    let peer = format!("{} queue pair {number}", Ipv6Addr::from(gid).to_canonical());
+    let QueuePair { device, port, number, .. } = pair;
+    QueuePairName { device: device.clone(), port: *port, number: *number, peer }
+}
+
+#[cfg(test)]
+mod tests {
+    use ring::{Identity, RequestWriter};
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn what_gets_slower_and_what_stalls_is_told() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = RingDirectory::create(root.path(), "job").unwrap();
+        let pid = std::process::id();
+        let started = process_started(pid).unwrap();
+        let identity = Identity { rank: 3, pid, started, ..Identity::default() };
+        let writer = RequestWriter::create(&directory, &identity).unwrap();
+        let index = writer.open(b"mlx5_0", 77).unwrap();
+        let mut gid = [0; 16];
+        gid[15] = 1;
+        writer.connect(index, 1, gid, 88);
+        let mut feed = RequestFeed::default();
+        feed.look(&directory, &mut |_| unreachable!("it can be read"));
+        let (began, mut at_ms, mut sent) = (Instant::now(), 0, 0);
+        let mut told = Vec::new();
+        let mut poll = |feed: &mut RequestFeed, at_ms: u64| {
+            let asked = began + Duration::from_millis(at_ms);
+            feed.poll(asked, RankNs(at_ms * MS), &mut |input| told.push(input));
+        };
+        // A hundred requests of 1 MB in 100 ms, and later in 200.
+        for round in 0..40 {
+            let posted = writer.posted(index, 100, 100 << 20, || RankNs(at_ms * MS));
+            at_ms += if round < 20 { 100 } else { 200 };
+            sent += 100;
+            writer.completed(index, posted.0, posted.1, || RankNs(at_ms * MS));
+            poll(&mut feed, at_ms);
+        }
+        assert!(feed.stalled(3).is_empty());
+        writer.posted(index, 5, 5 << 20, || RankNs(at_ms * MS));
+        poll(&mut feed, at_ms + 100);
+        assert!(feed.stalled(3).is_empty());
+        poll(&mut feed, at_ms + 1100);
+        let pair = QueuePairName {
+            device: "mlx5_0".into(),
+            port: 1,
+            number: 77,
+            peer: "::1 queue pair 88".into(),
+        };
+        let slower = NetworkFault::Slower {
+            pair: pair.clone(),
+            bytes_per_s: 524_288_000,
+            usual_bytes_per_s: 1_048_576_000,
+        };
+        assert_eq!(told, [Input::Network { rank: 3, fault: slower }]);
+        let [NetworkFault::Requests { pair: of, in_flight, still_ns, .. }] =
+            &feed.stalled(3)[..]
+        else {
+            panic!("one queue pair is stalled after {sent}");
+        };
+        assert_eq!((of, *in_flight), (&pair, 5));
+        assert!((900 * MS..=1000 * MS).contains(still_ns), "{still_ns}");
+        assert!(feed.stalled(0).is_empty());
+    }
+}

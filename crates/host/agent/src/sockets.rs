@@ -1,0 +1,132 @@
+//! TCP sockets of a process that hold what nobody acknowledges, by `/proc`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use model::NetworkFault;
+
+/// Sockets of one process that are told, the fullest.
+const MAX_TOLD: usize = 4;
+/// The state of a connection that stands.
+const ESTABLISHED: &str = "01";
+/// What its timer waits for: an acknowledgement, or that the peer takes more.
+const RESENDS: &str = "01";
+const PROBES: &str = "04";
+
+/// The sockets of a process with bytes that were sent again, or that the peer does not take.
+pub(crate) fn stuck_sockets(pid: u32) -> Vec<NetworkFault> {
+    let own = sockets_of(pid);
+    let table = |name| fs::read_to_string(format!("/proc/{pid}/net/{name}"));
+    let tables = ["tcp", "tcp6"].into_iter().filter_map(|name| table(name).ok());
+    let mut stuck: Vec<(u64, NetworkFault)> = tables
+        .flat_map(|table| table.lines().skip(1).filter_map(entry).collect::<Vec<_>>())
+        .filter(|(inode, _)| own.contains(inode))
+        .map(|(_, stuck)| stuck)
+        .collect();
+    stuck.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+    stuck.into_iter().take(MAX_TOLD).map(|(_, fault)| fault).collect()
+}
+
+/// Inodes of a process's sockets.
+fn sockets_of(pid: u32) -> BTreeSet<u64> {
+    let files =
+        fs::read_dir(format!("/proc/{pid}/fd")).ok().into_iter().flatten().flatten();
+    let links = files.filter_map(|file| fs::read_link(file.path()).ok());
+    let inode =
+        |link: &str| link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok();
+    links.filter_map(|link| inode(link.to_str()?)).collect()
+}
+
+/// A line of the kernel's table, if its socket is stuck: its inode, bytes and what to tell.
+fn entry(line: &str) -> Option<(u64, (u64, NetworkFault))> {
+    let mut fields = line.split_ascii_whitespace();
+    let (peer, state) = (fields.nth(2)?, fields.next()?);
+    let (queue, _) = fields.next()?.split_once(':')?;
+    let (timer, _) = fields.next()?.split_once(':')?;
+    let resent = u32::from_str_radix(fields.next()?, 16).ok()?;
+    let inode = fields.nth(2)?.parse().ok()?;
+    let bytes = u64::from_str_radix(queue, 16).ok()?;
+    let refused = timer == PROBES;
+    let stuck = bytes > 0 && (refused || timer == RESENDS && resent > 0);
+    if state != ESTABLISHED || !stuck {
+        return None;
+    }
+    let peer = address(peer)?.to_string();
+    Some((inode, (bytes, NetworkFault::Socket { peer, bytes, resent, refused })))
+}
+
+/// An address as the table has it: words of the machine's byte order, and the port.
+fn address(text: &str) -> Option<SocketAddr> {
+    let (host, port) = text.split_once(':')?;
+    let word = |at: usize| u32::from_str_radix(host.get(8 * at..8 * at + 8)?, 16).ok();
+    let bytes = |at: usize| Some(word(at)?.to_ne_bytes());
+    let ip: IpAddr = match host.len() {
+        8 => Ipv4Addr::from(bytes(0)?).into(),
+        32 => {
+            let words = [bytes(0)?, bytes(1)?, bytes(2)?, bytes(3)?];
+            let whole: [u8; 16] = words.as_flattened().try_into().ok()?;
+            Ipv6Addr::from(whole).to_canonical()
+        }
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn a_line_of_the_kernel_s_table_is_read() {
+        let line = "   1: 0100007F:9C40 0200000A:733C 01 00200000:00000000 01:00000014 \
+            00000004  1000        0 31337 2 0000000000000000 20 4 30 10 -1";
+        let (inode, (bytes, fault)) = entry(line).unwrap();
+        assert_eq!((inode, bytes), (31337, 2 << 20));
+        let peer = "10.0.0.2:29500".to_owned();
+        let socket = NetworkFault::Socket { peer, bytes, resent: 4, refused: false };
+        assert_eq!(fault, socket);
+        assert_eq!(
+            entry(&line.replace("01:00000014 00000004", "01:00000014 00000000")),
+            None
+        );
+        assert_eq!(entry(&line.replace(" 01 0020", " 0A 0020")), None, "it listens");
+        assert_eq!(
+            entry(&line.replace("00200000", "00000000")),
+            None,
+            "all is acknowledged"
+        );
+        assert_eq!(entry("  sl  local_address rem_address   st tx_queue"), None);
+        let mapped = "0000000000000000FFFF00000200000A:733C";
+        assert_eq!(address(mapped).unwrap().to_string(), "10.0.0.2:29500");
+    }
+
+    #[test]
+    fn a_socket_nobody_reads_is_told() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let _peer = listener.accept().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let began = Instant::now();
+        let told = loop {
+            // Until all buffers are full, and the peer's host has said so.
+            while stream.write(&[0; 1 << 12]).is_ok() {}
+            let told = stuck_sockets(std::process::id());
+            if !told.is_empty() || began.elapsed() > Duration::from_secs(20) {
+                break told;
+            }
+            std::thread::yield_now();
+        };
+        let peer = listener.local_addr().unwrap().to_string();
+        let is_it = |fault: &NetworkFault| {
+            matches!(fault, NetworkFault::Socket { peer: found, refused: true, .. }
+                if *found == peer)
+        };
+        assert!(told.iter().any(is_it), "{told:?}");
+    }
+}
