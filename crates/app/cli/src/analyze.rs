@@ -3,13 +3,16 @@ use std::fs;
 use std::io::stdout;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::AtomicU64;
 
 use anyhow::{Context, Result, bail};
 use formats::{
-    FormatError, Limits, RankTrace, Recording, Snapshot, TraceSet, load, load_with_meta,
+    FormatError, Limits, RankTrace, Recording, Snapshot, TraceSet, load_watched,
+    load_with_meta,
 };
 use model::{Severity, Verdict};
 
+use crate::loading::load_all;
 use crate::output::{print, say};
 use crate::render::{Colour, verdict_text};
 use crate::run::write_report;
@@ -66,6 +69,12 @@ impl From<FailOn> for Severity {
     }
 }
 
+/// What one file gives.
+enum Loaded {
+    Ranks(Vec<RankTrace>),
+    Other(Recording),
+}
+
 pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {
     let settings = args.settings.load()?;
     let mut verdicts = Vec::new();
@@ -73,34 +82,48 @@ pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {
     // Files of other tools about a job: those of one folder are one job.
     let mut snapshots = BTreeMap::new();
     let mut traces = BTreeMap::new();
+    let mut skipped = Vec::new();
+    let mut failed: Option<FormatError> = None;
     for path in &args.paths {
         let (files, in_folder) = files_at(path)?;
-        for file in files {
+        let read = |file: &Path, read: &AtomicU64| {
             let loaded = match &args.meta {
-                Some(meta) => load_with_meta(&file, meta, Limits::default()),
-                None => load(&file, Limits::default()),
+                Some(meta) => load_with_meta(file, meta, Limits::default()),
+                None => load_watched(file, Limits::default(), read),
             };
+            loaded.map(|recording| match recording {
+                Recording::Trace(trace) => {
+                    Loaded::Ranks(RankTrace::all(file, trace, &settings.pattern))
+                }
+                other => Loaded::Other(other),
+            })
+        };
+        load_all(&files, read, |file, loaded| {
+            let folder = || file.parent().unwrap_or(Path::new(".")).to_owned();
             match loaded {
-                Ok(Recording::Part(part)) => {
-                    let folder = file.parent().unwrap_or(Path::new(".")).to_owned();
-                    snapshots.entry(folder).or_insert_with(Vec::new).push(part);
+                Ok(Loaded::Ranks(ranks)) => {
+                    traces.entry(folder()).or_insert_with(Vec::new).extend(ranks);
                 }
-                Ok(Recording::Trace(trace)) => {
-                    let folder = file.parent().unwrap_or(Path::new(".")).to_owned();
-                    let rank = RankTrace::new(&file, trace, &settings.pattern);
-                    traces.entry(folder).or_insert_with(Vec::new).push(rank);
+                Ok(Loaded::Other(Recording::Part(part))) => {
+                    snapshots.entry(folder()).or_insert_with(Vec::new).push(part);
                 }
-                Ok(recording) => {
+                Ok(Loaded::Other(recording)) => {
                     let id = file.display().to_string();
                     let job = recording.replay(&id, settings.clone());
                     verdicts.push(job.verdict());
                     last = args.report.is_some().then_some(job);
                 }
                 Err(error @ FormatError::Unknown { .. }) if in_folder => {
-                    say(&format!("laggard: skipped: {error}"));
+                    skipped.push(error);
                 }
-                Err(error) => bail!("{error}\n  {}", error.hint()),
+                Err(error) => failed = failed.take().or(Some(error)),
             }
+        });
+        for error in skipped.drain(..) {
+            say(&format!("laggard: skipped: {error}"));
+        }
+        if let Some(error) = failed {
+            bail!("{error}\n  {}", error.hint());
         }
     }
     for (folder, parts) in snapshots {

@@ -9,6 +9,7 @@ mod child;
 mod demo;
 mod doctor;
 mod environment;
+mod loading;
 mod output;
 mod package;
 mod profile;

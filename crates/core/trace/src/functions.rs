@@ -96,6 +96,8 @@ impl<'a> Gatherer<'a> {
             // Arguments of a kernel do not make another function of it.
             let text = match class {
                 FunctionClass::Collective => text.split('(').next().unwrap_or(text),
+                // Nor does the number of its turn.
+                FunctionClass::OtherCpu => without_number(text),
                 _ => text,
             };
             self.dictionary.intern(class, text, None)
@@ -232,6 +234,13 @@ const OUTSIDE: &str = "code outside every range";
 fn is_compute(name: &str) -> bool {
     let drives = ["autograd::engine", "torch::autograd", "c10d::", "record_param_comms"];
     !drives.iter().any(|prefix| name.starts_with(prefix)) && !name.ends_with("Backward0")
+}
+
+/// A name without the number that stands apart at its end.
+fn without_number(name: &str) -> &str {
+    let bare = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    let apart = bare.trim_end_matches([' ', '#']);
+    if apart.len() < bare.len() && !apart.is_empty() { apart } else { name }
 }
 
 /// What a class of functions uses, what is asked for first in front.

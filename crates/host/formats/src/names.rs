@@ -31,6 +31,12 @@ pub(crate) fn without_addresses(name: &str) -> Cow<'_, str> {
     if out.is_empty() { name.into() } else { (out + rest).into() }
 }
 
+/// A name without the counts that `emit_nvtx` writes behind it.
+pub(crate) fn without_counts(name: &str) -> &str {
+    let ends = [", op_id = ", ", seq = "].iter().filter_map(|count| name.find(count));
+    &name[..ends.min().unwrap_or(name.len())]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -45,6 +51,12 @@ mod tests {
         assert_eq!(of("ncclDevKernel_Generic(ncclDevComm*)").as_deref(), Some(""));
         assert_eq!(of("hipLaunchKernel"), None);
         assert_eq!(of("void at::native::reduce_kernel<512, 1>()"), None);
+    }
+
+    #[test]
+    fn operators_have_no_counts() {
+        assert_eq!(without_counts("aten::mm, seq = 7, op_id = 314290"), "aten::mm");
+        assert_eq!(without_counts("forward"), "forward");
     }
 
     #[test]

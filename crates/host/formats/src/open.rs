@@ -1,6 +1,7 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use liblzma::stream::{CONCATENATED, Stream};
 
@@ -44,10 +45,30 @@ impl<R: Read> Read for Limited<R> {
     }
 }
 
-/// Opens a file and unpacks it while it is read, whatever its name says.
-pub(crate) fn open(path: &Path, limits: Limits) -> Result<impl BufRead, FormatError> {
+/// A reader that counts what it hands out.
+struct Counted<'a, R> {
+    inner: R,
+    read: &'a AtomicU64,
+}
+
+impl<R: Read> Read for Counted<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        self.read.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(read)
+    }
+}
+
+/// Opens a file and unpacks it while it is read, whatever its name says. Counts the bytes it has
+/// read of the file itself.
+pub(crate) fn open<'a>(
+    path: &Path,
+    limits: Limits,
+    read: &'a AtomicU64,
+) -> Result<impl BufRead + 'a, FormatError> {
     let io_error = |source| FormatError::Io { path: path.to_owned(), source };
-    let file = File::open(path).map_err(io_error)?;
+    let inner = File::open(path).map_err(io_error)?;
+    let file = Counted { inner, read };
     unpack(BufReader::with_capacity(1 << 18, file), limits).map_err(io_error)
 }
 

@@ -1,15 +1,18 @@
-use std::io::{BufRead, Read};
+use std::fs::File;
+use std::io::{self, BufRead, Cursor, Read};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use trace::Trace;
 use verdict::{Job, Settings, WHAT_IF};
 use whatif::Findings;
 
 use crate::open::{OVER_LIMIT, open, open_bytes};
 use crate::{
     FormatError, Journal, Limits, MarkEvents, Part, ProfilerTrace, RankTrace, Snapshot,
-    StageMatrix, TraceSet, kineto, pickle, ras_text, what_if,
+    StageMatrix, TraceSet, kineto, nsys, pickle, ras_text, what_if,
 };
 
 /// One job, as recorded in one file.
@@ -34,14 +37,36 @@ pub enum Recording {
 /// # Errors
 /// Every variant of [`FormatError`].
 pub fn load(path: &Path, limits: Limits) -> Result<Recording, FormatError> {
-    let reader = open(path, limits)?;
+    load_watched(path, limits, &AtomicU64::new(0))
+}
+
+/// As [`load`]; adds the bytes it reads of the file, packed as they are, to `read` as it goes.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_watched(
+    path: &Path,
+    limits: Limits,
+    read: &AtomicU64,
+) -> Result<Recording, FormatError> {
+    let mut reader = open(path, limits, read)?;
+    if reader.fill_buf().is_ok_and(|start| start.starts_with(nsys::MAGIC)) {
+        let file = File::open(path).map_err(|error| io_error(path, error, limits))?;
+        let mut packed = [0; 16];
+        // One that is packed has to be held in memory: its pages are read in any order.
+        let traces = match (&file).read_exact(&mut packed) {
+            Ok(()) if packed == nsys::MAGIC => nsys::read(file),
+            _ => read_packed_report(reader),
+        };
+        return report(path, traces, limits);
+    }
     load_from(path, reader, limits).map_err(|error| match error {
         // Only a document that is meant for us has mistakes worth telling.
         FormatError::Json { ref place, .. } if place == "[0]" => {
             let found = "it is a JSON list, and not of lists".to_owned();
             FormatError::Unknown { path: path.to_owned(), found }
         }
-        FormatError::Json { .. } => open(path, limits)
+        FormatError::Json { .. } => open(path, limits, &AtomicU64::new(0))
             .ok()
             .and_then(|again| foreign(path, again))
             .unwrap_or(error),
@@ -59,7 +84,8 @@ pub fn load_with_meta(
     meta: &Path,
     limits: Limits,
 ) -> Result<Recording, FormatError> {
-    let mut reader = open(path, limits)?;
+    let unwatched = AtomicU64::new(0);
+    let mut reader = open(path, limits, &unwatched)?;
     if !is_what_if(&mut reader) {
         return load(path, limits);
     }
@@ -112,6 +138,9 @@ fn load_from(
         }
         Some(b'P') if is_what_if(&mut reader) => {
             what_if(path, reader, &what_if::layout_beside(path)?, limits)
+        }
+        Some(b'S') if is_report(&mut reader) => {
+            report(path, read_packed_report(reader), limits)
         }
         Some(b'{') if begins_with(&mut reader, &TRACE_KEYS) => {
             read_trace(path, reader, limits)
@@ -195,6 +224,31 @@ const TRACE_KEYS: [&str; 3] =
 /// Keys of a trace that is only its list of events.
 const EVENT_KEYS: [&str; 2] = ["\"ph\":", "\"ph\" :"];
 
+fn is_report(reader: &mut impl BufRead) -> bool {
+    reader.fill_buf().is_ok_and(|start| start.starts_with(nsys::MAGIC))
+}
+
+fn read_packed_report(mut reader: impl BufRead) -> io::Result<Vec<Trace>> {
+    let mut bytes = Vec::new();
+    reader.read_to_end(&mut bytes)?;
+    nsys::read(Cursor::new(bytes))
+}
+
+fn report(
+    path: &Path,
+    traces: io::Result<Vec<Trace>>,
+    limits: Limits,
+) -> Result<Recording, FormatError> {
+    match traces {
+        Ok(traces) => Ok(Recording::Trace(ProfilerTrace { tool: "nsys", traces })),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            let found = error.to_string();
+            Err(FormatError::Unknown { path: path.to_owned(), found })
+        }
+        Err(error) => Err(io_error(path, error, limits)),
+    }
+}
+
 fn read_trace(
     path: &Path,
     reader: impl BufRead,
@@ -202,14 +256,11 @@ fn read_trace(
 ) -> Result<Recording, FormatError> {
     let trace = kineto::read(reader).map_err(|error| io_error(path, error, limits))?;
     if trace.slices.is_empty() {
-        let reason = match trace.losses.first() {
-            Some(loss) => format!("no event of a trace was read: {loss}"),
-            None => "it is a trace without events".to_owned(),
-        };
-        let path = path.to_owned();
-        return Err(FormatError::Content { path, place: "traceEvents".into(), reason });
+        let lost = trace.losses.first().map(|loss| format!(": {loss}"));
+        let found = format!("it is a trace without events{}", lost.unwrap_or_default());
+        return Err(FormatError::Unknown { path: path.to_owned(), found });
     }
-    Ok(Recording::Trace(ProfilerTrace { tool: "kineto", trace: Box::new(trace) }))
+    Ok(Recording::Trace(ProfilerTrace { tool: "kineto", traces: vec![trace] }))
 }
 
 /// Passes over what RAS answers before its reply: a client may have written that down too.
@@ -236,7 +287,8 @@ fn what_if(
     limits: Limits,
 ) -> Result<Recording, FormatError> {
     let mut text = String::new();
-    let read = open(meta, limits)?.read_to_string(&mut text);
+    let unwatched = AtomicU64::new(0);
+    let read = open(meta, limits, &unwatched)?.read_to_string(&mut text);
     read.map_err(|error| io_error(meta, error, limits))?;
     let layout = what_if::read_layout(meta, &text)?;
     let mut bytes = Vec::new();
@@ -332,8 +384,8 @@ impl Recording {
             Self::Part(part) => Snapshot::new(vec![part.clone()]).replay(id, settings),
             Self::Trace(trace) => {
                 let path = Path::new(id);
-                let rank = RankTrace::new(path, trace.clone(), &settings.pattern);
-                TraceSet::one(rank).replay(id, settings)
+                let ranks = RankTrace::all(path, trace.clone(), &settings.pattern);
+                TraceSet::one(ranks).replay(id, settings)
             }
         }
     }

@@ -12,7 +12,8 @@ use verdict::{Job, ProfiledRank, Settings};
 #[derive(Clone, Debug)]
 pub struct ProfilerTrace {
     pub(crate) tool: &'static str,
-    pub(crate) trace: Box<Trace>,
+    /// One for each rank that is in the file.
+    pub(crate) traces: Vec<Trace>,
 }
 
 /// What is left of a trace for a verdict, and by which tool it was recorded.
@@ -21,7 +22,7 @@ pub struct RankTrace {
     path: PathBuf,
     tool: &'static str,
     /// The trace; of its slices only collectives are left.
-    trace: Box<Trace>,
+    trace: Trace,
     profiled: ProfiledRank,
     /// When it begins.
     start_ns: i64,
@@ -29,8 +30,21 @@ pub struct RankTrace {
 
 impl RankTrace {
     /// Keeps what verdicts are made of and lets the slices go.
-    pub fn new(path: &Path, recorded: ProfilerTrace, settings: &PatternSettings) -> Self {
-        let ProfilerTrace { tool, mut trace } = recorded;
+    pub fn all(
+        path: &Path,
+        recorded: ProfilerTrace,
+        settings: &PatternSettings,
+    ) -> Vec<Self> {
+        let ProfilerTrace { tool, traces } = recorded;
+        traces.into_iter().map(|trace| Self::new(path, tool, trace, settings)).collect()
+    }
+
+    fn new(
+        path: &Path,
+        tool: &'static str,
+        mut trace: Trace,
+        settings: &PatternSettings,
+    ) -> Self {
         let mut names = StageNames::default();
         let start_ns = trace.slices.first().map_or(0, |slice| slice.start_ns);
         let origin_ns = if trace.absolute { 0 } else { start_ns };
@@ -101,9 +115,9 @@ impl TraceSet {
         sets
     }
 
-    /// A single trace.
-    pub(crate) fn one(trace: RankTrace) -> Self {
-        Self::sets(vec![trace]).into_iter().next().unwrap_or_default()
+    /// The traces of a single file.
+    pub(crate) fn one(traces: Vec<RankTrace>) -> Self {
+        Self::sets(traces).into_iter().next().unwrap_or_default()
     }
 
     /// Whether a trace may be of the same job and time as those that are there.
@@ -146,11 +160,8 @@ impl TraceSet {
     pub fn replay(&self, id: &str, settings: Settings) -> Job {
         let tool = self.ranks.values().next().map_or("kineto", |first| first.tool);
         let mut job = Job::new(id, tool, settings);
-        let traces = self
-            .ranks
-            .iter()
-            .map(|(rank, trace)| (*rank, trace.trace.as_ref()))
-            .collect();
+        let traces =
+            self.ranks.iter().map(|(rank, trace)| (*rank, &trace.trace)).collect();
         let matches = match_collectives(&traces);
         let profiled = self.ranks.values().map(|trace| trace.profiled.clone()).collect();
         job.add_profiles(profiled, &matches);
@@ -184,7 +195,8 @@ impl TraceSet {
             .collect();
         if !stepless.is_empty() {
             notes.push(format!(
-                "no steps were recorded on rank {}: call prof.step() in the loop",
+                "no steps were recorded on rank {}: call prof.step() in the loop, or mark steps as NVTX \
+                 ranges called step N",
                 fold_ranks(&stepless)
             ));
         }

@@ -25,9 +25,9 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 fn verdict(folder: &Path) -> Verdict {
     let settings = Settings::default();
     let ranks =
-        files(folder).into_iter().map(|path| match load(&path, Limits::default()) {
+        files(folder).into_iter().flat_map(|path| match load(&path, Limits::default()) {
             Ok(Recording::Trace(trace)) => {
-                RankTrace::new(&path, trace, &settings.pattern)
+                RankTrace::all(&path, trace, &settings.pattern)
             }
             other => panic!("{}: {other:?}", path.display()),
         });
@@ -49,9 +49,8 @@ fn traces_of_all_years_and_devices_load_without_loss() {
             Ok(Recording::Trace(trace)) => trace,
             other => panic!("{}: {other:?}", path.display()),
         };
-        let rank = RankTrace::new(&path, trace, &Settings::default().pattern);
-        let verdict =
-            TraceSet::sets(vec![rank])[0].replay("t", Settings::default()).verdict();
+        let ranks = RankTrace::all(&path, trace, &Settings::default().pattern);
+        let verdict = TraceSet::sets(ranks)[0].replay("t", Settings::default()).verdict();
         let profile = verdict.profile.expect("a profile");
         assert!(profile.ranks[0].span_s > 0.0, "{}", path.display());
         assert!(verdict.incidents.is_empty(), "{}", path.display());
@@ -142,4 +141,39 @@ fn who_entered_the_only_step_early_is_not_taken_for_late() {
         .collect();
     assert_eq!(waited, [5.6, 11.1, 3.3, 9.6, 6.4, 6.0, 3.3, 1.5]);
     assert!(collectives.end_spread_s < 1e-5);
+}
+
+/// Counted by SQLite itself: kernels, and nanoseconds of them and of copies.
+#[test]
+fn reports_of_nsight_systems_give_what_a_database_engine_counts() {
+    let folder = data("nsys");
+    if !folder.is_dir() {
+        println!("skipped: no recordings at {}", folder.display());
+        return;
+    }
+    let reports = [
+        ("power_iter", 1, 1_131_742_684 + 322_040),
+        ("h100_2gpu_1s", 2, 44_829_522 + 1_880_842_214),
+        ("cloverleaf", 1, 294_404_540 + 9_390_923),
+    ];
+    for (name, ranks, device_ns) in reports {
+        let path = folder.join(format!("{name}.sqlite.gz"));
+        let trace = match load(&path, Limits::default()) {
+            Ok(Recording::Trace(trace)) => trace,
+            other => panic!("{name}: {other:?}"),
+        };
+        let traces = RankTrace::all(&path, trace, &Settings::default().pattern);
+        assert_eq!(traces.len(), ranks, "{name}");
+        let verdict =
+            TraceSet::sets(traces)[0].replay(name, Settings::default()).verdict();
+        let profile = verdict.profile.expect("a profile");
+        // Streams overlap a little: what is critical is not more than what ran.
+        let busy_s: f64 = profile
+            .ranks
+            .iter()
+            .map(|rank| rank.span_s * (rank.compute_share + rank.memory_share))
+            .sum();
+        let share = busy_s / (f64::from(device_ns) * 1e-9);
+        assert!((0.97..1.001).contains(&share), "{name}: {share}");
+    }
 }

@@ -1,0 +1,364 @@
+//! Reports of Nsight Systems, exported as SQLite (`nsys export --type sqlite`).
+//!
+//! Exports of all versions differ in their tables and columns: what is not there was not recorded.
+
+mod sqlite;
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{self, Read, Seek};
+
+use pattern::Resource;
+use trace::{Counter, NameId, Slice, SliceKind, Trace, Track, Transfer};
+
+use crate::names::{collective_of_kernel, without_counts};
+use sqlite::{Database, Value};
+
+pub(crate) use sqlite::MAGIC;
+
+/// Event types of `NVTX_EVENTS` that are ranges: pushed and popped, started and ended.
+const RANGES: [i64; 2] = [59, 60];
+/// Slices of one report that are kept.
+const MAX_SLICES: usize = 1 << 28;
+/// Tracks of one process that are told apart.
+const MAX_TRACKS: usize = 1 << 15;
+
+/// Kinds of copies, by CUPTI's numbers.
+const COPIES: [(i64, &str); 5] = [
+    (1, "Memcpy HtoD"),
+    (2, "Memcpy DtoH"),
+    (8, "Memcpy DtoD"),
+    (10, "Memcpy PtoP"),
+    (0, "Memcpy"),
+];
+
+/// Metrics of `GPU_METRICS` and what they measure.
+const METRICS: [(&str, Resource); 6] = [
+    ("SMs Active", Resource::Sm),
+    ("SM Active", Resource::Sm),
+    ("DRAM Read", Resource::Dram),
+    ("DRAM Bandwidth", Resource::Dram),
+    ("NVLink RX", Resource::NvLink),
+    ("PCIe RX", Resource::Pcie),
+];
+
+/// One process of a report.
+#[derive(Default)]
+struct Process {
+    trace: Trace,
+    tracks: HashMap<(i64, i64), u16>,
+    /// Devices it uses.
+    devices: Vec<i64>,
+}
+
+/// Reads a report: a trace for each process that used a device or was annotated.
+///
+/// # Errors
+/// What the file says; a report without any event.
+pub(crate) fn read(file: impl Read + Seek) -> io::Result<Vec<Trace>> {
+    let mut database = Database::open(file)?;
+    if !database.has("StringIds") {
+        let reason =
+            "it is an SQLite file, but no export of Nsight Systems: no StringIds";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
+    }
+    let mut strings: HashMap<i64, String> = HashMap::new();
+    database.rows("StringIds", &["id", "value"], |row| {
+        if let (Some(id), Some(text)) = (row[0].number(), row[1].text()) {
+            strings.insert(id, text.to_owned());
+        }
+    })?;
+    let mut started_ns = None;
+    database.rows("TARGET_INFO_SESSION_START_TIME", &["utcEpochNs"], |row| {
+        started_ns = started_ns.or(row[0].number());
+    })?;
+    let mut host = None;
+    database.rows("TARGET_INFO_SYSTEM_ENV", &["name", "value"], |row| {
+        if row[0].text() == Some("Hostname") {
+            host = row[1].text().map(str::to_owned);
+        }
+    })?;
+    let mut report = Report { strings, processes: BTreeMap::new(), kept: 0, too_many: 0 };
+    report.device(&mut database)?;
+    report.ranges(&mut database)?;
+    report.waits(&mut database)?;
+    report.metrics(&mut database)?;
+    let damaged = database.damaged;
+    let (too_many, shift_ns) = (report.too_many, started_ns.unwrap_or(0));
+    let mut processes: Vec<Process> = report.processes.into_values().collect();
+    if processes.iter().any(|process| !process.devices.is_empty()) {
+        processes.retain(|process| !process.devices.is_empty());
+    }
+    processes.sort_by_key(|process| process.devices.iter().min().copied());
+    let several = processes.len() > 1;
+    let traces = processes.into_iter().enumerate().map(|(at, process)| {
+        let mut trace = process.trace;
+        trace.rank = several.then(|| u32::try_from(at).unwrap_or(u32::MAX));
+        trace.host.clone_from(&host);
+        trace.absolute = started_ns.is_some();
+        if damaged > 0 {
+            trace.losses.push(format!("{damaged} pages or rows that could not be read"));
+        }
+        if too_many > 0 {
+            trace.losses.push(format!("{too_many} events beyond what is kept"));
+        }
+        for slice in &mut trace.slices {
+            slice.start_ns = slice.start_ns.saturating_add(shift_ns);
+            slice.end_ns = slice.end_ns.saturating_add(shift_ns);
+        }
+        for (at, _) in trace.counters.iter_mut().flat_map(|c| &mut c.samples) {
+            *at = at.saturating_add(shift_ns);
+        }
+        trace.settle();
+        number_steps(&mut trace);
+        trace
+    });
+    let traces: Vec<Trace> = traces.filter(|trace| !trace.slices.is_empty()).collect();
+    if traces.is_empty() {
+        let reason = "the report has neither NVTX ranges nor CUDA events: record them with \
+                      nsys profile --trace=cuda,nvtx";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
+    }
+    Ok(traces)
+}
+
+struct Report {
+    strings: HashMap<i64, String>,
+    processes: BTreeMap<i64, Process>,
+    kept: usize,
+    too_many: u64,
+}
+
+/// Where a slice lies: a device and a stream, or nothing and a thread.
+type Place = (i64, i64);
+/// Device of tracks that are threads of the host.
+const HOST: i64 = -1;
+
+impl Report {
+    fn text<'a>(&'a self, value: &'a Value) -> Option<&'a str> {
+        value.text().or_else(|| self.strings.get(&value.number()?).map(String::as_str))
+    }
+
+    fn add(
+        &mut self,
+        process: i64,
+        place: Place,
+        name: &str,
+        kind: SliceKind,
+        row: &[Value],
+    ) {
+        let times =
+            row.first().and_then(Value::number).zip(row.get(1).and_then(Value::number));
+        // A range that never ended has no length.
+        let Some((start_ns, end_ns)) = times else { return };
+        let process = self.processes.entry(process).or_default();
+        let tracks = process.tracks.len();
+        let known = process.tracks.contains_key(&place);
+        if self.kept >= MAX_SLICES || (!known && tracks >= MAX_TRACKS) {
+            self.too_many += 1;
+            return;
+        }
+        self.kept += 1;
+        let trace = &mut process.trace;
+        let lane = *process.tracks.entry(place).or_insert_with(|| {
+            let (device, thread) = (place.0.to_string(), place.1.to_string());
+            trace.tracks.push(Track { process: device, thread, name: None });
+            tracks as u16
+        });
+        if place.0 != HOST && !process.devices.contains(&place.0) {
+            process.devices.push(place.0);
+        }
+        let name: NameId = trace.names.intern(name);
+        let mut detail = 0;
+        if kind == SliceKind::Collective {
+            let op = collective_of_kernel(trace.names.text(name)).unwrap_or_default();
+            trace.transfers.push(Transfer { op, ..Transfer::default() });
+            detail = trace.transfers.len() as u32 - 1;
+        }
+        let end_ns = end_ns.max(start_ns);
+        let slice = Slice { start_ns, end_ns, name, detail, track: lane, kind };
+        trace.slices.push(slice);
+    }
+
+    fn device<R: Read + Seek>(&mut self, database: &mut Database<R>) -> io::Result<()> {
+        let columns = ["start", "end", "deviceId", "streamId", "globalPid"];
+        let place = |row: &[Value]| {
+            let (device, stream) = (row[2].number()?, row[3].number()?);
+            Some((row[4].number().map_or(0, pid_of), (device.max(0), stream)))
+        };
+        let kernels = [&columns[..], &["shortName", "demangledName"]].concat();
+        database.rows("CUPTI_ACTIVITY_KIND_KERNEL", &kernels, |row| {
+            let Some((process, place)) = place(row) else { return };
+            let name = self.text(&row[5]).or_else(|| self.text(&row[6]));
+            let name = name.unwrap_or("kernel").to_owned();
+            let kind = match collective_of_kernel(&name) {
+                Some(_) => SliceKind::Collective,
+                None => SliceKind::Kernel,
+            };
+            self.add(process, place, &name, kind, row);
+        })?;
+        let copies = [&columns[..], &["copyKind"]].concat();
+        database.rows("CUPTI_ACTIVITY_KIND_MEMCPY", &copies, |row| {
+            let Some((process, place)) = place(row) else { return };
+            let kind = row[5].number().unwrap_or(0);
+            let known = COPIES.iter().find(|(number, _)| *number == kind);
+            let name = known.map_or("Memcpy", |(_, name)| name);
+            self.add(process, place, name, SliceKind::Memory, row);
+        })?;
+        database.rows("CUPTI_ACTIVITY_KIND_MEMSET", &columns, |row| {
+            let Some((process, place)) = place(row) else { return };
+            self.add(process, place, "Memset", SliceKind::Memory, row);
+        })
+    }
+
+    fn ranges<R: Read + Seek>(&mut self, database: &mut Database<R>) -> io::Result<()> {
+        let columns = ["start", "end", "eventType", "globalTid", "text", "textId"];
+        database.rows("NVTX_EVENTS", &columns, |row| {
+            let is_range = row[2].number().is_some_and(|kind| RANGES.contains(&kind));
+            let Some(thread) = row[3].number().filter(|_| is_range) else { return };
+            let name = self.text(&row[4]).or_else(|| self.text(&row[5]));
+            let Some(name) = name.map(|name| without_counts(name).to_owned()) else {
+                return;
+            };
+            let is_op = name.starts_with("aten::")
+                || name.starts_with("autograd::")
+                || name.contains("Backward");
+            let kind = if is_op { SliceKind::Op } else { SliceKind::Annotation };
+            self.add(pid_of(thread), (HOST, thread & 0xff_ffff), &name, kind, row);
+        })
+    }
+
+    /// Calls of the runtime in which the host waits for the device.
+    fn waits<R: Read + Seek>(&mut self, database: &mut Database<R>) -> io::Result<()> {
+        let columns = ["start", "end", "globalTid", "nameId"];
+        database.rows("CUPTI_ACTIVITY_KIND_RUNTIME", &columns, |row| {
+            let Some(thread) = row[2].number() else { return };
+            let name = self.text(&row[3]).filter(|name| name.contains("Synchronize"));
+            let Some(name) = name.map(str::to_owned) else { return };
+            let place = (HOST, thread & 0xff_ffff);
+            self.add(pid_of(thread), place, &name, SliceKind::Wait, row);
+        })
+    }
+
+    fn metrics<R: Read + Seek>(&mut self, database: &mut Database<R>) -> io::Result<()> {
+        let mut known: HashMap<(i64, i64), Resource> = HashMap::new();
+        let columns = ["typeId", "metricId", "metricName"];
+        database.rows("TARGET_INFO_GPU_METRICS", &columns, |row| {
+            let name = row[2].text().unwrap_or_default();
+            let metric = METRICS.iter().find(|(metric, _)| name.starts_with(metric));
+            if let (Some(kind), Some(id), Some((_, resource))) =
+                (row[0].number(), row[1].number(), metric)
+            {
+                known.insert((kind, id), *resource);
+            }
+        })?;
+        let mut samples: BTreeMap<(i64, Resource), Vec<(i64, f32)>> = BTreeMap::new();
+        let columns = ["timestamp", "typeId", "metricId", "value"];
+        database.rows("GPU_METRICS", &columns, |row| {
+            let numbers = [0, 1, 2].map(|at: usize| row[at].number());
+            let [Some(at), Some(kind), Some(id)] = numbers else { return };
+            let value = match row[3] {
+                Value::Number(value) => value as f32,
+                Value::Real(value) => value as f32,
+                _ => return,
+            };
+            if let Some(resource) = known.get(&(kind, id)) {
+                let share = (value / 100.0).clamp(0.0, 1.0);
+                samples.entry((kind & 0xff, *resource)).or_default().push((at, share));
+            }
+        })?;
+        for ((device, resource), samples) in samples {
+            let uses = |process: &&mut Process| process.devices.contains(&device);
+            for process in self.processes.values_mut().filter(uses) {
+                let samples = samples.clone();
+                process.trace.counters.push(Counter { resource, samples });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The process in a global id.
+fn pid_of(global: i64) -> i64 {
+    global >> 24 & 0xff_ffff
+}
+
+/// Takes ranges that are called like steps for steps: numbered ones, or one name again and again.
+fn number_steps(trace: &mut Trace) {
+    let words =
+        ["profilerstep", "train_step", "training_step", "iteration", "iter", "step"];
+    let numbered = |name: &str| {
+        let name = name.to_lowercase();
+        let word = words.iter().find(|word| name.starts_with(*word))?;
+        let rest = &name[word.len()..];
+        let number = rest.trim_start_matches([' ', '_', '#', ':', '=', '-', '[']);
+        let digits = number.bytes().take_while(u8::is_ascii_digit).count();
+        match number[..digits].parse::<u32>() {
+            // Such as "step 12" and "Step 0 to 10", not "step2vec".
+            Ok(found) if !number[digits..].starts_with(char::is_alphabetic) => {
+                Some(Some(found))
+            }
+            _ => rest.is_empty().then_some(None),
+        }
+    };
+    let mut next = 0;
+    let mut end_ns = i64::MIN;
+    for at in 0..trace.slices.len() {
+        let slice = trace.slices[at];
+        if slice.kind != SliceKind::Annotation || slice.start_ns < end_ns {
+            continue;
+        }
+        let Some(number) = numbered(trace.names.text(slice.name)) else { continue };
+        let number = number.unwrap_or(next);
+        (next, end_ns) = (number.saturating_add(1), slice.end_ns);
+        let name = trace.names.intern(&format!("ProfilerStep#{number}"));
+        trace.slices[at] = Slice { name, kind: SliceKind::Step, ..slice };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_and_threads_are_read_from_global_ids() {
+        let (process, thread) = (4242, 4250);
+        let global = 1 << 48 | process << 24 | thread;
+        assert_eq!((pid_of(global), global & 0xff_ffff), (process, thread));
+    }
+
+    #[test]
+    fn ranges_called_like_steps_are_steps() {
+        let mut trace = Trace { tracks: vec![Track::default()], ..Trace::default() };
+        let names = ["step 4", "forward", "Step", "iteration_9 to 10", "step2vec"];
+        for (start_ns, name) in (0..).step_by(10).zip(names) {
+            let name = trace.names.intern(name);
+            let (end_ns, kind) = (start_ns + 9, SliceKind::Annotation);
+            trace.slices.push(Slice {
+                start_ns,
+                end_ns,
+                name,
+                detail: 0,
+                track: 0,
+                kind,
+            });
+        }
+        number_steps(&mut trace);
+        let names: Vec<&str> =
+            trace.slices.iter().map(|slice| trace.name(slice)).collect();
+        let expected =
+            ["ProfilerStep#4", "forward", "ProfilerStep#5", "ProfilerStep#9", "step2vec"];
+        assert_eq!(names, expected);
+    }
+
+    #[test]
+    fn what_is_no_report_is_refused_with_what_to_do() {
+        let refusal =
+            |bytes: &[u8]| read(io::Cursor::new(bytes)).unwrap_err().to_string();
+        assert_eq!(refusal(b"SQLite"), "it ends in its first 100 bytes");
+        let mut empty = [0; 512];
+        empty[..16].copy_from_slice(MAGIC);
+        assert!(refusal(&empty).contains("no size"));
+        empty[16] = 2;
+        assert!(refusal(&empty).contains("no StringIds"));
+    }
+}
