@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{Direction, RankNs};
 
-use crate::communication::Communication;
-use crate::{Cause, Link, Root, Stall, StallKind, Wait};
+use crate::communication::{Communication, RankLook};
+use crate::{Cause, Counted, Link, Root, Stall, StallKind, Wait};
 
 /// Something that has stopped for good.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,6 +20,8 @@ pub struct Failure {
     pub waits: Vec<Wait>,
     /// How long nothing of it has moved, in seconds.
     pub still_s: f64,
+    /// Transfers the culprits have handed to the network there that did not come back.
+    pub in_flight: u64,
 }
 
 impl Communication {
@@ -99,6 +101,7 @@ impl Communication {
                 let still_s =
                     roots.iter().map(|root| root.still_s).fold(f64::INFINITY, f64::min);
                 Failure {
+                    in_flight: self.in_flight(&ranks, &waits),
                     cause,
                     waits,
                     links: if self.are_all_flows(&ranks, &links) {
@@ -111,6 +114,21 @@ impl Communication {
                 }
             })
             .collect()
+    }
+
+    /// What ranks have in flight in operations.
+    fn in_flight(&self, ranks: &[u32], waits: &[Wait]) -> u64 {
+        let looks = ranks.iter().filter_map(|rank| self.ranks.get(rank));
+        let of_look = |look: &RankLook| -> u64 {
+            let open = look.open.iter().filter(|(meeting, operation)| {
+                let number = operation.sequence.saturating_add(1);
+                waits.iter().any(|wait| wait.op == meeting.op && wait.number == number)
+            });
+            let flows = open.flat_map(|(_, operation)| &operation.flows);
+            let sends = flows.filter(|flow| flow.direction == Direction::Send);
+            sends.map(|flow| Counted::of_flow(flow, look.at).in_flight()).sum()
+        };
+        looks.map(of_look).sum()
     }
 
     /// Whether the links are all that a rank has in what it is in.

@@ -43,10 +43,9 @@ impl Counted {
     }
 }
 
-/// A flow of an operation is a connection for as long as it lasts: what NCCL has handed to
-/// its network and what was acknowledged. It is taken to be busy all the time.
 impl Counted {
-    /// What a flow has counted when it was looked at.
+    /// What a flow of an operation has counted when it was looked at: a connection for as long
+    /// as it lasts, which is taken to be busy all the time.
     pub fn of_flow(flow: &Flow, at: RankNs) -> Self {
         let busy_until = if flow.done == flow.total { flow.moved_at } else { at };
         let transmitted = u64::from(flow.transmitted);
@@ -107,16 +106,19 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Takes what was counted until now.
+    /// Takes what was counted until now. Counts that have shrunk are another's, that took its
+    /// place.
     pub fn read(&mut self, counted: Counted) {
         let before = self.last.replace(counted);
         let Some(before) = before.filter(|before| before.completed <= counted.completed)
         else {
-            // The first, or another that took its place.
-            *self = Self { last: Some(counted), ..Self::default() };
-            self.moved_at = counted.at;
-            self.judged = counted.completed;
-            self.window.push_back(counted);
+            *self = Self {
+                window: [counted].into(),
+                last: Some(counted),
+                moved_at: counted.at,
+                judged: counted.completed,
+                usual: VecDeque::new(),
+            };
             return;
         };
         if counted.completed > before.completed {
@@ -140,12 +142,6 @@ impl Connection {
                 self.usual.pop_front();
             }
         }
-    }
-
-    /// Forgets the window, as the operation has changed: the next one stands for itself.
-    pub fn restart(&mut self) {
-        self.window.clear();
-        self.last = None;
     }
 
     /// How many requests are in flight.

@@ -29,6 +29,7 @@ fn a_card_that_is_down_is_found_at_one_end_of_its_links() {
         assert_eq!(failures.len(), 1);
         assert_eq!(failures[0].cause, Cause::NotDelivered);
         assert!(failures[0].ranks.contains(&3), "{:?}", failures[0]);
+        assert!(failures[0].in_flight > 0, "{:?}", failures[0]);
     }
 }
 
@@ -42,6 +43,7 @@ fn a_rank_that_enters_nothing_is_waited_for() {
             (failures[0].cause, &failures[0].ranks),
             (Cause::NotEntered, &vec![13])
         );
+        assert_eq!(failures[0].in_flight, 0);
     }
 }
 
