@@ -2,7 +2,7 @@
 //! device's own that it calls for every transfer.
 //!
 //! NCCL opens libibverbs itself and takes its functions by name and version (`dlvsym`), so
-//! that is what is exported here. Whoever asks for one of the five functions that
+//! that is what is exported here. Whoever asks for one of the four functions that
 //! matter gets one of ours around it. A device's functions stand in its context, which
 //! `ibv_open_device` makes: there ours are put in their places.
 //!
@@ -137,7 +137,6 @@ const READY_TO_RECEIVE: c_int = 2;
 const WITH_PATH_AND_PEER: c_int = 1 | 1 << 7 | 1 << 20;
 
 type Open = unsafe extern "C" fn(*const Device) -> *mut Context;
-type Close = unsafe extern "C" fn(*mut Context) -> c_int;
 type Create = unsafe extern "C" fn(*mut c_void, *const QueuePairInit) -> *mut QueuePair;
 type Destroy = unsafe extern "C" fn(*mut QueuePair) -> c_int;
 type Modify =
@@ -156,9 +155,8 @@ struct Wrapped {
     real: AtomicUsize,
 }
 
-static WRAPPED: [Wrapped; 5] = [
+static WRAPPED: [Wrapped; 4] = [
     Wrapped::of(c"ibv_open_device", || open_device as Open as *const c_void),
-    Wrapped::of(c"ibv_close_device", || close_device as Close as *const c_void),
     Wrapped::of(c"ibv_create_qp", || create_qp as Create as *const c_void),
     Wrapped::of(c"ibv_destroy_qp", || destroy_qp as Destroy as *const c_void),
     Wrapped::of(c"ibv_modify_qp", || modify_qp as Modify as *const c_void),
@@ -176,7 +174,7 @@ fn real(at: usize) -> *const c_void {
     ptr::with_exposed_provenance(real)
 }
 
-/// The C library's `dlvsym`, for all but our five names. It looks at where it is called from,
+/// The C library's `dlvsym`, for all but our four names. It looks at where it is called from,
 /// so it is jumped to.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
@@ -239,7 +237,7 @@ unsafe fn wrapped(name: *const c_char) -> Option<&'static Wrapped> {
     WRAPPED.iter().find(|wrapped| wrapped.name == name)
 }
 
-/// Finds one of the five, and hands out ours in its place.
+/// Finds one of the four, and hands out ours in its place.
 unsafe extern "C" fn find(
     handle: *mut c_void,
     name: *const c_char,
@@ -262,8 +260,8 @@ unsafe extern "C" fn find(
     if first.is_ok() || first == Err(address) { (wrapped.ours)() } else { found }
 }
 
-/// The functions of a device that ours stand before. They stay when it is closed: a call may
-/// still be on its way.
+/// The functions of a device that ours stand before. They stay when it is closed, and make room
+/// for those of another that is opened at its address.
 struct Before {
     context: AtomicUsize,
     poll_cq: AtomicUsize,
@@ -318,11 +316,6 @@ fn replace(context: &Context) {
     context.post_send.store(post, Release);
 }
 
-unsafe extern "C" fn close_device(context: *mut Context) -> c_int {
-    // SAFETY: libibverbs' function, with what it was called with.
-    unsafe { transmute::<*const c_void, Close>(real(1))(context) }
-}
-
 unsafe extern "C" fn create_qp(
     domain: *mut c_void,
     attributes: *const QueuePairInit,
@@ -330,7 +323,7 @@ unsafe extern "C" fn create_qp(
     // SAFETY: libibverbs' function, with what it was called with; it has read the attributes
     // and made the queue pair, whose context and device live longer.
     unsafe {
-        let made = transmute::<*const c_void, Create>(real(2))(domain, attributes);
+        let made = transmute::<*const c_void, Create>(real(1))(domain, attributes);
         if let (Some(pair), Some(attributes)) = (made.as_ref(), attributes.as_ref())
             && let Some((place, _)) = before(pair.context)
             && let Some(device) = (*pair.context).device.as_ref()
@@ -347,7 +340,7 @@ unsafe extern "C" fn destroy_qp(pair: *mut QueuePair) -> c_int {
     let of = unsafe { pair.as_ref() }
         .and_then(|pair| Some((before(pair.context)?.0, pair.number)));
     // SAFETY: libibverbs' function, with what it was called with.
-    let answer = unsafe { transmute::<*const c_void, Destroy>(real(3))(pair) };
+    let answer = unsafe { transmute::<*const c_void, Destroy>(real(2))(pair) };
     if let Some((place, number)) = of.filter(|_| answer == 0) {
         requests::close(place, number);
     }
@@ -361,7 +354,7 @@ unsafe extern "C" fn modify_qp(
 ) -> c_int {
     // SAFETY: libibverbs' function, with what it was called with; it has read them.
     unsafe {
-        let answer = transmute::<*const c_void, Modify>(real(4))(pair, attributes, mask);
+        let answer = transmute::<*const c_void, Modify>(real(3))(pair, attributes, mask);
         if answer == 0
             && mask & WITH_PATH_AND_PEER == WITH_PATH_AND_PEER
             && let (Some(pair), Some(attributes)) = (pair.as_ref(), attributes.as_ref())
