@@ -30,7 +30,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     }
     let limits = Limits { unpacked_bytes: 1 << 24 };
     if let Ok(findings) =
-        read_what_if(Path::new("trace"), bytes.to_vec(), layout(), limits)
+        read_what_if(Path::new("trace"), bytes, layout(), limits)
     {
         let mut job = Job::new("trace", WHAT_IF, Settings::default());
         job.add_what_if(findings);

@@ -293,7 +293,7 @@ fn what_if(
     let layout = what_if::read_layout(meta, &text)?;
     let mut bytes = Vec::new();
     reader.read_to_end(&mut bytes).map_err(|error| io_error(path, error, limits))?;
-    Ok(Recording::WhatIf(Box::new(what_if::read_what_if(path, bytes, layout, limits)?)))
+    Ok(Recording::WhatIf(Box::new(what_if::read_what_if(path, &bytes, layout, limits)?)))
 }
 
 fn is_ras_text(reader: &mut impl BufRead) -> bool {

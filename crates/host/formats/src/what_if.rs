@@ -1,9 +1,11 @@
 //! What-if traces: operations of sampled steps in Parquet, the job's layout in YAML beside it.
 
-mod contain;
+mod parquet;
 mod read;
+mod thrift;
 mod write;
 
-pub(crate) use read::{MAGIC, layout_beside};
+pub(crate) use parquet::MAGIC;
+pub(crate) use read::layout_beside;
 pub use read::{read_layout, read_rows, read_what_if};
 pub use write::{layout_yaml, write_rows};

@@ -184,7 +184,7 @@ fn written(rows: &[Row]) -> Vec<u8> {
 #[test]
 fn what_is_written_is_read() {
     let rows = PIPELINE.rows();
-    let read = read_rows(Path::new("trace"), written(&rows), Limits::default());
+    let read = read_rows(Path::new("trace"), &written(&rows), Limits::default());
     assert_eq!(read.expect("it is there"), rows.iter().map(as_read).collect::<Vec<_>>());
     let layout = PIPELINE.layout();
     let text = layout_yaml(&layout).expect("it is there");
@@ -195,7 +195,7 @@ fn what_is_written_is_read() {
 fn no_cut_of_a_trace_is_read_or_panics() {
     let bytes = written(&PIPELINE.rows());
     for length in 0..bytes.len() {
-        let cut = bytes[..length].to_vec();
+        let cut = &bytes[..length];
         assert!(
             read_rows(Path::new("trace"), cut, Limits::default()).is_err(),
             "{length}"
@@ -216,7 +216,7 @@ proptest! {
             bytes[at] = byte;
         }
         let limits = Limits { unpacked_bytes: 1 << 24 };
-        match read_what_if(Path::new("trace"), bytes, PIPELINE.layout(), limits) {
+        match read_what_if(Path::new("trace"), &bytes, PIPELINE.layout(), limits) {
             Ok(findings) => prop_assert!(findings.what_if.slowdown.is_finite()),
             Err(error) => prop_assert!(!error.to_string().is_empty()),
         }

@@ -1,26 +1,17 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use bytes::Bytes;
-use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
-use parquet::data_type::DataType;
-use parquet::errors::ParquetError;
-use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
 use whatif::{Findings, Layout, OpKind, Row, Trace, analyse};
 
-use super::contain::contain;
+use super::parquet::{Contents, Stopped};
 use crate::{FormatError, Limits};
 
-/// What a Parquet file begins with.
-pub(crate) const MAGIC: &[u8] = b"PAR1";
-/// Values read at a time.
-const BATCH: usize = 1 << 13;
 /// Rows read at most, about 2 GB: a few bytes of Parquet can say "the same, a billion times".
 const MAX_ROWS: u64 = 1 << 25;
 
 /// A value of a column.
 #[derive(Clone, Copy, Debug)]
-enum Value<'a> {
+pub(super) enum Value<'a> {
     Whole(i64),
     Float(f64),
     Text(&'a [u8]),
@@ -99,17 +90,10 @@ fn sum(left: f64, right: f64) -> f64 {
 /// [`FormatError::TooLarge`].
 pub fn read_rows(
     path: &Path,
-    bytes: Vec<u8>,
+    bytes: &[u8],
     limits: Limits,
 ) -> Result<Vec<Row>, FormatError> {
-    // The parquet crate panics on some damaged pages: shifts and indices out of range.
-    contain(|| Reader { path, limits }.rows(bytes.into())).unwrap_or_else(|| {
-        Err(FormatError::Damaged {
-            path: path.to_owned(),
-            place: "a page".to_owned(),
-            reason: "it is no Parquet page".to_owned(),
-        })
-    })
+    Reader { path, limits }.rows(bytes)
 }
 
 /// Reads a trace and analyses it.
@@ -118,7 +102,7 @@ pub fn read_rows(
 /// As [`read_rows`]; rows that make no sense as [`FormatError::Content`].
 pub fn read_what_if(
     path: &Path,
-    bytes: Vec<u8>,
+    bytes: &[u8],
     layout: Layout,
     limits: Limits,
 ) -> Result<Findings, FormatError> {
@@ -174,26 +158,22 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn damaged(&self, place: &str) -> impl Fn(ParquetError) -> FormatError + use<> {
-        let (path, place) = (self.path.to_owned(), place.to_owned());
-        move |error| FormatError::Damaged {
-            path: path.clone(),
-            place: place.clone(),
-            reason: error.to_string(),
-        }
+    fn damaged(&self, place: impl Into<String>, reason: &str) -> FormatError {
+        let (path, place, reason) =
+            (self.path.to_owned(), place.into(), reason.to_owned());
+        FormatError::Damaged { path, place, reason }
     }
 
-    fn rows(&self, bytes: Bytes) -> Result<Vec<Row>, FormatError> {
-        let file = SerializedFileReader::new(bytes);
-        let file = file.map_err(self.damaged("the end of the file"))?;
+    fn rows(&self, bytes: &[u8]) -> Result<Vec<Row>, FormatError> {
+        let file = Contents::new(bytes);
+        let file =
+            file.map_err(|refused| self.damaged("the end of the file", refused))?;
         let mut rows = Vec::new();
-        for at in 0..file.num_row_groups() {
-            let group = file.get_row_group(at);
-            let group = group.map_err(self.damaged(&format!("row group {at}")))?;
+        for group in 0..file.groups() {
             let first = rows.len();
             for (name, wanted, put) in COLUMNS {
                 let mut row = first;
-                self.values(&*group, name, &mut |value| {
+                let read = file.values(group, name, &mut |value| {
                     if name == COLUMNS[0].0 {
                         self.begin_row(&mut rows)?;
                     }
@@ -203,7 +183,8 @@ impl Reader<'_> {
                         let place = format!("column {name}, row {}", row - 1);
                         content(self.path, place, format!("{value} is not {wanted}"))
                     })
-                })?;
+                });
+                read.map_err(|stopped| self.stopped(&file, name, stopped))?;
                 if row != rows.len() {
                     let place = format!("column {name}");
                     let reason = format!("it has {row} rows, others have {}", rows.len());
@@ -243,70 +224,21 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Hands out the values of a column in order.
-    fn values(
+    fn stopped(
         &self,
-        group: &dyn RowGroupReader,
+        file: &Contents<'_>,
         name: &str,
-        take: &mut dyn FnMut(Value<'_>) -> Result<(), FormatError>,
-    ) -> Result<(), FormatError> {
+        stopped: Stopped<FormatError>,
+    ) -> FormatError {
         let place = format!("column {name}");
-        let schema = group.metadata().schema_descr();
-        let columns = schema.columns();
-        let at = columns.iter().position(|column| column.path().string() == name);
-        let Some(at) = at else {
-            let found: Vec<String> =
-                columns.iter().map(|column| column.path().string()).collect();
-            let reason = format!("it is missing; the file has {}", found.join(", "));
-            return Err(content(self.path, place, reason));
-        };
-        if columns[at].max_rep_level() > 0 || columns[at].max_def_level() > 1 {
-            let reason = "it holds lists or structures, not single values";
-            return Err(content(self.path, place, reason));
-        }
-        let column = group.get_column_reader(at).map_err(self.damaged(&place))?;
-        match column {
-            ColumnReader::Int32ColumnReader(column) => {
-                self.each(&place, column, |value| take(Value::Whole(i64::from(*value))))
+        match stopped {
+            Stopped::Refused(error) => error,
+            Stopped::Damaged(refused) => self.damaged(place, refused),
+            Stopped::Missing => {
+                let names = file.names().join(", ");
+                let reason = format!("it is missing; single values are in {names}");
+                content(self.path, place, reason)
             }
-            ColumnReader::Int64ColumnReader(column) => {
-                self.each(&place, column, |value| take(Value::Whole(*value)))
-            }
-            ColumnReader::FloatColumnReader(column) => {
-                self.each(&place, column, |value| take(Value::Float(f64::from(*value))))
-            }
-            ColumnReader::DoubleColumnReader(column) => {
-                self.each(&place, column, |value| take(Value::Float(*value)))
-            }
-            ColumnReader::ByteArrayColumnReader(column) => {
-                self.each(&place, column, |value| take(Value::Text(value.data())))
-            }
-            _ => {
-                let reason = "its type is none of whole number, float and text";
-                Err(content(self.path, place, reason))
-            }
-        }
-    }
-
-    fn each<T: DataType>(
-        &self,
-        place: &str,
-        mut column: ColumnReaderImpl<T>,
-        mut take: impl FnMut(&T::T) -> Result<(), FormatError>,
-    ) -> Result<(), FormatError> {
-        let (mut values, mut levels) = (Vec::new(), Vec::new());
-        loop {
-            values.clear();
-            levels.clear();
-            let read = column.read_records(BATCH, Some(&mut levels), None, &mut values);
-            let (records, ..) = read.map_err(self.damaged(place))?;
-            if records > values.len() {
-                return Err(content(self.path, place, "it has empty cells"));
-            }
-            if records == 0 {
-                return Ok(());
-            }
-            values.iter().try_for_each(&mut take)?;
         }
     }
 }
