@@ -21,6 +21,10 @@ pub fn network(rank: u32, fault: &NetworkFault) -> Evidence {
             let values = vec![("in_flight", *in_flight as f64), ("still_s", still_s)];
             ("requests_stalled", text, values)
         }
+        NetworkFault::Idle { pairs } => {
+            let text = format!("nothing is in flight on its {pairs} queue pairs");
+            ("requests_idle", text, vec![("queue_pairs", *pairs as f64)])
+        }
         NetworkFault::Slower { pair, bytes_per_s, usual_bytes_per_s } => {
             let (now, usual) = (*bytes_per_s as f64, *usual_bytes_per_s as f64);
             let text = format!(
@@ -98,6 +102,8 @@ mod tests {
             "rank 1: 12 work requests to fe80::1 (mlx5_0 port 1, queue pair 77) \
              did not come back for 3.10 s; 1 failed, the last one with status 12"
         );
+        let idle = text(NetworkFault::Idle { pairs: 8 });
+        assert_eq!(idle, "rank 1: nothing is in flight on its 8 queue pairs");
         let (bytes_per_s, usual_bytes_per_s) = (12_000_000_000, 24_100_000_000);
         let slower =
             NetworkFault::Slower { pair: pair(), bytes_per_s, usual_bytes_per_s };

@@ -19,6 +19,11 @@ pub enum NetworkFault {
         /// How the last one failed (`ibv_wc_status`).
         status: u32,
     },
+    /// Nothing is in flight on any of its queue pairs: the fault is not in the network.
+    Idle {
+        /// How many there are.
+        pairs: u64,
+    },
     /// Work requests come back more slowly than they used to.
     Slower {
         /// Between whom.

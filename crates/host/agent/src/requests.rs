@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use collective::{Connection, Counted, Lost};
+use collective::{Connection, Counted, Lost, Path};
 use model::{Input, NetworkFault, QueuePairName, RankNs};
 use ring::{QueuePair, RequestReader, RingDirectory, process_started};
 
@@ -35,6 +35,9 @@ struct Table {
 struct Watched {
     pair: QueuePair,
     connection: Connection,
+    /// The reading before the last.
+    before: Counted,
+    last: Counted,
     slower: bool,
 }
 
@@ -84,13 +87,19 @@ impl RequestFeed {
         }
     }
 
-    /// What a rank has in flight and does not get back.
+    /// What a rank has in flight and does not get back, or that it has nothing in flight.
     pub(crate) fn stalled(&self, rank: u32) -> Vec<NetworkFault> {
         let tables = self.tables.values();
         let tables = tables.filter(|table| table.reader.identity().rank == rank);
-        tables
-            .flat_map(|table| &table.pairs)
-            .filter(|watched| watched.pair.open)
+        let pairs = tables.flat_map(|table| &table.pairs);
+        let open: Vec<&Watched> = pairs.filter(|watched| watched.pair.open).collect();
+        let is_unused = |watched: &&Watched| {
+            watched.connection.path_since(&watched.before) == Some(Path::Unused)
+        };
+        if !open.is_empty() && open.iter().all(is_unused) {
+            return vec![NetworkFault::Idle { pairs: open.len() as u64 }];
+        }
+        open.into_iter()
             .filter_map(|Watched { pair, connection, .. }| {
                 let still_ns = (connection.stalled_s()? * 1e9) as u64;
                 let (failed, status) = (pair.failed, pair.status);
@@ -109,13 +118,15 @@ impl Table {
         let read = self.reader.read(at);
         self.pairs.resize_with(read.len().max(self.pairs.len()), Watched::default);
         for (watched, pair) in self.pairs.iter_mut().zip(read) {
-            watched.connection.read(Counted {
+            let counted = Counted {
                 at,
                 posted: pair.posted,
                 completed: pair.completed,
                 bytes: pair.completed_bytes,
                 busy_ns: pair.busy_ns,
-            });
+            };
+            watched.before = std::mem::replace(&mut watched.last, counted);
+            watched.connection.read(counted);
             watched.pair = pair;
             let lost = watched.connection.lost();
             if let Some(Lost { bytes_per_s, usual_bytes_per_s }) = lost
@@ -178,7 +189,10 @@ mod tests {
             writer.completed(index, posted.0, posted.1, || RankNs(at_ms * MS));
             poll(&mut feed, at_ms);
         }
-        assert!(feed.stalled(3).is_empty());
+        assert!(feed.stalled(3).is_empty(), "it works");
+        poll(&mut feed, at_ms + 100);
+        assert_eq!(feed.stalled(3), [NetworkFault::Idle { pairs: 1 }]);
+        at_ms += 100;
         writer.posted(index, 5, 5 << 20, || RankNs(at_ms * MS));
         poll(&mut feed, at_ms + 100);
         assert!(feed.stalled(3).is_empty());
