@@ -1,4 +1,5 @@
-//! Writes the seeds anew: small recordings of a job whose last rank is late, in every format.
+//! Writes the seeds anew: small recordings of a job whose last rank is late, in every format but reports
+//! of Nsight Systems: `seeds/nsys` was made with `sqlite3`.
 
 use std::fs;
 use std::io::{self, Write};
@@ -55,6 +56,7 @@ fn main() -> io::Result<()> {
     write("packed/events.json.gz", &gzip(events(2, 4).as_bytes())?)?;
     write("packed/matrix.json.xz", &xz(matrix().as_bytes())?)?;
     write("packed/journal.jsonl.zst", &zstd::encode_all(journal.as_slice(), 3)?)?;
+    write("kineto/events", kineto_events().as_bytes())?;
     write("inputs/inputs", &inputs())?;
     write("ring/ring", &ring()?)?;
     write("live/live", &live()?)?;
@@ -74,6 +76,33 @@ fn main() -> io::Result<()> {
     write("what_if/meta.yaml", formats::layout_yaml(&pipeline.layout())?.as_bytes())?;
     let settings = toml::to_string(&Settings::default()).map_err(io::Error::other)?;
     write("settings/settings.toml", (settings + "\"data.next_wait\" = 0.1\n").as_bytes())
+}
+
+/// Events of a profiler, as they stand behind the head that the target writes.
+fn kineto_events() -> String {
+    let mut events = String::new();
+    let mut event = |category: &str, name: &str, thread: u32, (at, took): (u32, u32), args: &str| {
+        events += &format!(
+            "\n  {{\n    \"ph\": \"X\", \"cat\": \"{category}\", \"name\": \"{name}\", \"pid\": 7, \
+             \"tid\": {thread},\n    \"ts\": {at}.125, \"dur\": {took}, \"args\": {{{args}}}\n  }},"
+        );
+    };
+    for step in 0..3u32 {
+        let at = step * 1000;
+        event("user_annotation", &format!("ProfilerStep#{step}"), 7, (at, 990), "");
+        event("user_annotation", "data.next_wait", 7, (at + 5, 200), "");
+        event("python_function", "a.py(1): f", 7, (at + 1, 500), "\"Python id\": 1");
+        let child = "\"Python id\": 2, \"Python parent id\": 1";
+        event("python_function", "<built-in recv_into>", 7, (at + 9, 150), child);
+        event("cpu_op", "c10d::allreduce_", 7, (at + 600, 5), "");
+        event("kernel", "gemm", 9, (at + 300, 250), "\"stream\": 7");
+        let collective = "\"Collective name\": \"allreduce\", \"In msg nelems\": 8, \
+                          \"Process Group Ranks\": \"[0, 1]\", \"Seq\": 3";
+        event("kernel", "ncclDevKernel_AllReduce_Sum_f16", 10, (at + 600, 200), collective);
+    }
+    events += "{}], \"distributedInfo\": {\"rank\": 1, \"world_size\": 2}, \
+               \"baseTimeNanoseconds\": 1790857026000000000}";
+    events
 }
 
 /// The marks of a rank, in order.

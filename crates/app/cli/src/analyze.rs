@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::stdout;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicU64;
@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU64;
 use anyhow::{Context, Result, bail};
 use formats::{
     FormatError, Limits, RankTrace, Recording, Snapshot, TraceSet, load_watched,
-    load_with_meta,
+    load_with_meta, write_perfetto,
 };
 use model::{Severity, Verdict};
 
@@ -21,7 +21,7 @@ use crate::settings::SettingsArgs;
 /// Analyze recordings
 ///
 /// Reads stage matrices, mark events, what `laggard run --record` wrote, Flight Recorder
-/// dumps, py-spy stacks, replies of NCCL's RAS, logs of NCCL Inspector and what-if traces, plain or
+/// dumps, traces of PyTorch's profiler and of Nsight Systems, py-spy stacks, replies of NCCL's RAS, logs of NCCL Inspector and what-if traces, plain or
 /// compressed, and finds out by itself what a file is. Folders are searched; files in them
 /// that are no recordings are skipped.
 #[derive(Debug, clap::Args)]
@@ -30,6 +30,7 @@ Examples:
   laggard analyze recording.json.gz
   laggard analyze --json recordings/ | jq '.verdicts[].incidents[0].text'
   laggard analyze --report verdict.html recording.json.gz
+  laggard analyze --perfetto annotated.json traces/    (a PyTorch Profiler trace a rank)
   laggard analyze hang/    (dumps, stacks and a RAS reply of one job)
   laggard analyze --fail-on warning recording.json && echo fine")]
 pub(crate) struct AnalyzeArgs {
@@ -45,6 +46,9 @@ pub(crate) struct AnalyzeArgs {
     /// Write a self-contained HTML report of a single recording
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Write the traces of a single job, annotated, for ui.perfetto.dev
+    #[arg(long, value_name = "FILE")]
+    perfetto: Option<PathBuf>,
     /// Exit with 1 if an incident is at least this severe
     #[arg(long, value_name = "SEVERITY")]
     fail_on: Option<FailOn>,
@@ -83,6 +87,7 @@ pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {
     let mut snapshots = BTreeMap::new();
     let mut traces = BTreeMap::new();
     let mut skipped = Vec::new();
+    let mut annotated = 0;
     let mut failed: Option<FormatError> = None;
     for path in &args.paths {
         let (files, in_folder) = files_at(path)?;
@@ -135,9 +140,17 @@ pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {
     for (folder, ranks) in traces {
         for set in TraceSet::sets(ranks) {
             let job = set.replay(&set.name(&folder), settings.clone());
-            verdicts.push(job.verdict());
+            let verdict = job.verdict();
+            if let Some(path) = &args.perfetto {
+                annotated += 1;
+                write_annotated(path, &set, &verdict)?;
+            }
+            verdicts.push(verdict);
             last = args.report.is_some().then_some(job);
         }
+    }
+    if args.perfetto.is_some() && annotated != 1 {
+        bail!("--perfetto takes the traces of a single job, found {annotated}");
     }
     if verdicts.is_empty() {
         bail!("no recording found in {}", args.paths[0].display());
@@ -153,6 +166,12 @@ pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {
         verdicts.iter().flat_map(|v| &v.incidents).map(|incident| incident.severity);
     let fails = args.fail_on.is_some_and(|level| worst.max() >= Some(level.into()));
     Ok(ExitCode::from(u8::from(fails)))
+}
+
+fn write_annotated(path: &Path, set: &TraceSet, verdict: &Verdict) -> Result<()> {
+    let place = || format!("failed to write {}", path.display());
+    let mut out = BufWriter::new(File::create(path).with_context(place)?);
+    write_perfetto(set, verdict, &mut out).and_then(|()| out.flush()).with_context(place)
 }
 
 fn render(verdicts: &[Verdict], json: bool) -> Result<String> {

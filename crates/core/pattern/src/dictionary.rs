@@ -57,8 +57,15 @@ impl Dictionary {
 
     /// The function and its callers, innermost first.
     pub fn stack(&self, id: FunctionId) -> impl Iterator<Item = &Function> {
-        let of = |id: Option<FunctionId>| id.and_then(|id| self.functions.get(&id));
-        std::iter::successors(of(Some(id)), move |function| of(function.caller))
+        self.stack_with_ids(id).map(|(_, function)| function)
+    }
+
+    pub(crate) fn stack_with_ids(
+        &self,
+        id: FunctionId,
+    ) -> impl Iterator<Item = (FunctionId, &Function)> {
+        let of = |id: FunctionId| Some((id, self.functions.get(&id)?));
+        std::iter::successors(of(id), move |(_, function)| of(function.caller?))
     }
 
     /// Adds what another worker knows.

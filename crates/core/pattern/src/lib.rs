@@ -19,6 +19,7 @@ mod expected;
 mod localise;
 mod settings;
 mod summary;
+mod worker;
 
 pub use columns::Columns;
 pub use critical::critical_shares;
@@ -29,3 +30,4 @@ pub use expected::{Expected, ExpectedBox, Range};
 pub use localise::{Abnormal, FunctionFinding, Problem, by_host, localise};
 pub use settings::{Deviation, Overlap, PatternSettings};
 pub use summary::{Pattern, Series, summarise};
+pub use worker::WorkerPatterns;

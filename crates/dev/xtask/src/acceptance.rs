@@ -1,6 +1,7 @@
 //! The acceptance table of the method: what was measured beside what the paper found.
 
 mod communication;
+mod pattern;
 mod real;
 mod simulated;
 mod what_if;
@@ -58,8 +59,11 @@ pub(crate) fn acceptance(args: &AcceptanceArgs, root: &Path) -> Result<ExitCode>
         println!("| {id} | {scenario} | {measured} | {paper} | {holds} |");
         missed += usize::from(!row.holds);
     };
-    for (id, row) in
-        simulated::ROWS.into_iter().chain(communication::ROWS).chain(what_if::ROWS)
+    for (id, row) in simulated::ROWS
+        .into_iter()
+        .chain(communication::ROWS)
+        .chain(pattern::ROWS)
+        .chain(what_if::ROWS)
     {
         if wanted(id) {
             print(row(id));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use model::{StageNames, fold_ranks};
-use pattern::PatternSettings;
+use pattern::{PatternSettings, WorkerPatterns};
 use trace::{Names, SliceKind, Trace, match_collectives, profile, rank_steps};
 use verdict::{Job, ProfiledRank, Settings};
 
@@ -64,6 +64,13 @@ impl RankTrace {
             names,
         };
         Self { path: path.to_owned(), tool, trace, profiled, start_ns }
+    }
+
+    /// What travels of it where traces stay on the host that recorded them.
+    pub fn patterns(&self) -> WorkerPatterns {
+        let worker = self.trace.rank.or_else(|| self.rank_in_name()).unwrap_or(0);
+        let profile = &self.profiled.profile;
+        WorkerPatterns::new(worker, &profile.patterns, &profile.dictionary)
     }
 
     /// The rank in the file's name: the number after the word `rank` or `worker`.
@@ -154,6 +161,11 @@ impl TraceSet {
         self.notes
             .extend(trace.trace.losses.iter().map(|loss| format!("{name}: {loss}")));
         self.ranks.insert(rank, trace);
+    }
+
+    /// The ranks: what is left of their traces, and of their profiles.
+    pub(crate) fn traces(&self) -> impl Iterator<Item = (u32, &Trace, &ProfiledRank)> {
+        self.ranks.iter().map(|(rank, kept)| (*rank, &kept.trace, &kept.profiled))
     }
 
     /// Runs the traces through the analysis and returns the finished job.

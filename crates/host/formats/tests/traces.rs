@@ -50,6 +50,9 @@ fn traces_of_all_years_and_devices_load_without_loss() {
             other => panic!("{}: {other:?}", path.display()),
         };
         let ranks = RankTrace::all(&path, trace, &Settings::default().pattern);
+        // PT-A9: what travels of a rank, call stacks included.
+        let travels = serde_json::to_vec(&ranks[0].patterns()).expect("JSON").len();
+        assert!(travels <= 30_000, "{}: {travels} bytes", path.display());
         let verdict = TraceSet::sets(ranks)[0].replay("t", Settings::default()).verdict();
         let profile = verdict.profile.expect("a profile");
         assert!(profile.ranks[0].span_s > 0.0, "{}", path.display());

@@ -1,0 +1,136 @@
+//! `laggard analyze` on traces of profilers, as a user reads it.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use insta::assert_snapshot;
+
+const SOCKET: &str =
+    "<built-in method recv_into of _socket.socket object at 0x7f00aa55cc11>";
+
+/// Four steps of a rank with a device: its loader reads for so long, the collective ends in all
+/// ranks together.
+fn trace(rank: u32, reads_us: u32, world: u32) -> String {
+    let mut events = String::new();
+    let mut event = |category: &str,
+                     name: &str,
+                     thread: u32,
+                     at: (u32, u32),
+                     args: &str| {
+        let (start, end) = at;
+        write!(
+            events,
+            "{}  {{\n    \"ph\": \"X\", \"cat\": \"{category}\", \"name\": \"{name}\", \"pid\": 7, \
+             \"tid\": {thread},\n    \"ts\": {start}.5, \"dur\": {},\n    \"args\": {{{args}}}\n  }}",
+            if events.is_empty() { "" } else { ",\n" },
+            end - start,
+        )
+        .expect("a string");
+    };
+    for step in 0..4u32 {
+        let at = 1000 + step * 100_000;
+        let read = at + reads_us;
+        event(
+            "user_annotation",
+            &format!("ProfilerStep#{step}"),
+            7,
+            (at, at + 99_900),
+            "",
+        );
+        event("user_annotation", "## load ##", 7, (at, read), "");
+        event("user_annotation", "## forward ##", 7, (read, read + 5000), "");
+        event("user_annotation", "## backward ##", 7, (read + 5000, at + 90_000), "");
+        let id = 10 * step;
+        let own = |id: u32, parent: u32| {
+            format!("\"Python id\": {id}, \"Python parent id\": {parent}")
+        };
+        event(
+            "python_function",
+            "train.py(9): main",
+            7,
+            (at, at + 99_900),
+            &own(id + 1, 0),
+        );
+        event(
+            "python_function",
+            "data.py(77): read_shard",
+            7,
+            (at, read),
+            &own(id + 2, id + 1),
+        );
+        event("python_function", SOCKET, 7, (at + 10, read), &own(id + 3, id + 2));
+        event("kernel", "gemm", 8, (read + 100, read + 30_000), "\"stream\": 8");
+        event(
+            "kernel",
+            "ncclDevKernel_AllReduce_Sum_f16_RING_LL(x)",
+            9,
+            (read + 30_000, at + 90_000),
+            "\"Collective name\": \"allreduce\", \"In msg nelems\": 1024, \"dtype\": \"Half\", \
+               \"Process Group Name\": \"0\"",
+        );
+        event("kernel", "adam", 8, (at + 90_000, at + 99_900), "\"stream\": 8");
+    }
+    format!(
+        "{{\n  \"schemaVersion\": 1,\n  \"distributedInfo\": {{\"backend\": \"nccl\", \"rank\": {rank}, \
+         \"world_size\": {world}}},\n  \"host_name\": \"node{}\",\n  \
+         \"baseTimeNanoseconds\": 1790857026000000000,\n  \"traceEvents\": [\n{events}\n  ]\n}}\n",
+        rank / 2
+    )
+}
+
+fn analyze(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
+    command.arg("analyze").args(arguments).arg(".").current_dir(folder);
+    command.env_remove("LAGGARD_CONFIG").output().expect("laggard runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("text")
+}
+
+/// Rank 2 of four reads through a slow socket.
+fn job() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    for rank in 0..4 {
+        let reads_us = if rank == 2 { 41_000 } else { 300 };
+        fs::write(
+            folder.path().join(format!("rank{rank}.json")),
+            trace(rank, reads_us, 4),
+        )
+        .expect("a file");
+    }
+    folder
+}
+
+#[test]
+fn a_slow_socket_is_named_with_its_callers() {
+    let folder = job();
+    let output = analyze(folder.path(), &["--perfetto", "annotated.txt"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stderr), "");
+    assert_snapshot!(text(&output.stdout));
+    let annotated = fs::read(folder.path().join("annotated.txt")).expect("a trace");
+    let annotated: serde_json::Value = serde_json::from_slice(&annotated).expect("JSON");
+    let events = annotated["traceEvents"].as_array().expect("events");
+    let named = |name: &str| events.iter().filter(|e| e["name"] == name).count();
+    assert_eq!(named("step 3"), 4);
+    assert_eq!(named("allreduce (last to come)"), 4);
+}
+
+#[test]
+fn a_trace_that_is_cut_off_gives_what_it_has_and_says_so() {
+    let folder = job();
+    let whole = trace(1, 300, 4);
+    let cut = whole.rfind("ProfilerStep#3").expect("a step");
+    fs::write(folder.path().join("rank1.json"), &whole[..cut]).expect("a file");
+    fs::write(folder.path().join("rank9.json"), "{\"traceEvents\": []}").expect("a file");
+    let output = analyze(folder.path(), &["--json"]);
+    let verdict: serde_json::Value =
+        serde_json::from_slice(&output.stdout).expect("JSON");
+    let notes = verdict["notes"].to_string();
+    assert!(notes.contains("rank1.json: the file is cut off, at byte"), "{notes}");
+    assert_eq!(verdict["incidents"][0]["subject"]["ranks"][0], 2);
+    assert!(text(&output.stderr).contains("rank9.json is not a recording laggard knows"));
+}

@@ -1,0 +1,74 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Dictionary, FunctionId, Pattern};
+
+/// Bytes a worker's file may have as JSON: the paper's 30 KB.
+const MAX_BYTES: usize = 30_000;
+/// At most what a pattern takes as JSON, and a function without its name.
+const PATTERN_BYTES: usize = 130;
+const FUNCTION_BYTES: usize = 100;
+
+/// What travels of one worker's profile instead of its trace.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WorkerPatterns {
+    /// The worker.
+    pub worker: u32,
+    /// A pattern for each of its costliest functions.
+    pub patterns: BTreeMap<FunctionId, Pattern>,
+    /// What stands behind their ids; empty if the reader knows them.
+    pub functions: Dictionary,
+}
+
+impl WorkerPatterns {
+    /// Keeps the functions that cost a worker most, as many as 30 KB of JSON hold.
+    pub fn new(
+        worker: u32,
+        patterns: &BTreeMap<FunctionId, Pattern>,
+        dictionary: &Dictionary,
+    ) -> Self {
+        let mut costliest: Vec<(FunctionId, Pattern)> =
+            patterns.iter().map(|(id, pattern)| (*id, *pattern)).collect();
+        costliest.sort_by(|(a, one), (b, other)| {
+            other.beta.total_cmp(&one.beta).then(a.cmp(b))
+        });
+        let mut told = BTreeSet::new();
+        let mut bytes = FUNCTION_BYTES;
+        let fits = |(id, _): &(FunctionId, Pattern)| {
+            bytes += PATTERN_BYTES;
+            for (id, function) in dictionary.stack_with_ids(*id) {
+                if told.insert(id) {
+                    bytes += FUNCTION_BYTES + function.name.escape_default().count();
+                }
+            }
+            bytes <= MAX_BYTES
+        };
+        let patterns: BTreeMap<_, _> = costliest.into_iter().take_while(fits).collect();
+        let functions = dictionary.only(patterns.keys().copied());
+        Self { worker, patterns, functions }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::FunctionClass;
+
+    #[test]
+    fn the_costliest_functions_travel_with_their_callers() {
+        let mut dictionary = Dictionary::default();
+        let caller = dictionary.intern(FunctionClass::Python, "train", None);
+        let patterns = (0..500u16).map(|at| {
+            let name = format!("f{at}");
+            let id = dictionary.intern(FunctionClass::Python, &name, Some(caller));
+            (id, Pattern { beta: f32::from(at) * 1e-3, ..Pattern::default() })
+        });
+        let patterns = patterns.collect();
+        let kept = WorkerPatterns::new(3, &patterns, &dictionary);
+        assert!((100..140).contains(&kept.patterns.len()), "{}", kept.patterns.len());
+        assert!(kept.patterns.values().all(|pattern| pattern.beta >= 0.35));
+        let first = *kept.patterns.keys().next().unwrap();
+        assert_eq!(kept.functions.stack(first).count(), 2);
+    }
+}
