@@ -119,6 +119,24 @@ fn a_slow_socket_is_named_with_its_callers() {
     assert_eq!(named("allreduce (last to come)"), 4);
 }
 
+/// With two ranks neither differs from most, but what only one of them does is unexpected.
+#[test]
+fn what_only_one_of_two_ranks_does_is_its_own_problem() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let slow = trace(1, 41_000, 2).replace("recv_into of _socket.socket object", "sleep");
+    fs::write(folder.path().join("a.json"), trace(0, 300, 2)).expect("a file");
+    fs::write(folder.path().join("b.json"), slow).expect("a file");
+    let output = analyze(folder.path(), &["--json"]);
+    let verdict: serde_json::Value =
+        serde_json::from_slice(&output.stdout).expect("JSON");
+    let incidents = verdict["incidents"].as_array().expect("incidents");
+    let mut subjects = incidents.iter().map(|incident| &incident["subject"]);
+    let subject = subjects.find(|subject| subject["function"].is_string());
+    let subject = subject.expect("a function");
+    assert_eq!(subject["ranks"], serde_json::json!([1]));
+    assert_eq!(subject["function"], "<built-in method sleep at 0x…>");
+}
+
 #[test]
 fn a_trace_that_is_cut_off_gives_what_it_has_and_says_so() {
     let folder = job();

@@ -50,6 +50,8 @@ struct Blocks<R> {
     is_at_end: bool,
     /// Whether more was needed than there is.
     is_spent: bool,
+    /// Why it ended before its end.
+    damage: Option<String>,
 }
 
 impl<R: Read> Blocks<R> {
@@ -63,6 +65,7 @@ impl<R: Read> Blocks<R> {
             offset: 0,
             is_at_end: false,
             is_spent: false,
+            damage: None,
         }
     }
 
@@ -94,6 +97,12 @@ impl<R: Read> Blocks<R> {
                 }
                 Ok(read) => self.to += read,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // What a damaged archive gave before its damage is as good as ever.
+                Err(error) if is_damage(&error) && self.offset + self.to as u64 > 0 => {
+                    self.is_at_end = true;
+                    self.damage = Some(error.to_string());
+                    break;
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -117,6 +126,12 @@ impl<R: Read> Blocks<R> {
             }
         }
     }
+}
+
+/// Whether an error is about the bytes of an archive rather than about reading them.
+fn is_damage(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
+    matches!(error.kind(), InvalidData | InvalidInput | UnexpectedEof)
 }
 
 /// How a document ended.
@@ -312,7 +327,9 @@ impl<R: Read> Scanner<R> {
         }
         if ended == Ended::CutOff {
             let place = self.blocks.place();
-            trace.losses.push(format!("the file is cut off, at byte {place}"));
+            let why =
+                self.blocks.damage.map(|why| format!(": {why}")).unwrap_or_default();
+            trace.losses.push(format!("the file is cut off, at byte {place}{why}"));
         }
         trace
     }

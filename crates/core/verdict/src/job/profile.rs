@@ -194,7 +194,13 @@ impl Job {
             let expected =
                 ExpectedBox::of(function.class, &function.name, &settings.expected);
             // The seed is the function's own: the same functions give the same answer.
-            let found = localise(&columns, &expected, settings, id.0);
+            let mut found = localise(&columns, &expected, settings, id.0);
+            // What only a few ranks ran at all is their problem.
+            if found.problem == Some(Problem::Common)
+                && found.abnormal.len() * 2 <= ranks.len()
+            {
+                found.problem = Some(Problem::Partial);
+            }
             Some(Compared { id, class: function.class, columns, found })
         });
         let mut compared: Vec<Compared> = compared.collect();

@@ -205,6 +205,7 @@ impl Builder {
         let name = text(name);
         let op = name.strip_prefix("gloo:").map(str::to_owned);
         let op = op.or_else(|| collective_of_kernel(&name)).unwrap_or_default();
+        let op = if op.is_empty() { "collective".to_owned() } else { op };
         let mut transfer = Transfer { op, ..Transfer::default() };
         let mut shape = Vec::new();
         let (mut elements, mut kind) = (0u64, Vec::new());

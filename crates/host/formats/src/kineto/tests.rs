@@ -96,6 +96,28 @@ fn a_file_that_is_cut_off_gives_what_it_had() {
     }
 }
 
+#[test]
+fn a_damaged_archive_gives_what_stands_before_its_damage() {
+    struct Damaged<'a>(&'a [u8]);
+    impl Read for Damaged<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            match self.0.read(buffer)? {
+                0 => Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "corrupt deflate stream",
+                )),
+                read => Ok(read),
+            }
+        }
+    }
+    let text = document(&events(3));
+    let end = text.find("aten::op2").unwrap();
+    let trace = read(Damaged(&text.as_bytes()[..end])).unwrap();
+    assert_eq!(trace.slices.len(), 2);
+    assert!(trace.losses[0].ends_with("corrupt deflate stream"), "{:?}", trace.losses);
+    assert!(read(Damaged(b"")).is_err());
+}
+
 /// Gives a few bytes at a time.
 struct Slow<'a>(Cursor<&'a [u8]>);
 
