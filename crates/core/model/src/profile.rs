@@ -93,6 +93,8 @@ pub struct FunctionSummary {
     pub problem: Option<String>,
     /// Ranks on which it is not, worst first.
     pub abnormal: Vec<AbnormalRank>,
+    /// Their hosts, those with most of them first, as far as recorded.
+    pub hosts: Vec<String>,
 }
 
 /// A rank on which a function behaves unlike expectation or unlike its peers.

@@ -27,11 +27,6 @@ impl Names {
     pub fn text(&self, id: NameId) -> &str {
         self.texts.get(id.0 as usize).map_or("", |text| text)
     }
-
-    /// The id of a name, if it was seen.
-    pub fn find(&self, name: &str) -> Option<NameId> {
-        self.ids.get(name).copied()
-    }
 }
 
 /// What a slice is about.

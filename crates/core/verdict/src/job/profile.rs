@@ -11,7 +11,7 @@ use model::{
 };
 use pattern::{
     Columns, Dictionary, ExpectedBox, FunctionClass, FunctionFinding, FunctionId,
-    Pattern, Problem, localise,
+    Pattern, Problem, by_host, localise,
 };
 use steps::{Aligner, WindowSettings};
 use trace::{Matches, Profile};
@@ -209,7 +209,9 @@ impl Job {
         let told = compared.iter().enumerate().filter(|(place, compared)| {
             *place < TOLD_FOR_COST || compared.found.problem.is_some()
         });
-        let told = told.take(MAX_TOLD).map(|(_, compared)| compared.summary(&dictionary));
+        let told = told
+            .take(MAX_TOLD)
+            .map(|(_, compared)| compared.summary(&dictionary, &self.hosts));
         profiled.summary.functions = told.collect();
         profiled.faults = self.function_faults(ranks, &compared, &dictionary);
     }
@@ -357,7 +359,11 @@ impl Compared {
         self.columns.is_measured.then(|| (mean(true), mean(false)))
     }
 
-    fn summary(&self, dictionary: &Dictionary) -> FunctionSummary {
+    fn summary(
+        &self,
+        dictionary: &Dictionary,
+        hosts: &BTreeMap<u32, String>,
+    ) -> FunctionSummary {
         let mut names = dictionary.stack(self.id).map(|function| function.name.clone());
         let [beta, mu, sigma] = self.found.median.map(f64::from);
         let abnormal = self.found.abnormal.iter().map(|abnormal| {
@@ -372,6 +378,9 @@ impl Compared {
             }
         });
         let mut abnormal: Vec<AbnormalRank> = abnormal.collect();
+        let host = |rank| hosts.get(&rank).map_or("", String::as_str);
+        let hosts = by_host(&self.found.abnormal, host).into_iter();
+        let hosts = hosts.filter(|(host, _)| !host.is_empty());
         abnormal.sort_by(|a, b| {
             b.differential.total_cmp(&a.differential).then(b.beta.total_cmp(&a.beta))
         });
@@ -390,6 +399,7 @@ impl Compared {
             sigma,
             problem,
             abnormal,
+            hosts: hosts.map(|(host, _)| host.to_owned()).collect(),
         }
     }
 }
