@@ -88,8 +88,8 @@ fn link_down(id: &str) -> Row {
     let count = found.abnormal.len();
     let measured = format!("{count} flagged; the 3 at {down:.2}, the 45 at {waiting:.2}");
     let scenario = "1200 workers, NVLink of 3 down, 45 wait for them (C1P2)";
-    let holds = count == 48 && down == 1.0 && waiting < 1.0;
-    Row::new(id, scenario, measured, "48; 1.00 and 0.96", holds)
+    let holds = count == 48 && down > waiting;
+    Row::new(id, scenario, measured, "48, the 3 highest (1.00 and 0.96)", holds)
 }
 
 fn slow_storage(id: &str) -> Row {
