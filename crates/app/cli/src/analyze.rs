@@ -16,12 +16,12 @@ use crate::loading::load_all;
 use crate::output::{print, say};
 use crate::render::{Colour, verdict_text};
 use crate::run::write_report;
-use crate::settings::SettingsArgs;
+use crate::settings::{LayoutArgs, SettingsArgs};
 
 /// Analyze recordings
 ///
 /// Reads stage matrices, mark events, what `laggard run --record` wrote, Flight Recorder
-/// dumps, traces of PyTorch's profiler and of Nsight Systems, py-spy stacks, replies of NCCL's RAS, logs of NCCL Inspector and what-if traces, plain or
+/// dumps, traces of PyTorch's profiler and of Nsight Systems, py-spy stacks, replies of NCCL's RAS, logs of NCCL Inspector, logs of NCCL calls and what-if traces, plain or
 /// compressed, and finds out by itself what a file is. Folders are searched; files in them
 /// that are no recordings are skipped.
 #[derive(Debug, clap::Args)]
@@ -32,6 +32,7 @@ Examples:
   laggard analyze --report verdict.html recording.json.gz
   laggard analyze --perfetto annotated.json traces/    (a PyTorch Profiler trace a rank)
   laggard analyze hang/    (dumps, stacks and a RAS reply of one job)
+  laggard analyze --tp 2 --pp 4 logs/    (calls of NCCL, a file a rank)
   laggard analyze --fail-on warning recording.json && echo fine")]
 pub(crate) struct AnalyzeArgs {
     /// Files and folders
@@ -52,6 +53,8 @@ pub(crate) struct AnalyzeArgs {
     /// Exit with 1 if an incident is at least this severe
     #[arg(long, value_name = "SEVERITY")]
     fail_on: Option<FailOn>,
+    #[command(flatten)]
+    layout: LayoutArgs,
     #[command(flatten)]
     settings: SettingsArgs,
 }
@@ -80,7 +83,8 @@ enum Loaded {
 }
 
 pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {
-    let settings = args.settings.load()?;
+    let mut settings = args.settings.load()?;
+    args.layout.over(&mut settings.layout);
     let mut verdicts = Vec::new();
     let mut last = None;
     // Files of other tools about a job: those of one folder are one job.
@@ -133,7 +137,11 @@ pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {
     }
     for (folder, parts) in snapshots {
         let id = folder.display().to_string();
-        let job = Snapshot::new(parts).replay(&id, settings.clone());
+        let snapshot = Snapshot::new(parts);
+        snapshot.check_layout(&settings).with_context(|| {
+            format!("the layout is not that of {id}: correct --tp, --pp and their like")
+        })?;
+        let job = snapshot.replay(&id, settings.clone());
         verdicts.push(job.verdict());
         last = args.report.is_some().then_some(job);
     }

@@ -1,7 +1,7 @@
 //! A verdict as text.
 
 use model::{Severity, Verdict, fold_ranks};
-use verdict::{SNAPSHOT, TIMED};
+use verdict::{CALLS, SNAPSHOT, TIMED};
 
 use crate::profile::profile_text;
 use crate::what_if::what_if_text;
@@ -48,6 +48,8 @@ pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour) -> String {
         "one moment".to_owned()
     } else if job.source == TIMED {
         "completed collectives".to_owned()
+    } else if job.source == CALLS {
+        calls_seen(verdict)
     } else {
         format!(
             "{} steps, {exposed} of exposed step time in {} analysed steps",
@@ -61,7 +63,9 @@ pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour) -> String {
             "NOTHING STUCK  all ranks are in the same collectives"
         } else if job.source == TIMED {
             "NOTHING FOUND  no rank is constantly late and no communicator became slow"
-        } else if job.analysed_steps == 0 {
+        } else if job.analysed_steps == 0
+            || verdict.pipeline.as_ref().is_some_and(|p| p.iteration_s == 0.0)
+        {
             "NO VERDICT  too little was seen"
         } else {
             "HEALTHY  no rank and no stage stands out"
@@ -109,6 +113,20 @@ pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour) -> String {
     }
     for note in &verdict.notes {
         text += &format!("note: {note}\n");
+    }
+    text
+}
+
+/// What was seen of a job by its calls of NCCL.
+fn calls_seen(verdict: &Verdict) -> String {
+    let Some(pipeline) = &verdict.pipeline else { return "calls of NCCL".to_owned() };
+    let mut text =
+        format!("{} iterations of {}", verdict.job.steps, seconds(pipeline.iteration_s));
+    if !pipeline.layout.is_empty() {
+        text += &format!(", {}", pipeline.layout);
+    }
+    if let Some(schedule) = &pipeline.schedule {
+        text += &format!(", {schedule} with {} microbatches", pipeline.microbatches);
     }
     text
 }

@@ -2,9 +2,44 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use verdict::Settings;
+use verdict::{LayoutSettings, Settings};
 
 use crate::environment;
+
+/// How the ranks of call logs divide the work; inferred where it is not told.
+#[derive(Debug, clap::Args)]
+pub(crate) struct LayoutArgs {
+    /// Size of tensor parallelism in call logs
+    #[arg(long, value_name = "RANKS")]
+    tp: Option<u32>,
+    /// Size of context parallelism
+    #[arg(long, value_name = "RANKS")]
+    cp: Option<u32>,
+    /// Size of expert parallelism
+    #[arg(long, value_name = "RANKS")]
+    ep: Option<u32>,
+    /// Size of data parallelism
+    #[arg(long, value_name = "RANKS")]
+    dp: Option<u32>,
+    /// Size of pipeline parallelism
+    #[arg(long, value_name = "RANKS")]
+    pp: Option<u32>,
+    /// Order in which ranks are counted, fastest first, as in tp-cp-ep-dp-pp
+    #[arg(long, value_name = "ORDER")]
+    order: Option<String>,
+}
+
+impl LayoutArgs {
+    /// Puts what was typed over what the settings file says.
+    pub(crate) fn over(&self, told: &mut LayoutSettings) {
+        told.tp = self.tp.or(told.tp);
+        told.cp = self.cp.or(told.cp);
+        told.ep = self.ep.or(told.ep);
+        told.dp = self.dp.or(told.dp);
+        told.pp = self.pp.or(told.pp);
+        told.order = self.order.clone().or(told.order.take());
+    }
+}
 
 /// How the analysis is set.
 #[derive(Debug, clap::Args)]

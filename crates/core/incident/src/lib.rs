@@ -6,7 +6,8 @@
 //!
 //! [`hang()`], [`late`] and [`slowed`] word what was found in collectives, [`death()`] what was
 //! seen of a process, [`function()`] what was found in profiles, [`what_if()`] what holds a
-//! pipeline back.
+//! pipeline back,
+//! [`pipeline_slowed`] and [`pipeline_halted`] what calls of NCCL say of one.
 //!
 //! Pure: the same windows give the same incidents, byte for byte.
 
@@ -20,6 +21,7 @@ mod inside;
 mod lateness;
 mod network;
 mod pace;
+mod pipeline;
 mod settings;
 mod straggler;
 mod tracker;
@@ -34,6 +36,7 @@ pub use function::{FunctionFault, function};
 pub use hang::hang;
 pub use network::network;
 pub use pace::pace_of;
+pub use pipeline::{pipeline_halted, pipeline_slowed};
 pub use settings::IncidentSettings;
 pub use straggler::straggler;
 pub use tracker::{Scene, Tracker};

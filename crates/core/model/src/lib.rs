@@ -34,8 +34,8 @@ pub use step::{Ending, RankStep, Segment, SideSample};
 pub use threshold::{threshold, thresholds};
 pub use verdict::{
     Evidence, Incident, IncidentKind, JobSummary, Label, Method, NextInLine, Pace,
-    SCHEMA, Severity, SideSummary, StageSummary, Subject, Verdict, WindowSummary,
-    fold_ranks,
+    PipelineSummary, SCHEMA, Severity, SideSummary, StageSummary, Subject, Verdict,
+    WindowSummary, fold_ranks,
 };
 pub use what_if::{Attribution, PartSlowdown, RankSlowdown, Removal, WhatIf};
 pub use window::{Block, Boundary, Closure, Cut, DeviceEvents, Sync, Window};

@@ -156,6 +156,10 @@ impl CollectiveOp {
     pub const ALLGATHER_BASE: Self = Self(14);
     /// Each gets its part of the sum.
     pub const REDUCE_SCATTER_BASE: Self = Self(17);
+    /// The same, as NCCL calls it.
+    pub const ALLGATHER: Self = Self(5);
+    /// Each gets its part of the sum, as NCCL calls it.
+    pub const REDUCE_SCATTER: Self = Self(6);
     /// A barrier.
     pub const BARRIER: Self = Self(8);
 

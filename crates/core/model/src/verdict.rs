@@ -21,6 +21,9 @@ pub struct Verdict {
     pub side_channels: Vec<SideSummary>,
     /// Every window, in time order.
     pub windows: Vec<WindowSummary>,
+    /// The pipeline, where calls of NCCL show one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pipeline: Option<PipelineSummary>,
     /// What holds the job back, costliest first. Empty for a healthy job.
     pub incidents: Vec<Incident>,
     /// What steps would take without their stragglers; only of what-if traces.
@@ -45,7 +48,7 @@ pub struct JobSummary {
     /// Steps that were analysed: seen whole on every rank and not warm-up.
     pub analysed_steps: u64,
     /// Where the records came from: `run`, `summary`, `stage-matrix`, `marks`, `snapshot`,
-    /// `inspector`, `kineto`, `nsys`, `what-if`.
+    /// `inspector`, `calls`, `kineto`, `nsys`, `what-if`.
     pub source: String,
     /// Where steps are cut for accounting.
     pub cut: String,
@@ -53,6 +56,19 @@ pub struct JobSummary {
     pub exposed_s: f64,
     /// Records that were lost before they could be read.
     pub lost_records: u64,
+}
+
+/// The pipeline of a job, as its calls of NCCL show it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PipelineSummary {
+    /// How ranks divide the work, fastest axis first: `tp 2, pp 4`.
+    pub layout: String,
+    /// The schedule of its stages: `1F1B`; null if none was recognised.
+    pub schedule: Option<String>,
+    /// Microbatches of an iteration; 0 without a schedule.
+    pub microbatches: u32,
+    /// What an iteration usually takes, in seconds; 0 if too few were seen.
+    pub iteration_s: f64,
 }
 
 /// One stage's part of the exposed time.

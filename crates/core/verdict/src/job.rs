@@ -11,9 +11,11 @@ use model::{
     RankNs, SCHEMA, SideSummary, StageId, StageNames, StageSummary, Sync, Verdict,
     Window, WindowSummary, fold_ranks,
 };
+use schedule::Diagnosis;
 use steps::{Aligner, Segmenter};
 use whatif::Findings;
 
+use crate::calls::{pipeline_notes, pipeline_summary};
 use crate::hangs::Hangs;
 use crate::holdups::Holdups;
 use crate::{Series, Settings};
@@ -27,6 +29,8 @@ pub const SNAPSHOT: &str = "snapshot";
 pub const TIMED: &str = "inspector";
 /// The source of jobs of which every operation of some steps is known.
 pub const WHAT_IF: &str = "what-if";
+/// The source of jobs of which calls of NCCL are known.
+pub const CALLS: &str = "calls";
 /// Collectives whose logs end at different places that are told.
 const MAX_ENDS: usize = 8;
 /// Window summaries kept; the oldest make room.
@@ -43,10 +47,10 @@ const MAX_NEIGHBOURS: usize = 4096;
 pub struct Job {
     id: String,
     source: String,
-    settings: Settings,
+    pub(crate) settings: Settings,
     baseline: Baseline,
     names: StageNames,
-    hosts: BTreeMap<u32, String>,
+    pub(crate) hosts: BTreeMap<u32, String>,
     ranks: BTreeMap<u32, RankInput>,
     aligner: Aligner,
     tracker: Tracker,
@@ -55,6 +59,7 @@ pub struct Job {
     /// Ranks that were killed before the job was started again.
     deaths: Vec<Incident>,
     arrivals: Arrivals,
+    pub(crate) pipeline: Option<Diagnosis>,
     totals: BTreeMap<StageId, StageTotal>,
     windows: VecDeque<(WindowSummary, BTreeMap<StageId, f64>)>,
     series: Series,
@@ -63,10 +68,10 @@ pub struct Job {
     notes: BTreeMap<Note, u64>,
     exposed_s: f64,
     /// Steps of recordings' own windows, and of attempts before the last restart.
-    earlier_steps: u64,
+    pub(crate) earlier_steps: u64,
     /// Steps in the accounting; each role's part of the ranks counts for as much.
     analysed_steps: f64,
-    seen_ranks: BTreeSet<u32>,
+    pub(crate) seen_ranks: BTreeSet<u32>,
     /// Records of each rank that were overwritten before they were read.
     lost_records: BTreeMap<u32, u64>,
     side_channels: BTreeMap<StageId, SideTotal>,
@@ -129,6 +134,7 @@ impl Job {
             holdups: Holdups::default(),
             deaths: Vec::new(),
             arrivals: Arrivals::new(settings.arrival.clone()),
+            pipeline: None,
             tracker: Tracker::new(settings.incident.clone(), settings.frontier.clone()),
             totals: BTreeMap::new(),
             windows: VecDeque::new(),
@@ -267,6 +273,10 @@ impl Job {
         }
     }
 
+    pub(crate) fn note(&mut self, text: String) {
+        self.notes.insert(Note::Text(text), 1);
+    }
+
     /// Ranks whose stacks would help to say why the job does not move.
     pub fn wanted_stacks(&self) -> Vec<u32> {
         self.hangs.wanted_stacks()
@@ -277,7 +287,7 @@ impl Job {
         self.hangs.last_at()
     }
 
-    fn scene(&self) -> Scene<'_> {
+    pub(crate) fn scene(&self) -> Scene<'_> {
         Scene { names: &self.names, hosts: &self.hosts, ranks: self.seen_ranks.len() }
     }
 
@@ -513,7 +523,10 @@ impl Job {
                 id: self.id.clone(),
                 ranks: self.seen_ranks.len(),
                 steps: self.steps(),
-                analysed_steps: self.analysed_steps.round() as u64,
+                analysed_steps: match &self.pipeline {
+                    Some(pipeline) => pipeline.timed,
+                    None => self.analysed_steps.round() as u64,
+                },
                 source: self.source.clone(),
                 cut: self.cut.map_or("none".into(), Cut::name),
                 exposed_s: self.exposed_s,
@@ -521,6 +534,7 @@ impl Job {
             },
             stages: stages.collect(),
             windows: windows.collect(),
+            pipeline: self.pipeline.as_ref().map(pipeline_summary),
             incidents: self.incidents(),
             what_if: self.what_if.as_ref().map(|findings| findings.what_if.clone()),
             notes: self.note_texts(),
@@ -562,6 +576,7 @@ impl Job {
                 None => {}
             }
         }
+        incidents.extend(self.pipeline_incidents());
         self.join_functions(&mut incidents);
         incidents.extend(self.straggling());
         let death = self.death();
@@ -660,7 +675,7 @@ impl Job {
             );
         } else if self.analysed_steps == 0.0
             && self.profiled.is_none()
-            && ![SNAPSHOT, TIMED].contains(&self.source.as_str())
+            && ![SNAPSHOT, TIMED, CALLS].contains(&self.source.as_str())
         {
             let warmup = self.settings.window.warmup_steps;
             texts.push(format!(
@@ -674,6 +689,7 @@ impl Job {
         if self.profiled.is_none() {
             texts.extend(self.timed_texts());
         }
+        texts.extend(self.pipeline.iter().flat_map(pipeline_notes));
         if !self.lost_records.is_empty() {
             let ranks: Vec<u32> = self.lost_records.keys().copied().collect();
             texts.push(format!(
@@ -711,80 +727,4 @@ impl Job {
 }
 
 #[cfg(test)]
-mod tests {
-    use model::RankNs;
-
-    use super::*;
-
-    #[test]
-    fn the_largest_numbers_are_taken_as_they_come() {
-        let mut job = Job::new("job", "marks", Settings::default());
-        for rank in [0, 0, u32::MAX] {
-            job.take(Input::Lost { rank, records: u64::MAX });
-            job.take(Input::Left { rank, step: u32::MAX, orderly: true });
-        }
-        job.finish();
-        assert_eq!(job.verdict().job.lost_records, u64::MAX);
-    }
-
-    #[test]
-    fn a_job_that_took_no_time_has_neither_shares_nor_incidents() {
-        let mut settings = Settings::default();
-        (settings.window.warmup_steps, settings.frontier.denom_floor_s) = (0, 0.0);
-        let mut job = Job::new("job", "marks", settings);
-        for step in 0..20 {
-            for kind in &MarkKind::ALL[..9] {
-                let (at, kind, on_loop_thread) = (RankNs(0), *kind, true);
-                let mark = Mark { at, step, kind, on_loop_thread, code: 0, args: [0; 5] };
-                job.take(Input::Mark { rank: 0, mark });
-            }
-        }
-        job.finish();
-        let verdict = job.verdict();
-        assert!(verdict.job.analysed_steps > 0 && verdict.incidents.is_empty());
-        let shares = verdict.windows.iter().flat_map(|window| &window.shares);
-        assert!(shares.chain(verdict.stages.iter().map(|s| &s.gain)).all(|s| *s == 0.0));
-    }
-
-    #[test]
-    fn the_rank_that_was_killed_first_is_told_also_after_a_restart() {
-        let mut job = Job::new("job", "run", Settings::default());
-        let members = vec![0, 1, 2, 3];
-        job.take(Input::Group { group: 1, name: "default".to_owned(), members });
-        for (rank, number) in [(0, 47), (1, 46), (2, 47), (3, 47)] {
-            let mark = Mark {
-                at: RankNs(1),
-                step: 40,
-                kind: MarkKind::CollectiveIssue,
-                on_loop_thread: true,
-                code: 3,
-                args: [1, 0, number, 0, 0],
-            };
-            job.take(Input::Mark { rank, mark });
-        }
-        job.take(Input::Killed { rank: 1, signal: Some(9) });
-        job.take(Input::Killed { rank: 0, signal: Some(6) });
-        let told = "rank 1 was killed by signal 9 (SIGKILL) in step 40, before it entered \
-                    ALLREDUCE #47 of group default (ranks 0,2-3 were in it)";
-        assert_eq!(job.take_lines(), [told]);
-        let deaths = |job: &Job| {
-            let deaths = job.verdict().incidents.into_iter();
-            deaths.map(|death| (death.text, death.open)).collect::<Vec<_>>()
-        };
-        assert_eq!(deaths(&job), [(told.to_owned(), true)]);
-        job.take(Input::Restart);
-        assert_eq!(deaths(&job), [(told.to_owned(), false)]);
-    }
-
-    #[test]
-    fn a_rank_announces_no_more_neighbours_than_a_host_has() {
-        let mut job = Job::new("job", "marks", Settings::default());
-        for rank in 0..10 {
-            let (host, role) = ("host".to_owned(), None);
-            let (first_local, locals) = (rank << 24, u32::MAX);
-            let world_size = u32::MAX;
-            job.take(Input::Rank { rank, host, role, first_local, locals, world_size });
-        }
-        assert!(job.aligner.ranks() <= MAX_NEIGHBOURS + 10);
-    }
-}
+mod tests;

@@ -4,12 +4,13 @@
 //! answers with lines while the job runs and a [`model::Verdict`] at any time. The same
 //! input gives the same answer, byte for byte, whether it is read live or from a file.
 
+mod calls;
 mod hangs;
 mod holdups;
 mod job;
 mod series;
 mod settings;
 
-pub use job::{Job, ProfiledRank, SNAPSHOT, TIMED, WHAT_IF};
+pub use job::{CALLS, Job, ProfiledRank, SNAPSHOT, TIMED, WHAT_IF};
 pub use series::{Column, Series};
-pub use settings::{BaselineChoice, Settings};
+pub use settings::{BaselineChoice, LayoutSettings, Settings};

@@ -5,6 +5,7 @@ use frontier::{Baseline, Gates};
 use incident::IncidentSettings;
 use model::{StageNames, thresholds};
 use pattern::PatternSettings;
+use schedule::{Axis, LayoutError, ScheduleSettings, Sizes};
 use serde::{Deserialize, Serialize};
 use steps::WindowSettings;
 
@@ -22,6 +23,10 @@ pub struct Settings {
     pub arrival: ArrivalSettings,
     /// How functions of profiles are compared.
     pub pattern: PatternSettings,
+    /// When a pipeline is said to be held back.
+    pub schedule: ScheduleSettings,
+    /// How the ranks of a pipeline divide the work, where it is not to be inferred.
+    pub layout: LayoutSettings,
     /// When a finding becomes an incident.
     pub incident: IncidentSettings,
     /// What a stage would take without a stall, where no reference says so.
@@ -41,6 +46,39 @@ pub enum BaselineChoice {
     CohortMedian,
     /// Each rank's own median over the window.
     RankMedian,
+}
+
+/// Sizes of the axes along which ranks divide the work; the `[layout]` table of the settings
+/// file. What is not told is inferred.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LayoutSettings {
+    /// Ranks that share each layer.
+    pub tp: Option<u32>,
+    /// Ranks that share each sequence.
+    pub cp: Option<u32>,
+    /// Ranks that hold different experts.
+    pub ep: Option<u32>,
+    /// Ranks that take different data.
+    pub dp: Option<u32>,
+    /// Ranks that hold different layers.
+    pub pp: Option<u32>,
+    /// Order of the axes, fastest first, as Megatron-LM writes it: `tp-cp-ep-dp-pp`.
+    pub order: Option<String>,
+}
+
+impl LayoutSettings {
+    /// What was told, in the words of the pipeline's analysis.
+    ///
+    /// # Errors
+    /// [`LayoutError::UnknownAxis`] for an order that names none.
+    pub fn sizes(&self) -> Result<Sizes, LayoutError> {
+        let sizes =
+            Axis::ALL.into_iter().zip([self.tp, self.cp, self.ep, self.dp, self.pp]);
+        let told = sizes.filter_map(|(axis, size)| Some((axis, size?))).collect();
+        let names = self.order.iter().flat_map(|order| order.split('-'));
+        Ok(Sizes { told, order: names.map(str::parse).collect::<Result<_, _>>()? })
+    }
 }
 
 impl Settings {

@@ -85,7 +85,7 @@ impl FormatError {
                  \"stage-matrix/1\"), mark events (a JSON list of [time_ns, kind] per rank), \
                  what laggard run --record wrote, traces of PyTorch's profiler and of \
                  Nsight Systems (SQLite), Flight Recorder dumps, py-spy stacks, \
-                 replies of NCCL's RAS, logs of NCCL Inspector and what-if traces (Parquet), plain or as .gz, .xz, .zst; docs/formats.md shows them"
+                 replies of NCCL's RAS, logs of NCCL Inspector, logs of NCCL calls and what-if traces (Parquet), plain or as .gz, .xz, .zst; docs/formats.md shows them"
             }
             Self::Json { .. } | Self::Damaged { .. } => {
                 "write the file anew: it is cut off or damaged at that place"

@@ -3,6 +3,7 @@
 //! [`load`] opens a file, plain or compressed, finds out what it is and returns a
 //! [`Recording`]; [`Recording::replay`] runs it through the same analysis as a live job.
 
+mod call_log;
 mod error;
 mod events;
 mod flight_recorder;

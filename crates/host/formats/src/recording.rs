@@ -12,7 +12,7 @@ use whatif::Findings;
 use crate::open::{OVER_LIMIT, open, open_bytes};
 use crate::{
     FormatError, Journal, Limits, MarkEvents, Part, ProfilerTrace, RankTrace, Snapshot,
-    StageMatrix, TraceSet, kineto, nsys, pickle, ras_text, what_if,
+    StageMatrix, TraceSet, call_log, kineto, nsys, pickle, ras_text, what_if,
 };
 
 /// One job, as recorded in one file.
@@ -145,6 +145,9 @@ fn load_from(
         Some(b'{') if begins_with(&mut reader, &TRACE_KEYS) => {
             read_trace(path, reader, limits)
         }
+        Some(b'[' | b'=' | b'0'..=b'9') if is_call_log(&mut reader) => {
+            Ok(Recording::Part(Part::calls(path, reader, limits)?))
+        }
         Some(b'[') if begins_with(&mut reader, &EVENT_KEYS) => {
             read_trace(path, reader, limits)
         }
@@ -274,6 +277,13 @@ fn skip_replies(reader: &mut impl BufRead) -> std::io::Result<()> {
         let length = line.len() + 1;
         reader.consume(length);
     }
+}
+
+/// Whether one of the first lines is a call of NCCL's.
+fn is_call_log(reader: &mut impl BufRead) -> bool {
+    let start = reader.fill_buf().unwrap_or_default();
+    let start = String::from_utf8_lossy(&start[..start.len().min(1 << 12)]);
+    call_log::BEGINNINGS.iter().any(|beginning| start.contains(beginning))
 }
 
 fn is_what_if(reader: &mut impl BufRead) -> bool {

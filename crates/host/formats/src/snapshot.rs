@@ -6,10 +6,12 @@ use std::io::BufRead;
 use std::path::Path;
 
 use model::{Frame, Input, ProcessState, Stack};
+use schedule::{Layout, LayoutError, RankCalls};
 use serde::Deserialize;
 use serde_json::Value;
-use verdict::{Job, SNAPSHOT, Settings, TIMED};
+use verdict::{CALLS, Job, SNAPSHOT, Settings, TIMED};
 
+use crate::call_log::CallLog;
 use crate::flight_recorder::op_of;
 use crate::inspector::{self, InspectorLog};
 use crate::ras::RasReply;
@@ -26,6 +28,7 @@ enum What {
     Stack { rank: u32, stack: Stack },
     Ras(RasReply),
     Inspector(InspectorLog),
+    Calls(CallLog),
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -126,6 +129,15 @@ impl Part {
     ) -> Result<Self, FormatError> {
         Ok(Self(What::Inspector(InspectorLog::read(path, reader, limits)?)))
     }
+
+    /// Reads a log of NCCL calls.
+    pub(crate) fn calls(
+        path: &Path,
+        reader: impl BufRead,
+        limits: Limits,
+    ) -> Result<Self, FormatError> {
+        Ok(Self(What::Calls(CallLog::read(path, reader, limits)?)))
+    }
 }
 
 pub(crate) fn content<T: for<'de> Deserialize<'de>>(
@@ -165,8 +177,13 @@ impl Snapshot {
     /// Runs the snapshot through the analysis and returns the finished job.
     pub fn replay(&self, id: &str, settings: Settings) -> Job {
         let logs = self.logs();
-        let source = if logs.len() == self.0.len() { TIMED } else { SNAPSHOT };
+        let source = match (logs.len(), self.call_logs().count()) {
+            (_, calls) if calls == self.0.len() => CALLS,
+            (timed, _) if timed == self.0.len() => TIMED,
+            _ => SNAPSHOT,
+        };
         let mut job = Job::new(id, source, settings);
+        self.tell_calls(&mut job);
         let group = self.tell_dumps(&mut job);
         let group = launched::tell(&self.replies(), group, &mut |input| job.take(input));
         job.take(Input::Stuck);
@@ -177,6 +194,50 @@ impl Snapshot {
         inspector::tell(&logs, group, &mut |input| job.take(input));
         job.finish();
         job
+    }
+
+    /// Whether what was told of the layout goes with the ranks that have call logs.
+    ///
+    /// # Errors
+    /// [`LayoutError`] if it does not.
+    pub fn check_layout(&self, settings: &Settings) -> Result<(), LayoutError> {
+        let ranks = self.call_logs().map(|log| log.calls.rank + 1).max();
+        match ranks {
+            Some(ranks) => Layout::fits(ranks, &settings.layout.sizes()?),
+            None => Ok(()),
+        }
+    }
+
+    /// Tells the job of calls of NCCL. Of two logs of a rank the one that ends last counts.
+    fn tell_calls(&self, job: &mut Job) {
+        let mut logs: BTreeMap<u32, &RankCalls> = BTreeMap::new();
+        for log in self.call_logs() {
+            let ends = |log: &RankCalls| log.calls.last().map(|call| call.at_ns);
+            let calls = &log.calls;
+            let notes = log.notes().into_iter();
+            notes.for_each(|text| job.take(Input::Note { text }));
+            let known = logs.entry(calls.rank).or_insert(calls);
+            if !std::ptr::eq(*known, calls) {
+                let text = format!(
+                    "two logs are of rank {}: the one that ends last is analysed",
+                    calls.rank
+                );
+                job.take(Input::Note { text });
+                if ends(calls) > ends(known) {
+                    *known = calls;
+                }
+            }
+        }
+        if !logs.is_empty() {
+            job.take_calls(logs.into_values().cloned().collect());
+        }
+    }
+
+    fn call_logs(&self) -> impl Iterator<Item = &CallLog> {
+        self.0.iter().filter_map(|Part(what)| match what {
+            What::Calls(log) => Some(log),
+            _ => None,
+        })
     }
 
     /// Tells the job what Flight Recorders recorded; the number of groups.

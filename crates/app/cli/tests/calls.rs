@@ -1,0 +1,263 @@
+//! `laggard analyze` on recorded calls of NCCL: a real job of 8 ranks, one of them slowed for
+//! eleven iterations, whole and in parts.
+#![expect(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a test says what it skips, and fails where a verdict lacks a field"
+)]
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// Lines of each rank.
+type Logs = BTreeMap<u32, Vec<String>>;
+
+fn folder() -> PathBuf {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../..");
+    root.join("../shared/data/megatrace_rank2_slow")
+}
+
+/// The recording, if it is there.
+fn recording() -> Option<Logs> {
+    let mut logs = Logs::new();
+    for rank in 0..8 {
+        let Ok(packed) = fs::read(folder().join(format!("rank_{rank}.log.xz"))) else {
+            println!("skipped: {} is not there", folder().display());
+            return None;
+        };
+        let mut text = String::new();
+        let mut unpack = liblzma::read::XzDecoder::new(packed.as_slice());
+        unpack.read_to_string(&mut text).expect("text");
+        logs.insert(rank, text.lines().map(ToOwned::to_owned).collect());
+    }
+    Some(logs)
+}
+
+fn laggard(arguments: &[&str], path: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
+    command.arg("analyze").args(arguments).arg(path).env_remove("LAGGARD_CONFIG");
+    command.output().expect("laggard runs")
+}
+
+fn verdict_at(arguments: &[&str], path: &Path) -> Value {
+    let output = laggard(&[&["--json"], arguments].concat(), path);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    serde_json::from_slice(&output.stdout).expect("a verdict")
+}
+
+/// The verdict on logs as they stand here.
+fn verdict(logs: &Logs) -> Value {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (rank, lines) in logs {
+        let path = folder.path().join(format!("rank_{rank}.log"));
+        fs::write(path, lines.join("\n") + "\n").expect("a file");
+    }
+    verdict_at(&[], folder.path())
+}
+
+/// Seconds of a line since the hour the job ran in.
+fn seconds(line: &str) -> f64 {
+    let (_, after) = line.split_once("[17555").expect("a time");
+    let (time, _) = after.split_once(']').expect("a time");
+    time.parse().expect("a time")
+}
+
+/// When iterations end: the calls of the only communicator that is used once in each.
+fn ends(logs: &Logs) -> BTreeMap<u64, f64> {
+    let mut streams: BTreeMap<&str, BTreeMap<u64, f64>> = BTreeMap::new();
+    for line in &logs[&0] {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [.., "stream", stream, "opCount", count] = words[..] else { continue };
+        streams.entry(stream).or_default().insert(count.parse().unwrap(), seconds(line));
+    }
+    let is_marker = |counts: &&BTreeMap<u64, f64>| counts.keys().last() == Some(&40);
+    streams.values().find(is_marker).expect("a marker").clone()
+}
+
+fn cut(logs: &Logs, from: f64, until: f64) -> Logs {
+    let within = |line: &&String| (from..=until).contains(&seconds(line));
+    let keep = |lines: &Vec<String>| lines.iter().filter(within).cloned().collect();
+    logs.iter().map(|(rank, lines)| (*rank, keep(lines))).collect()
+}
+
+fn near(value: &Value, wanted: f64, tolerance: f64) {
+    let value = value.as_f64().expect("a number");
+    assert!((value - wanted).abs() <= tolerance, "{value} is not {wanted}");
+}
+
+fn evidence<'a>(incident: &'a Value, label: &str, value: &str) -> &'a Value {
+    let of_label = |evidence: &&Value| evidence["label"] == label;
+    let all = incident["evidence"].as_array().expect("evidence");
+    &all.iter().find(of_label).expect("its evidence")["values"][value]
+}
+
+/// All that is known of the recording.
+fn is_the_truth(verdict: &Value) {
+    let incidents = verdict["incidents"].as_array().expect("incidents");
+    let [incident] = &incidents[..] else { panic!("{incidents:#?}") };
+    assert_eq!(incident["kind"], "slow");
+    assert_eq!(incident["subject"]["ranks"], serde_json::json!([2]));
+    assert_eq!(incident["subject"]["stage"], "pipeline stage 1");
+    assert_eq!(incident["subject"]["block"], "forward and backward");
+    assert_eq!(
+        (&incident["first_step"], &incident["last_step"]),
+        (&21.into(), &31.into())
+    );
+    assert_eq!(incident["open"], false);
+    near(&incident["cost_s"], 17.1, 1.0);
+    near(evidence(incident, "span", "onset_unix_s"), 1_755_590_171.4, 1.7);
+    near(evidence(incident, "span", "end_unix_s"), 1_755_590_205.2, 1.7);
+    near(evidence(incident, "arrival", "alone_share"), 1.0, 0.05);
+    near(evidence(incident, "last", "last_share"), 0.95, 0.05);
+    for pass in incident["evidence"].as_array().unwrap() {
+        if pass["label"] == "critical_path" {
+            let values = &pass["values"];
+            let took_s = values["pass_s"].as_f64().unwrap();
+            near(&(took_s / values["usual_pass_s"].as_f64().unwrap()).into(), 2.5, 0.1);
+        }
+    }
+    let text = incident["text"].as_str().unwrap();
+    assert!(
+        text.contains("iterations 21-31 took 3.25 s instead of 1.61 s, 2.0 times"),
+        "{text}"
+    );
+    assert!(text.contains("compute, not network; recovered since"), "{text}");
+    assert!(text.ends_with("ranks 0,4 are victims"), "{text}");
+}
+
+#[test]
+fn the_slow_rank_is_named_with_and_without_a_layout() {
+    if recording().is_none() {
+        return;
+    }
+    is_the_truth(&verdict_at(&[], &folder()));
+    is_the_truth(&verdict_at(&["--tp", "2", "--pp", "4"], &folder()));
+}
+
+#[test]
+fn hashes_change_nothing() {
+    let Some(mut logs) = recording() else { return };
+    for (rank, lines) in &mut logs {
+        // What a communicator is can be told from its counts.
+        let mut last: BTreeMap<String, (u64, bool)> = BTreeMap::new();
+        let stream = |line: &str| line.split(' ').nth_back(2).unwrap().to_owned();
+        for line in lines.iter() {
+            let count = line.rsplit(' ').next().unwrap().parse().unwrap();
+            let points = line.contains("Fun Send") || line.contains("Fun Recv");
+            last.insert(stream(line), (count, points));
+        }
+        for line in lines.iter_mut() {
+            let hash = match last[&stream(line)] {
+                (_, true) => 500 + rank % 2,
+                (0, _) => 600 + rank,
+                (40, _) => 700,
+                (122, _) => 701,
+                (585..600, _) => 702,
+                _ => 800 + rank / 2,
+            };
+            write!(line, " groupHash -5956285979098587{hash}").unwrap();
+        }
+    }
+    is_the_truth(&verdict(&logs));
+}
+
+#[test]
+fn lines_without_counts_say_the_same() {
+    let Some(mut logs) = recording() else { return };
+    for line in logs.values_mut().flatten() {
+        let bare = line.split_once("] ").unwrap().1.split(" opCount").next().unwrap();
+        *line = bare.to_owned();
+    }
+    let verdict = verdict(&logs);
+    let [incident] = &verdict["incidents"].as_array().unwrap()[..] else {
+        panic!("{verdict:#}")
+    };
+    // Without counts nobody knows that the log lacks an iteration at its begin.
+    assert_eq!(incident["first_step"], 20);
+    assert_eq!(incident["subject"]["ranks"], serde_json::json!([2]));
+}
+
+#[test]
+fn healthy_iterations_are_healthy_and_coverage_is_partial() {
+    let Some(logs) = recording() else { return };
+    let ends = ends(&logs);
+    let verdict = verdict(&cut(&logs, ends[&3] - 1.6, ends[&20] + 0.05));
+    assert_eq!(verdict["incidents"], serde_json::json!([]));
+    let notes = verdict["notes"].to_string();
+    assert!(
+        notes.contains("coverage is partial: of rank 2-5 iterations 19-20"),
+        "{notes}"
+    );
+}
+
+#[test]
+fn who_was_not_seen_is_said_and_nobody_else_is_blamed() {
+    let Some(mut logs) = recording() else { return };
+    logs.retain(|rank, _| ![2, 3].contains(rank));
+    let verdict = verdict(&logs);
+    let [incident] = &verdict["incidents"].as_array().unwrap()[..] else {
+        panic!("{verdict:#}")
+    };
+    assert_eq!(incident["subject"]["ranks"], serde_json::json!([]));
+    assert_eq!(incident["subject"]["stage"], "pipeline stage 1");
+    let text = incident["text"].as_str().unwrap();
+    assert!(text.contains("nothing was seen (ranks 2-3 without a log)"), "{text}");
+}
+
+#[test]
+fn a_rank_without_a_log_may_be_the_slow_one() {
+    let Some(mut logs) = recording() else { return };
+    logs.remove(&2);
+    let verdict = verdict(&logs);
+    let text = verdict["incidents"][0]["text"].as_str().unwrap();
+    assert!(text.contains("rank 3 is slow in pipeline stage 1"), "{text}");
+    assert!(text.contains("(or rank 2, without a log)"), "{text}");
+}
+
+#[test]
+fn clocks_an_hour_apart_change_nothing() {
+    let Some(mut logs) = recording() else { return };
+    for line in logs.range_mut(4..).flat_map(|(_, lines)| lines) {
+        let (before, after) = line.split_once("[17555").unwrap();
+        let (at, after) = after.split_at(5);
+        let later: u32 = at.parse::<u32>().unwrap() + 3600;
+        *line = format!("{before}[17555{later}{after}");
+    }
+    is_the_truth(&verdict(&logs));
+}
+
+#[test]
+fn a_log_that_ends_in_the_middle_of_work_is_no_hang() {
+    let Some(logs) = recording() else { return };
+    let ends = ends(&logs);
+    for part in 1..16 {
+        let until = ends[&35] + f64::from(part) * 0.1;
+        let verdict = verdict(&cut(&logs, 0.0, until));
+        let kinds: Vec<_> =
+            verdict["incidents"].as_array().unwrap().iter().map(|i| &i["kind"]).collect();
+        assert_eq!(kinds, ["slow"], "{part}");
+    }
+}
+
+#[test]
+fn a_layout_that_cannot_be_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let line = "[1755590104.25] [Rank 7] Fun AllReduce Data 1 stream 0x5\n";
+    fs::write(folder.path().join("rank_7.log"), line.repeat(9)).expect("a file");
+    for (arguments, wanted) in [
+        (["--tp", "3"], "tp 3 does not divide 8 ranks"),
+        (["--order", "tp-xp"], "\"xp\" is none of tp, cp, ep, dp, pp"),
+    ] {
+        let output = laggard(&arguments, folder.path());
+        assert_eq!(output.status.code(), Some(2));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains(wanted), "{said}");
+    }
+}

@@ -1,0 +1,549 @@
+use std::collections::BTreeMap;
+
+use crate::hang::{Halt, halt};
+use crate::job::{Job, Observed};
+use crate::lanes::median_s;
+use crate::lateness::Lateness;
+use crate::{
+    Axis, Graph, Layout, LayoutError, Localiser, Pass, RankCalls, ScheduleSettings,
+    Scheme, Sizes, SlowBlock,
+};
+
+/// Part of what was lost that one stage must explain to be named. Ours.
+const EXPLAINS: f64 = 0.25;
+/// Part of a stage's lateness that one rank must have to be named alone. Ours.
+const ALONE: f64 = 2.0 / 3.0;
+/// Lateness of a rank, as a part of the culprit's, from which it is a victim. Ours.
+const VICTIM: f64 = 0.1;
+/// Part of a block's delay that must be of one kind to call it so. Ours.
+const MOSTLY: f64 = 0.5;
+/// The last iteration that is left out. MegaTrace.
+const WARMUP: u64 = 1;
+/// Quantile of iteration times that stands for a healthy iteration while nothing is known:
+/// fewer than three quarters of a run may be slow. Ours.
+const HEALTHY_QUANTILE: f64 = 0.25;
+
+/// What call logs say about a job.
+#[derive(Clone, Debug)]
+pub struct Diagnosis {
+    /// How its ranks divide the work.
+    pub layout: Layout,
+    /// The schedule its stages follow, and over how many microbatches, if one was recognised.
+    pub schedule: Option<(Scheme, u32)>,
+    /// Iterations from the first whose end was seen to the last.
+    pub iterations: u64,
+    /// Iterations whose time is known.
+    pub timed: u64,
+    /// Their time in all, in seconds.
+    pub total_s: f64,
+    /// What an iteration usually takes, in seconds; 0 if too few were seen.
+    pub usual_s: f64,
+    /// What held it back, costliest first.
+    pub findings: Vec<Finding>,
+    /// Where it stands still at the end of the logs.
+    pub halt: Option<Halt>,
+    /// Ranks that have no log.
+    pub unseen: Vec<u32>,
+    /// Of the ranks whose logs lack records: how many, and in which iterations they were seen
+    /// whole.
+    pub partial: Vec<Partial>,
+    /// Ranks whose clocks were set right.
+    pub off_clocks: Vec<u32>,
+}
+
+/// Which part of a run is in a rank's log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Partial {
+    /// The rank.
+    pub rank: u32,
+    /// Operations that are missing.
+    pub lost: u64,
+    /// Iterations that were seen whole.
+    pub whole: u64,
+    /// The first and last of them.
+    pub span: Option<(u64, u64)>,
+}
+
+/// What made a stretch of iterations slow.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finding {
+    /// Who; more than one if they cannot be told apart, none if nobody that was seen.
+    pub ranks: Vec<u32>,
+    /// Ranks without a log that it may be instead.
+    pub unseen: Vec<u32>,
+    /// The stage of the pipeline.
+    pub stage: Option<u32>,
+    /// Its passes that were slow.
+    pub passes: Vec<SlowPass>,
+    /// What kind of thing it is.
+    pub cause: Cause,
+    /// First iteration that was slow.
+    pub first: u64,
+    /// The last.
+    pub last: u64,
+    /// Whether the logs end before it does.
+    pub open: bool,
+    /// What an iteration took then, the median, in seconds.
+    pub took_s: f64,
+    /// What one takes otherwise.
+    pub usual_s: f64,
+    /// Seconds lost in all.
+    pub lost_s: f64,
+    /// When the first slow block began and the last ended, in nanoseconds since 1970.
+    pub span_ns: Option<(u64, u64)>,
+    /// Ranks that were late through it only.
+    pub victims: Vec<u32>,
+    /// Seconds of an iteration outside the pipeline: usually, and then.
+    pub outside_s: Option<(f64, f64)>,
+    /// Part of what all ranks were waited for where all meet that was for these.
+    pub wide_share: Option<f64>,
+    /// Part of the calls of its stage that the first of the ranks was last to enter.
+    pub last_share: Option<f64>,
+    /// The only block it struck, if it is one.
+    pub block: Option<crate::Block>,
+    /// Blocks that were slow in these iterations and that nobody had to wait for: stage, block,
+    /// seconds too long and seconds of slack.
+    pub absorbed: Vec<(u32, crate::Block, f64, f64)>,
+}
+
+/// A kind of pass that took too long.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SlowPass {
+    /// Which.
+    pub pass: Pass,
+    /// What one took, the median, in seconds.
+    pub took_s: f64,
+    /// What one takes otherwise.
+    pub usual_s: f64,
+    /// How many were slow.
+    pub slow: u64,
+    /// Of how many.
+    pub of: u64,
+}
+
+/// What kind of thing made blocks slow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The work of the blocks: their ranks issue calls as they used to, and finish late.
+    Compute,
+    /// A host that stood still before it entered a call.
+    Host,
+    /// Input that was handed over in time and arrived late.
+    Transfer,
+    /// Work between the pipelines: optimizer, input, logging.
+    Outside,
+    /// Nothing that is in the logs.
+    Unseen,
+}
+
+/// Says what call logs show: what made iterations slow, and where the job hangs. `None` if
+/// nothing in them tells iterations apart.
+///
+/// # Errors
+/// [`LayoutError`] if the sizes that were told do not divide the ranks.
+/// # Source
+/// MegaTrace (2026); SPEC.md §3.5 and §3.7. What is healthy is taken of the whole run instead
+/// of its begin, since all of it is there; who is late is counted in seconds beyond its own
+/// usual lateness instead of in how often it is last.
+pub fn diagnose(
+    logs: Vec<RankCalls>,
+    sizes: &Sizes,
+    settings: &ScheduleSettings,
+) -> Result<Option<Diagnosis>, LayoutError> {
+    let Some(job) = Job::new(logs, sizes)? else { return Ok(None) };
+    let took_s: Vec<Option<f64>> = (0..job.marks_ns.len())
+        .map(|marker| {
+            // Jobs warm up in the first iteration.
+            let is_warm = job.iterations.numbers[marker] > WARMUP;
+            job.iterations.took_s(marker).filter(|_| is_warm)
+        })
+        .collect();
+    let mut diagnosis = Diagnosis {
+        layout: job.layout.clone(),
+        schedule: job.schedule.as_ref().map(|(scheme, graph)| {
+            let forwards = |block: &&crate::Block| block.pass == Pass::Forward;
+            let blocks = graph.plan().order(0).iter().filter(forwards).count() as u32;
+            (*scheme, blocks / graph.plan().chunks())
+        }),
+        iterations: job.iterations.count(),
+        timed: took_s.iter().flatten().count() as u64,
+        total_s: took_s.iter().flatten().sum(),
+        usual_s: 0.0,
+        findings: Vec::new(),
+        halt: None,
+        unseen: job.unseen(),
+        partial: partial(&job),
+        off_clocks: job.off_clocks.clone(),
+    };
+    let Some(run) = Run::new(&job, took_s, settings) else { return Ok(Some(diagnosis)) };
+    diagnosis.usual_s = run.usual_s;
+    diagnosis.halt = halt(&job, &run.blocks);
+    diagnosis.findings = run.findings();
+    Ok(Some(diagnosis))
+}
+
+fn partial(job: &Job) -> Vec<Partial> {
+    let of_rank = |(at, rank): (usize, &crate::job::RankView)| {
+        let whole: Vec<u64> = (1..job.marks_ns.len())
+            .filter(|marker| job.is_whole(at, *marker))
+            .map(|marker| job.iterations.numbers[marker])
+            .collect();
+        let lost = rank.gaps.iter().fold(0, |sum: u64, gap| sum.saturating_add(gap.lost));
+        let span = whole.first().copied().zip(whole.last().copied());
+        let partial = Partial { rank: rank.rank, lost, whole: whole.len() as u64, span };
+        // A log that was cut may begin within the first.
+        (lost > 0 || whole.len() + 2 < job.marks_ns.len()).then_some(partial)
+    };
+    job.ranks.iter().enumerate().filter_map(of_rank).collect()
+}
+
+/// A job's iterations, and what is usual in them.
+struct Run<'a> {
+    job: &'a Job,
+    /// What a healthy iteration takes, the median.
+    usual_s: f64,
+    took_s: Vec<Option<f64>>,
+    /// Markers of iterations that passed the performance gate.
+    healthy: Vec<usize>,
+    slow: Vec<usize>,
+    localiser: Localiser,
+    /// `[marker][pipeline][node]` of all iterations, as far as they were seen.
+    blocks: BTreeMap<usize, Vec<Vec<Option<Observed>>>>,
+}
+
+/// The blocks of one stage that made iterations slow.
+type Blamed = Vec<(usize, SlowBlock, Observed)>;
+
+impl<'a> Run<'a> {
+    /// `None` if too few iterations were seen to say what is usual.
+    fn new(
+        job: &'a Job,
+        took_s: Vec<Option<f64>>,
+        settings: &'a ScheduleSettings,
+    ) -> Option<Self> {
+        let mut known: Vec<f64> = took_s.iter().copied().flatten().collect();
+        known.sort_by(f64::total_cmp);
+        let low_s = *known.get((known.len() as f64 * HEALTHY_QUANTILE) as usize)?;
+        let passes = |took_s: f64| took_s * settings.performance_gate <= low_s;
+        let timed = took_s.iter().enumerate();
+        let timed = timed.filter_map(|(marker, took_s)| Some((marker, (*took_s)?)));
+        let (healthy, slow): (Vec<_>, Vec<_>) =
+            timed.partition(|(_, took_s)| passes(*took_s));
+        let [healthy, slow] =
+            [healthy, slow].map(|of| of.into_iter().map(|(m, _)| m).collect::<Vec<_>>());
+        if healthy.len() < settings.min_iterations as usize {
+            return None;
+        }
+        let graph = match &job.schedule {
+            Some((_, graph)) => graph.clone(),
+            // Nothing is known of blocks.
+            None => Graph::new(Scheme::GPipe.plan(1, 0)).ok()?,
+        };
+        let mut localiser = Localiser::new(graph, settings);
+        let mut blocks = BTreeMap::new();
+        for marker in healthy.iter().chain(&slow).copied() {
+            let observed = job.observe(marker);
+            if let (Ok(_), Some(took_s)) =
+                (healthy.binary_search(&marker), took_s[marker])
+            {
+                localiser.learn(took_s, &durations_s(&observed), true);
+            }
+            blocks.insert(marker, observed);
+        }
+        let usual_s = median_s(healthy.iter().filter_map(|marker| took_s[*marker]))?;
+        Some(Self { job, usual_s, took_s, healthy, slow, localiser, blocks })
+    }
+
+    fn findings(mut self) -> Vec<Finding> {
+        let wide = self.job.wide_lateness();
+        let slow = std::mem::take(&mut self.slow);
+        // One iteration that happens to be quick does not end it.
+        let episodes = slow.chunk_by(|before, after| *after <= before + 2);
+        let mut found: Vec<Finding> =
+            episodes.flat_map(|episode| self.of_episode(episode, &wide)).collect();
+        found.sort_by(|a, b| b.lost_s.total_cmp(&a.lost_s));
+        found
+    }
+
+    fn took(&self, marker: usize) -> f64 {
+        self.took_s[marker].unwrap_or(0.0)
+    }
+
+    /// What made a stretch of iterations slow.
+    fn of_episode(&mut self, episode: &[usize], wide: &[Lateness]) -> Vec<Finding> {
+        let lost_s: f64 =
+            episode.iter().map(|marker| self.took(*marker) - self.usual_s).sum();
+        let mut blamed: BTreeMap<(usize, usize), Blamed> = BTreeMap::new();
+        let mut absorbed = Vec::new();
+        for marker in episode {
+            let observed = &self.blocks[marker];
+            let found = self.localiser.judge(self.took(*marker), &durations_s(observed));
+            for slow in found.causes {
+                let Some(seen) = observed[slow.pipeline][slow.node] else { continue };
+                let stage = blamed.entry((slow.pipeline, slow.stage)).or_default();
+                stage.push((*marker, slow, seen));
+            }
+            absorbed.extend(found.absorbed.into_iter().map(|slow| {
+                (slow.stage as u32, slow.block, slow.excess_s(), slow.slack_s)
+            }));
+        }
+        let base = self.base(episode, lost_s, absorbed);
+        let excess_s = |blamed: &Blamed| -> f64 {
+            blamed.iter().map(|(_, slow, _)| slow.excess_s()).sum()
+        };
+        blamed.retain(|_, blamed| excess_s(blamed) >= lost_s * EXPLAINS);
+        if blamed.is_empty() {
+            return vec![self.unexplained(base, episode, wide)];
+        }
+        let all_s: f64 = blamed.values().map(&excess_s).sum();
+        let places: Vec<_> = blamed.into_iter().collect();
+        let of_place = |(place, blamed): ((usize, usize), Blamed)| {
+            let lost_s = lost_s * excess_s(&blamed) / all_s;
+            let base = Finding { lost_s, ..base.clone() };
+            self.of_stage(base, place, &blamed, (episode, wide))
+        };
+        places.into_iter().map(of_place).collect()
+    }
+
+    /// What is known without knowing who.
+    fn base(
+        &self,
+        episode: &[usize],
+        lost_s: f64,
+        mut absorbed: Vec<(u32, crate::Block, f64, f64)>,
+    ) -> Finding {
+        absorbed.sort_by(|a, b| b.2.total_cmp(&a.2));
+        let number = |marker: Option<&usize>| {
+            marker.map_or(0, |marker| self.job.iterations.numbers[*marker])
+        };
+        let last = self.took_s.iter().rposition(Option::is_some);
+        Finding {
+            ranks: Vec::new(),
+            unseen: Vec::new(),
+            stage: None,
+            passes: Vec::new(),
+            cause: Cause::Unseen,
+            first: number(episode.first()),
+            last: number(episode.last()),
+            open: last.as_ref() == episode.last(),
+            took_s: median_s(episode.iter().map(|marker| self.took(*marker)))
+                .unwrap_or(0.0),
+            usual_s: self.usual_s,
+            lost_s,
+            span_ns: None,
+            victims: Vec::new(),
+            outside_s: None,
+            wide_share: None,
+            last_share: None,
+            block: None,
+            absorbed,
+        }
+    }
+
+    /// Names the rank of a stage that made iterations slow.
+    fn of_stage(
+        &self,
+        base: Finding,
+        (pipeline, stage): (usize, usize),
+        blamed: &Blamed,
+        (episode, wide): (&[usize], &[Lateness]),
+    ) -> Finding {
+        let members = self.job.members(pipeline, stage);
+        let layers = self.job.layer_lateness(&members);
+        let (then, healthy) = (sum(&layers, episode), sum(&layers, &self.healthy));
+        let layers_s = then.beyond_s(&healthy);
+        let wide_s = sum(wide, episode).beyond_s(&sum(wide, &self.healthy));
+        let mut late_s: Vec<f64> = members.iter().map(|at| wide_s[*at]).collect();
+        for (late_s, layers_s) in late_s.iter_mut().zip(&layers_s) {
+            *late_s += layers_s;
+        }
+        let all_s: f64 = late_s.iter().sum();
+        let culprit = largest(&late_s).filter(|at| late_s[*at] >= all_s * ALONE);
+        let culprit = culprit.filter(|_| all_s > 0.0 || members.len() == 1);
+        let sharers = self.job.sharers(self.job.ranks[members[0]].rank);
+        let rank = |at: usize| self.job.ranks[members[at]].rank;
+        let seen: Vec<u32> = (0..members.len()).map(rank).collect();
+        let unseen: Vec<u32> =
+            sharers.into_iter().filter(|rank| !seen.contains(rank)).collect();
+        // A rank that was not seen may be the one that is late.
+        let culprit = culprit.filter(|_| unseen.is_empty());
+        let ranks = culprit.map_or(seen, |at| vec![rank(at)]);
+        let wide_all_s: f64 = wide_s.iter().sum();
+        let wide_own_s: f64 = (0..members.len())
+            .filter(|at| ranks.contains(&rank(*at)))
+            .map(|at| wide_s[members[at]])
+            .sum();
+        let victims = culprit.map_or(Vec::new(), |at| {
+            let own_s = layers_s.get(at).copied().unwrap_or(0.0);
+            self.victims(pipeline, stage, own_s, episode)
+        });
+        let last_share = culprit
+            .filter(|at| *at < then.last.len())
+            .map(|at| then.last[at] as f64 / then.operations.max(1) as f64);
+        let begins = blamed.iter().map(|(_, _, seen)| seen.ready_ns);
+        let ends = blamed.iter().map(|(_, _, seen)| seen.end_ns);
+        let mut blocks: Vec<_> = blamed.iter().map(|(_, slow, _)| slow.block).collect();
+        blocks.dedup();
+        Finding {
+            ranks,
+            unseen,
+            stage: Some(stage as u32),
+            passes: self.passes(pipeline, stage, blamed, episode),
+            cause: self.cause(blamed, &members, culprit),
+            span_ns: begins.min().zip(ends.max()),
+            victims,
+            outside_s: self.outside(pipeline, episode),
+            wide_share: Some(wide_own_s / wide_all_s).filter(|share| *share > MOSTLY),
+            last_share,
+            block: Some(blocks[0]).filter(|_| blocks.len() == 1),
+            ..base
+        }
+    }
+
+    /// Ranks of other stages that are late in their layers' calls while this lasts.
+    fn victims(
+        &self,
+        pipeline: usize,
+        stage: usize,
+        own_s: f64,
+        episode: &[usize],
+    ) -> Vec<u32> {
+        let mut victims = Vec::new();
+        for other in
+            (0..self.job.layout.size(Axis::Pipeline) as usize).filter(|o| *o != stage)
+        {
+            let members = self.job.members(pipeline, other);
+            let layers = self.job.layer_lateness(&members);
+            let late_s = sum(&layers, episode).beyond_s(&sum(&layers, &self.healthy));
+            let is_victim = |(at, late_s): (usize, &f64)| {
+                (*late_s > own_s * VICTIM).then(|| self.job.ranks[members[at]].rank)
+            };
+            victims.extend(late_s.iter().enumerate().filter_map(is_victim));
+        }
+        victims
+    }
+
+    fn passes(
+        &self,
+        pipeline: usize,
+        stage: usize,
+        blamed: &Blamed,
+        episode: &[usize],
+    ) -> Vec<SlowPass> {
+        let graph = self.localiser.graph();
+        let of_pass = |pass: Pass| {
+            let is_pass = |node: &usize| graph.block(*node).1.pass == pass;
+            let nodes: Vec<usize> = graph.nodes_of(stage).filter(is_pass).collect();
+            let took = |marker: &usize| {
+                let observed = &self.blocks[marker][pipeline];
+                let seen = nodes.iter().filter_map(|node| observed[*node]);
+                seen.map(|seen| seen.lead_s + seen.body_s).collect::<Vec<_>>()
+            };
+            let slow = blamed.iter().filter(|(_, slow, _)| slow.block.pass == pass);
+            let slow_s: Vec<f64> = slow.map(|(_, slow, _)| slow.took_s).collect();
+            let usual = self.healthy.iter().flat_map(took);
+            Some(SlowPass {
+                pass,
+                took_s: median_s(slow_s.iter().copied())?,
+                usual_s: median_s(usual)?,
+                slow: slow_s.len() as u64,
+                of: episode.iter().map(|marker| took(marker).len() as u64).sum(),
+            })
+        };
+        [Pass::Forward, Pass::Backward].into_iter().filter_map(of_pass).collect()
+    }
+
+    fn cause(&self, blamed: &Blamed, members: &[usize], culprit: Option<usize>) -> Cause {
+        let graph = self.localiser.graph();
+        let (mut excess_s, mut input_s) = (0.0, 0.0);
+        for (_, slow, seen) in blamed {
+            excess_s += slow.excess_s();
+            let leads = self.healthy.iter().filter_map(|marker| {
+                Some(self.blocks[marker][slow.pipeline][slow.node]?.lead_s)
+            });
+            if graph.plan().source(slow.stage, slow.block).is_some() {
+                input_s += seen.lead_s - median_s(leads).unwrap_or(0.0);
+            }
+        }
+        let worst = blamed
+            .iter()
+            .max_by(|(_, a, _), (_, b, _)| a.excess_s().total_cmp(&b.excess_s()));
+        let stood_s = worst.zip(culprit).map_or(0.0, |((_, slow, seen), at)| {
+            let span = (seen.ready_ns, seen.end_ns + 1);
+            self.job.most_late_s(members, members[at], span) / slow.excess_s()
+        });
+        if input_s > excess_s * MOSTLY {
+            Cause::Transfer
+        } else if stood_s > MOSTLY {
+            Cause::Host
+        } else {
+            Cause::Compute
+        }
+    }
+
+    /// Seconds of an iteration in which no block of a pipeline runs: usually, and in these.
+    fn outside(&self, pipeline: usize, episode: &[usize]) -> Option<(f64, f64)> {
+        let outside_s = |marker: &usize| {
+            let blocks = self.blocks[marker][pipeline].iter().flatten();
+            let begin_ns = blocks.clone().map(|block| block.first_ns).min()?;
+            let end_ns = blocks.map(|block| block.end_ns).max()?;
+            Some(self.took_s[*marker]? - end_ns.saturating_sub(begin_ns) as f64 * 1e-9)
+        };
+        let usual_s = median_s(self.healthy.iter().filter_map(outside_s))?;
+        Some((usual_s, median_s(episode.iter().filter_map(outside_s))?))
+    }
+
+    /// Nobody's blocks say why iterations are slow: somebody may be late where all meet, or not
+    /// be seen.
+    fn unexplained(
+        &self,
+        base: Finding,
+        episode: &[usize],
+        wide: &[Lateness],
+    ) -> Finding {
+        let late_s = sum(wide, episode).beyond_s(&sum(wide, &self.healthy));
+        let all_s: f64 = late_s.iter().sum();
+        let worst = largest(&late_s).filter(|at| {
+            late_s[*at] >= all_s * ALONE && late_s[*at] >= base.lost_s * EXPLAINS
+        });
+        if let Some(at) = worst {
+            let rank = &self.job.ranks[at];
+            return Finding {
+                ranks: vec![rank.rank],
+                cause: Cause::Outside,
+                wide_share: Some(late_s[at] / all_s),
+                outside_s: self.outside(rank.pipeline, episode),
+                ..base
+            };
+        }
+        // The stages of which no rank was seen.
+        let unseen = self.job.unseen();
+        let dark =
+            |rank: &u32| self.job.sharers(*rank).iter().all(|r| unseen.contains(r));
+        let dark: Vec<u32> = unseen.iter().copied().filter(dark).collect();
+        let stage = |rank: &u32| self.job.layout.coordinate(*rank, Axis::Pipeline);
+        let stages: std::collections::BTreeSet<u32> = dark.iter().map(stage).collect();
+        let stage = stages.first().copied().filter(|_| stages.len() == 1);
+        Finding { unseen: if dark.is_empty() { unseen } else { dark }, stage, ..base }
+    }
+}
+
+fn durations_s(observed: &[Vec<Option<Observed>>]) -> Vec<Vec<f64>> {
+    let took_s =
+        |seen: &Option<Observed>| seen.map_or(f64::NAN, |seen| seen.lead_s + seen.body_s);
+    observed.iter().map(|blocks| blocks.iter().map(took_s).collect()).collect()
+}
+
+fn sum(lateness: &[Lateness], markers: &[usize]) -> Lateness {
+    let mut sum = Lateness::default();
+    for marker in markers {
+        sum.add(&lateness[*marker]);
+    }
+    sum
+}
+
+/// The place of the largest value.
+fn largest(values: &[f64]) -> Option<usize> {
+    let values = values.iter().enumerate();
+    values.max_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(at, _)| at)
+}

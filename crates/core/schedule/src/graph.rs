@@ -1,0 +1,202 @@
+use crate::{Block, Pass, Plan};
+
+/// Seconds up to which a block's slack is none. Sums of durations differ by rounding; exact
+/// equality is fragile. SPEC.md §3.3.
+const SLACK_S: f64 = 1e-9;
+
+/// The blocks of a pipeline and who waits for whom.
+///
+/// A graph holds no times: one serves all iterations and all replicas of a schedule.
+///
+/// # Shape
+/// Node `first_of(stage) + place` is the block at that place of the stage's order.
+/// # Source
+/// MegaTrace (2026), its dependency graph; SPEC.md §3.2.
+#[derive(Clone, Debug)]
+pub struct Graph {
+    plan: Plan,
+    /// First node of each stage, and the number of nodes.
+    firsts: Vec<u32>,
+    /// Node before it on the same stage.
+    before: Vec<Option<u32>>,
+    /// Node whose output it takes.
+    source: Vec<Option<u32>>,
+    /// Nodes in an order in which nobody stands before whom it waits for.
+    order: Vec<u32>,
+}
+
+/// A schedule in which blocks wait for one another in a circle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the schedule waits for itself: {blocks} blocks can never begin")]
+pub struct Circular {
+    /// How many.
+    pub blocks: usize,
+}
+
+impl Graph {
+    /// The graph of a schedule.
+    ///
+    /// # Errors
+    /// [`Circular`] for an order that cannot be worked off.
+    pub fn new(plan: Plan) -> Result<Self, Circular> {
+        let mut firsts = vec![0];
+        for stage in 0..plan.stages() {
+            firsts.push(firsts[stage] + plan.order(stage).len() as u32);
+        }
+        let nodes = plan.blocks();
+        let mut places = std::collections::BTreeMap::new();
+        for (stage, first) in firsts.iter().take(plan.stages()).enumerate() {
+            for (block, node) in plan.order(stage).iter().zip(*first..) {
+                places.insert((stage, *block), node);
+            }
+        }
+        let (mut before, mut source) = (vec![None; nodes], vec![None; nodes]);
+        for ((stage, block), node) in &places {
+            before[*node as usize] = (*node > firsts[*stage]).then(|| node - 1);
+            let own = |pass| places.get(&(*stage, Block { pass, ..*block })).copied();
+            source[*node as usize] = match plan.source(*stage, *block) {
+                Some((from, block)) => places.get(&(from, block)).copied(),
+                None if block.pass == Pass::Backward => own(Pass::Forward),
+                None if block.pass == Pass::Weight => own(Pass::Backward),
+                // The forward pass of a later chunk where there is one stage only.
+                None => block.chunk.checked_sub(1).and_then(|chunk| {
+                    places.get(&(*stage, Block { chunk, ..*block })).copied()
+                }),
+            };
+        }
+        let order = topological(&before, &source);
+        if order.len() < nodes {
+            return Err(Circular { blocks: nodes - order.len() });
+        }
+        Ok(Self { plan, firsts, before, source, order })
+    }
+
+    /// The schedule.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Number of blocks.
+    pub fn nodes(&self) -> usize {
+        self.before.len()
+    }
+
+    /// The nodes of a stage, in order of execution.
+    pub fn nodes_of(&self, stage: usize) -> std::ops::Range<usize> {
+        self.firsts[stage] as usize..self.firsts[stage + 1] as usize
+    }
+
+    /// Stage and block of a node.
+    pub fn block(&self, node: usize) -> (usize, Block) {
+        let stage = self.firsts.partition_point(|first| *first as usize <= node) - 1;
+        (stage, self.plan.order(stage)[node - self.firsts[stage] as usize])
+    }
+
+    /// The node before this one on its stage, and the node whose output it takes.
+    pub fn predecessors(&self, node: usize) -> [Option<usize>; 2] {
+        [self.before[node], self.source[node]].map(|node| node.map(|node| node as usize))
+    }
+
+    /// Works the schedule off with these durations.
+    ///
+    /// # Shape
+    /// `durations_s[node]`.
+    /// # Properties
+    /// Slack is never negative and some path from begin to end has none (MT-P2); lengthening
+    /// one block by `x` changes the makespan by `max(0, x - slack)` (MT-P3).
+    /// # Complexity
+    /// Linear in the blocks, without allocation if `timing` was used before.
+    /// # Source
+    /// MegaTrace (2026); the rule for blocks nobody waits for is SPEC.md §3.3, the published
+    /// listing lacks it.
+    pub fn time(&self, durations_s: &[f64], timing: &mut Timing) {
+        timing.ends_s.clear();
+        timing.ends_s.resize(self.nodes(), 0.0);
+        timing.makespan_s = 0.0;
+        for node in self.order.iter().map(|node| *node as usize) {
+            let waits_s = [self.before[node], self.source[node]]
+                .map(|node| node.map_or(0.0, |node| timing.ends_s[node as usize]));
+            let end_s = waits_s[0].max(waits_s[1]) + durations_s[node];
+            timing.ends_s[node] = end_s;
+            timing.makespan_s = timing.makespan_s.max(end_s);
+        }
+        // Latest ends that do not move the makespan.
+        timing.slack_s.clear();
+        timing.slack_s.resize(self.nodes(), timing.makespan_s);
+        for node in self.order.iter().rev().map(|node| *node as usize) {
+            let latest_begin_s = timing.slack_s[node] - durations_s[node];
+            for before in [self.before[node], self.source[node]].into_iter().flatten() {
+                let latest_s = &mut timing.slack_s[before as usize];
+                *latest_s = latest_s.min(latest_begin_s);
+            }
+        }
+        for (slack_s, end_s) in timing.slack_s.iter_mut().zip(&timing.ends_s) {
+            *slack_s -= end_s;
+        }
+    }
+
+    /// Where a pipeline that does not move stands: blocks that are not finished although all
+    /// they wait for is.
+    ///
+    /// # Properties
+    /// A single rank that is stuck gives a single one, and every other unfinished block comes
+    /// after it (MT-P5).
+    /// # Source
+    /// MegaTrace (2026), partial graph; SPEC.md §3.7.
+    pub fn halts(&self, finished: &[bool]) -> Vec<usize> {
+        let ready = |node: usize| {
+            self.predecessors(node).into_iter().flatten().all(|node| finished[node])
+        };
+        (0..self.nodes()).filter(|node| !finished[*node] && ready(*node)).collect()
+    }
+}
+
+fn topological(before: &[Option<u32>], source: &[Option<u32>]) -> Vec<u32> {
+    let nodes = before.len();
+    let edges = || {
+        let of = |from: &[Option<u32>]| {
+            let edges = from.iter().zip(0u32..);
+            edges.filter_map(|(from, to)| Some(((*from)?, to))).collect::<Vec<_>>()
+        };
+        of(before).into_iter().chain(of(source))
+    };
+    let (mut waits, mut after) = (vec![0u8; nodes], vec![Vec::new(); nodes]);
+    for (from, to) in edges() {
+        waits[to as usize] += 1;
+        after[from as usize].push(to);
+    }
+    let ready = |node: &u32| waits[*node as usize] == 0;
+    let mut order: Vec<u32> = (0..nodes as u32).filter(ready).collect();
+    let mut at = 0;
+    while let Some(node) = order.get(at) {
+        for next in std::mem::take(&mut after[*node as usize]) {
+            waits[next as usize] -= 1;
+            if waits[next as usize] == 0 {
+                order.push(next);
+            }
+        }
+        at += 1;
+    }
+    order
+}
+
+/// When the blocks of a [`Graph`] end, and how late each may be.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Timing {
+    /// End of each node, from the begin of the first.
+    pub ends_s: Vec<f64>,
+    /// How much longer each node could take without anybody noticing.
+    pub slack_s: Vec<f64>,
+    /// End of the last.
+    pub makespan_s: f64,
+}
+
+impl Timing {
+    /// Whether the makespan depends on a node.
+    pub fn is_critical(&self, node: usize) -> bool {
+        self.slack_s[node] <= SLACK_S
+    }
+}
+
+#[cfg(test)]
+mod tests;

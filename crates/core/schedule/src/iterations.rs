@@ -1,0 +1,133 @@
+//! Where iterations begin and end: a collective of all ranks, once in each.
+
+use std::collections::BTreeMap;
+
+use crate::lanes::{Fit, LaneCall, LaneCalls, LaneKind, median};
+
+/// Markers it takes before one is believed.
+const MIN_MARKERS: usize = 4;
+/// Part of the intervals between markers that must have work of the pipeline in them.
+const WORK_SHARE: f64 = 0.9;
+
+/// A communicator of all ranks: for each of them its lane and how it fits the reference's.
+pub(crate) type Wide = Vec<(usize, Fit)>;
+
+/// The ranks' view of one job, by place in the list of logs.
+#[derive(Debug)]
+pub(crate) struct Iterations {
+    /// Number of the iteration each marker ends.
+    pub(crate) numbers: Vec<u64>,
+    /// `marks_ns[rank][marker]`, `None` where it was lost.
+    pub(crate) marks_ns: Vec<Vec<Option<u64>>>,
+}
+
+/// Communicators that all ranks are in, as lanes of the reference rank.
+pub(crate) fn wide_lanes(
+    ranks: &[Vec<LaneCalls>],
+    reference: usize,
+) -> BTreeMap<usize, Wide> {
+    let is_collective = |lane: &LaneCalls| lane.kind == LaneKind::Collective;
+    let lanes = ranks[reference].iter().enumerate();
+    let lanes = lanes.filter(|(_, lane)| is_collective(lane) && lane.calls.len() > 1);
+    let found = lanes.filter_map(|(place, lane)| {
+        let of_rank = |lanes: &Vec<LaneCalls>| {
+            let fits = lanes.iter().enumerate().filter(|(_, other)| is_collective(other));
+            let fits = fits.filter_map(|(at, other)| Some((at, lane.fit(other)?)));
+            fits.min_by_key(|(_, fit)| fit.distance_ns())
+        };
+        let wide: Option<Wide> = ranks.iter().map(of_rank).collect();
+        Some((place, wide?))
+    });
+    found.collect()
+}
+
+impl Iterations {
+    /// Finds the collective that marks iterations: of those that all ranks take part in, the
+    /// one most often called that never comes twice without work in between.
+    ///
+    /// `work_ns` are times of the reference rank's work, ascending.
+    pub(crate) fn find(
+        ranks: &[Vec<LaneCalls>],
+        reference: usize,
+        wide: &BTreeMap<usize, Wide>,
+        work_ns: &[u64],
+    ) -> Option<Self> {
+        let mut best: Option<(usize, Vec<LaneCall>)> = None;
+        for place in wide.keys() {
+            let mut classes: BTreeMap<_, Vec<LaneCall>> = BTreeMap::new();
+            for call in &ranks[reference][*place].calls {
+                classes.entry((call.op, call.size)).or_default().push(*call);
+            }
+            for calls in classes.into_values().filter(|calls| calls.len() >= MIN_MARKERS)
+            {
+                let worked = calls.windows(2).filter(|pair| {
+                    let after = work_ns.partition_point(|at_ns| *at_ns < pair[0].at_ns);
+                    work_ns.get(after).is_some_and(|at_ns| *at_ns < pair[1].at_ns)
+                });
+                let is_marker =
+                    worked.count() as f64 >= (calls.len() - 1) as f64 * WORK_SHARE;
+                if is_marker
+                    && best.as_ref().is_none_or(|(_, best)| calls.len() > best.len())
+                {
+                    best = Some((*place, calls));
+                }
+            }
+        }
+        let (place, calls) = best?;
+        let numbers = numbers(&ranks[reference][place], &calls);
+        let marks = wide[&place].iter().zip(ranks).map(|((at, fit), lanes)| {
+            let lane = &lanes[*at];
+            let mark = |call: &LaneCall| {
+                let there = lane.place(call.key.checked_add_signed(fit.shift)?)?;
+                Some(lane.calls[there].at_ns)
+            };
+            calls.iter().map(mark).collect()
+        });
+        Some(Self { numbers, marks_ns: marks.collect() })
+    }
+
+    /// From the first to the last.
+    pub(crate) fn count(&self) -> u64 {
+        let ends = self.numbers.first().zip(self.numbers.last());
+        ends.map_or(0, |(first, last)| last - first + 1)
+    }
+
+    /// When a rank was in the iteration that a marker ends, if it is known.
+    pub(crate) fn span_ns(&self, rank: usize, marker: usize) -> Option<(u64, u64)> {
+        let before = marker.checked_sub(1)?;
+        if self.numbers[before] + 1 != self.numbers[marker] {
+            return None;
+        }
+        let marks = &self.marks_ns[rank];
+        Some((marks[before]?, marks[marker]?)).filter(|(begin, end)| begin < end)
+    }
+
+    /// What the iteration took that a marker ends: the median of the ranks, in seconds.
+    pub(crate) fn took_s(&self, marker: usize) -> Option<f64> {
+        let ranks = 0..self.marks_ns.len();
+        let spans = ranks.filter_map(|rank| self.span_ns(rank, marker));
+        let mut took_ns: Vec<u64> = spans.map(|(begin, end)| end - begin).collect();
+        median(&mut took_ns).map(|took_ns| took_ns as f64 * 1e-9)
+    }
+}
+
+/// Numbers iterations by the calls before, where these are known: a log may begin late, and
+/// lack some.
+fn numbers(lane: &LaneCalls, calls: &[LaneCall]) -> Vec<u64> {
+    if !lane.counted {
+        return (0..calls.len() as u64).collect();
+    }
+    let mut steps: Vec<u64> =
+        calls.windows(2).map(|pair| pair[1].count() - pair[0].count()).collect();
+    let step = median(&mut steps).unwrap_or(1).max(1);
+    let mut number = calls.first().map_or(0, |call| call.count() / step);
+    let mut numbers = vec![number];
+    for pair in calls.windows(2) {
+        let [from, to] = [pair[0].key, pair[1].key].map(|key| lane.place(key));
+        let seen = to.unwrap_or(0).saturating_sub(from.unwrap_or(0)) as u64;
+        let lost = (pair[1].count() - pair[0].count()).saturating_sub(seen);
+        number += 1 + (lost + step / 2) / step;
+        numbers.push(number);
+    }
+    numbers
+}

@@ -1,0 +1,409 @@
+//! The logs of all ranks put together: who stands where, and which block took how long.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::iterations::{Iterations, Wide, wide_lanes};
+use crate::lanes::{LaneCalls, LaneKind, lanes_of, median};
+use crate::lateness::{Lateness, Members, lateness};
+use crate::passes::{Calls, Point, Seen, between, blocks, plans};
+use crate::shape::{End, layer_lane, layout};
+use crate::{Axis, Gap, Graph, Layout, LayoutError, RankCalls, Scheme, Sizes};
+
+/// Clocks of hosts that differ by more are set right by when ranks meet. Ours: what is late by
+/// less is lateness, what is off by more for a whole run is a clock.
+const CLOCK_OFFSET_NS: u64 = 20_000_000;
+/// Iterations that schedules are tried on.
+const TRIED: usize = 5;
+/// Axes whose ranks meet in each layer.
+const LAYER_AXES: [Axis; 2] = [Axis::Tensor, Axis::Context];
+
+/// What one rank's log says.
+#[derive(Debug)]
+pub(crate) struct RankView {
+    pub(crate) rank: u32,
+    pub(crate) lanes: Vec<LaneCalls>,
+    /// The lane on which its layers meet.
+    pub(crate) layers: Option<usize>,
+    pub(crate) points: Vec<Point>,
+    /// Times of calls that are neither.
+    others_ns: Vec<u64>,
+    pub(crate) gaps: Vec<Gap>,
+    /// Which pipeline it works in, and on which stage.
+    pub(crate) pipeline: usize,
+    pub(crate) stage: usize,
+}
+
+/// A job as its call logs show it.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) ranks: Vec<RankView>,
+    pub(crate) layout: Layout,
+    pub(crate) iterations: Iterations,
+    /// Times of the markers on the reference rank.
+    pub(crate) marks_ns: Vec<u64>,
+    /// Communicators of all ranks.
+    wide: Vec<Wide>,
+    pub(crate) schedule: Option<(Scheme, Graph)>,
+    pub(crate) pipelines: usize,
+    /// Ranks whose clocks were set right.
+    pub(crate) off_clocks: Vec<u32>,
+}
+
+/// One block as all ranks of its stage together saw it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Observed {
+    pub(crate) ready_ns: u64,
+    pub(crate) first_ns: u64,
+    pub(crate) end_ns: u64,
+    /// Seconds from when it could begin to its first call.
+    pub(crate) lead_s: f64,
+    /// Seconds from there to its end.
+    pub(crate) body_s: f64,
+}
+
+impl Job {
+    /// Puts the logs together; `None` if they have no iterations.
+    pub(crate) fn new(
+        mut logs: Vec<RankCalls>,
+        sizes: &Sizes,
+    ) -> Result<Option<Self>, LayoutError> {
+        logs.retain(|log| !log.calls.is_empty());
+        logs.sort_by_key(|log| log.rank);
+        let Some(reference) = reference(&logs) else { return Ok(None) };
+        let mut lanes: Vec<Vec<LaneCalls>> = logs.iter().map(lanes_of).collect();
+        let mut wide = wide_lanes(&lanes, reference);
+        let off_clocks = set_clocks(&mut logs, &wide);
+        if !off_clocks.is_empty() {
+            lanes = logs.iter().map(lanes_of).collect();
+            wide = wide_lanes(&lanes, reference);
+        }
+        let wide_of =
+            |at: usize| wide.values().map(|wide| wide[at].0).collect::<Vec<_>>();
+        let views = logs.iter().zip(lanes).enumerate();
+        let mut ranks: Vec<RankView> =
+            views.map(|(at, (log, lanes))| view(log, lanes, &wide_of(at))).collect();
+        let mut work_ns: Vec<u64> =
+            ranks[reference].points.iter().map(|point| point.at_ns).collect();
+        if work_ns.is_empty() {
+            work_ns.clone_from(&ranks[reference].others_ns);
+        }
+        let lanes: Vec<Vec<LaneCalls>> =
+            ranks.iter_mut().map(|rank| std::mem::take(&mut rank.lanes)).collect();
+        let iterations = Iterations::find(&lanes, reference, &wide, &work_ns);
+        for (rank, lanes) in ranks.iter_mut().zip(lanes) {
+            rank.lanes = lanes;
+        }
+        let Some(iterations) = iterations else { return Ok(None) };
+        let layout = shape(&ranks, &iterations, sizes)?;
+        let mut firsts = BTreeMap::new();
+        for rank in &mut ranks {
+            let axes = [Axis::Tensor, Axis::Context, Axis::Pipeline];
+            let next = firsts.len();
+            let first = layout.first_of_group(rank.rank, &axes);
+            rank.pipeline = *firsts.entry(first).or_insert(next);
+            rank.stage = layout.coordinate(rank.rank, Axis::Pipeline) as usize;
+        }
+        let marks_ns = iterations.marks_ns[reference].iter().copied().flatten().collect();
+        let mut job = Self {
+            marks_ns,
+            pipelines: firsts.len(),
+            ranks,
+            layout,
+            iterations,
+            wide: wide.into_values().collect(),
+            schedule: None,
+            off_clocks,
+        };
+        job.schedule = job.find_schedule();
+        Ok(Some(job))
+    }
+
+    /// Whether nothing of an iteration is missing in a rank's log.
+    pub(crate) fn is_whole(&self, at: usize, marker: usize) -> bool {
+        let overlaps = |(begin, end): (u64, u64)| {
+            let gaps = self.ranks[at].gaps.iter();
+            gaps.into_iter().any(|gap| gap.from_ns < end && gap.until_ns > begin)
+        };
+        self.iterations.span_ns(at, marker).is_some_and(|span| !overlaps(span))
+    }
+
+    /// What a rank called between two times.
+    pub(crate) fn calls(&self, at: usize, begin_ns: u64, end_ns: u64) -> Calls<'_> {
+        let rank = &self.ranks[at];
+        let points = {
+            let begin = rank.points.partition_point(|point| point.at_ns < begin_ns);
+            let end = rank.points.partition_point(|point| point.at_ns < end_ns);
+            &rank.points[begin..end.max(begin)]
+        };
+        let layers = rank.layers.map_or(&[][..], |lane| &rank.lanes[lane].calls);
+        let layers = between(layers, begin_ns, end_ns);
+        Calls { begin_ns, end_ns, points, layers, others_ns: &rank.others_ns }
+    }
+
+    fn blocks(&self, graph: &Graph, at: usize, marker: usize) -> Option<Vec<Seen>> {
+        let (begin_ns, end_ns) =
+            self.iterations.span_ns(at, marker).filter(|_| self.is_whole(at, marker))?;
+        let stage = self.ranks[at].stage;
+        let seen = blocks(graph.plan(), stage, &self.calls(at, begin_ns, end_ns))?;
+        (seen.len() == graph.plan().order(stage).len()).then_some(seen)
+    }
+
+    /// The schedule that explains what most ranks send and receive.
+    fn find_schedule(&self) -> Option<(Scheme, Graph)> {
+        let stages = self.layout.size(Axis::Pipeline);
+        let markers = self.marks_ns.len();
+        let tried: Vec<(usize, usize)> = (0..self.ranks.len())
+            .flat_map(|at| {
+                let whole = (0..markers).rev().filter(move |m| self.is_whole(at, *m));
+                whole.take(TRIED).map(move |marker| (at, marker))
+            })
+            .collect();
+        let (at, marker) = *tried.get(tried.len() / 2)?;
+        let (begin_ns, end_ns) = self.iterations.span_ns(at, marker)?;
+        let points = self.calls(at, begin_ns, end_ns).points.iter();
+        let sends = points.filter(|point| point.sends).count() as u32;
+        if stages < 2 {
+            return None;
+        }
+        let graphs = plans(stages, self.ranks[at].stage as u32, sends)
+            .filter_map(|(scheme, plan)| Some((scheme, Graph::new(plan).ok()?)));
+        let explained = graphs.map(|(scheme, graph)| {
+            let fits = tried
+                .iter()
+                .filter(|(at, marker)| self.blocks(&graph, *at, *marker).is_some());
+            (fits.count(), scheme, graph)
+        });
+        // The first of the best: the most usual.
+        let mut best: Option<(usize, Scheme, Graph)> = None;
+        for candidate in explained {
+            if best.as_ref().is_none_or(|best| candidate.0 > best.0) {
+                best = Some(candidate);
+            }
+        }
+        best.filter(|(fits, ..)| fits * 2 > tried.len())
+            .map(|(_, scheme, graph)| (scheme, graph))
+    }
+
+    /// What the blocks of all pipelines took in an iteration.
+    ///
+    /// # Shape
+    /// `[pipeline][node]`; `None` for what no rank saw whole.
+    pub(crate) fn observe(&self, marker: usize) -> Vec<Vec<Option<Observed>>> {
+        let Some((_, graph)) = &self.schedule else {
+            return vec![Vec::new(); self.pipelines];
+        };
+        let mut seen: Vec<Vec<Option<Seen>>> =
+            vec![vec![None; graph.nodes()]; self.pipelines];
+        for (at, rank) in self.ranks.iter().enumerate() {
+            let Some(blocks) = self.blocks(graph, at, marker) else { continue };
+            let nodes = graph.nodes_of(rank.stage);
+            for (node, block) in nodes.zip(blocks) {
+                let last = seen[rank.pipeline][node].get_or_insert(block);
+                // The others wait for the last of the ranks that share the stage.
+                last.ready_ns = last.ready_ns.max(block.ready_ns);
+                last.first_ns = last.first_ns.max(block.first_ns);
+                last.end_ns = last.end_ns.max(block.end_ns);
+            }
+        }
+        let of_pipeline = |seen: &Vec<Option<Seen>>| {
+            let nodes = (0..graph.nodes()).map(|node| observed(graph, seen, node));
+            nodes.collect()
+        };
+        seen.iter().map(of_pipeline).collect()
+    }
+
+    /// How late each rank was where all meet, by iteration.
+    pub(crate) fn wide_lateness(&self) -> Vec<Lateness> {
+        let mut sums = vec![Lateness::default(); self.marks_ns.len() + 1];
+        for wide in &self.wide {
+            let lanes = wide.iter().zip(&self.ranks);
+            let members: Members<'_> = lanes
+                .map(|((lane, fit), rank)| (&rank.lanes[*lane], fit.shift))
+                .collect();
+            // Keys are counted from the first member's, fits from the reference's.
+            let first = members.first().map_or(0, |(_, shift)| *shift);
+            let members = members.into_iter().map(|(lane, shift)| (lane, shift - first));
+            let members: Members<'_> = members.collect();
+            for (sum, found) in sums.iter_mut().zip(lateness(&members, &self.marks_ns)) {
+                sum.add(&found);
+            }
+        }
+        sums
+    }
+
+    /// How late the ranks that share a stage were where its layers meet, by iteration, in the
+    /// order of [`Job::members`].
+    pub(crate) fn layer_lateness(&self, members: &[usize]) -> Vec<Lateness> {
+        lateness(&self.layer_members(members), &self.marks_ns)
+    }
+
+    fn layer_members(&self, members: &[usize]) -> Members<'_> {
+        let lane = |at: &usize| {
+            let rank = &self.ranks[*at];
+            rank.layers.map(|lane| &rank.lanes[lane])
+        };
+        let lanes: Option<Vec<&LaneCalls>> = members.iter().map(lane).collect();
+        let lanes = lanes.unwrap_or_default();
+        let Some(first) = lanes.first().copied() else { return Vec::new() };
+        let fits = lanes.iter().map(|lane| Some((*lane, first.fit(lane)?.shift)));
+        fits.collect::<Option<_>>().unwrap_or_default()
+    }
+
+    /// How much later than all others that share its stage a rank entered one of its layers'
+    /// calls in a stretch of time, at most, in seconds.
+    pub(crate) fn most_late_s(
+        &self,
+        members: &[usize],
+        who: usize,
+        span: (u64, u64),
+    ) -> f64 {
+        let lanes = self.layer_members(members);
+        let Some(own) = members.iter().position(|at| *at == who) else { return 0.0 };
+        let Some((lane, own_shift)) = lanes.get(own) else { return 0.0 };
+        let late_ns = between(&lane.calls, span.0, span.1).iter().filter_map(|call| {
+            let others = lanes.iter().enumerate().filter(|(member, _)| *member != own);
+            let there = others.filter_map(|(_, (other, shift))| {
+                let key = call.key.checked_add_signed(shift - own_shift)?;
+                Some(other.calls[other.place(key)?].at_ns)
+            });
+            there.max().map(|there_ns| call.at_ns.saturating_sub(there_ns))
+        });
+        late_ns.max().unwrap_or(0) as f64 * 1e-9
+    }
+
+    /// The last thing a rank called.
+    pub(crate) fn last_call_ns(&self, at: usize) -> u64 {
+        let lanes = self.ranks[at].lanes.iter().flat_map(|lane| &lane.calls);
+        lanes.map(|call| call.at_ns).max().unwrap_or(0)
+    }
+
+    /// Places of the ranks that share a stage of a pipeline.
+    pub(crate) fn members(&self, pipeline: usize, stage: usize) -> Vec<usize> {
+        let is_member = |at: &usize| {
+            (self.ranks[*at].pipeline, self.ranks[*at].stage) == (pipeline, stage)
+        };
+        (0..self.ranks.len()).filter(is_member).collect()
+    }
+
+    /// Ranks that share a stage with this one, whether they have a log or not.
+    pub(crate) fn sharers(&self, rank: u32) -> Vec<u32> {
+        let first = |rank| self.layout.first_of_group(rank, &LAYER_AXES);
+        (0..self.layout.ranks()).filter(|other| first(*other) == first(rank)).collect()
+    }
+
+    /// Ranks without a log.
+    pub(crate) fn unseen(&self) -> Vec<u32> {
+        let seen: BTreeSet<u32> = self.ranks.iter().map(|rank| rank.rank).collect();
+        (0..self.layout.ranks()).filter(|rank| !seen.contains(rank)).collect()
+    }
+}
+
+fn observed(graph: &Graph, seen: &[Option<Seen>], node: usize) -> Option<Observed> {
+    let Seen { ready_ns: own_ready_ns, first_ns, end_ns } = seen[node]?;
+    let (stage, block) = graph.block(node);
+    let source_ns = if graph.plan().source(stage, block).is_some() {
+        let [_, source] = graph.predecessors(node);
+        source.and_then(|source| seen[source]).map(|source| source.end_ns)
+    } else {
+        Some(own_ready_ns)
+    };
+    let ready_ns = match (source_ns, first_ns) {
+        (Some(input_ns), first_ns) => {
+            let latest_ns = first_ns.unwrap_or(end_ns);
+            own_ready_ns.max(input_ns).min(latest_ns).max(own_ready_ns)
+        }
+        // Who handed the input over was not seen: what came before the first call may be a
+        // wait.
+        (None, Some(first_ns)) => first_ns,
+        (None, None) => return None,
+    };
+    let first_ns = first_ns.unwrap_or(ready_ns).max(ready_ns);
+    let seconds = |from: u64, until: u64| until.saturating_sub(from) as f64 * 1e-9;
+    let (lead_s, body_s) = (seconds(ready_ns, first_ns), seconds(first_ns, end_ns));
+    Some(Observed { ready_ns, first_ns, end_ns, lead_s, body_s })
+}
+
+/// The rank that the others are compared with: one of the longer logs, with the fewest losses.
+fn reference(logs: &[RankCalls]) -> Option<usize> {
+    let longest = logs.iter().map(|log| log.calls.len()).max()?;
+    let long = (0..logs.len()).filter(|at| logs[*at].calls.len() * 2 >= longest);
+    let lost = |at: &usize| {
+        let gaps = logs[*at].gaps().into_iter();
+        gaps.fold(0, |sum: u64, gap| sum.saturating_add(gap.lost))
+    };
+    long.min_by_key(lost)
+}
+
+/// Sets clocks right that differ for the whole of the run; the ranks they are of.
+fn set_clocks(logs: &mut [RankCalls], wide: &BTreeMap<usize, Wide>) -> Vec<u32> {
+    let mut off = Vec::new();
+    for (at, log) in logs.iter_mut().enumerate() {
+        let mut offsets: Vec<i64> =
+            wide.values().map(|wide| wide[at].1.offset_ns).collect();
+        let Some(offset_ns) = median(&mut offsets) else { continue };
+        if offset_ns.unsigned_abs() > CLOCK_OFFSET_NS {
+            for call in &mut log.calls {
+                call.at_ns = call.at_ns.saturating_add_signed(-offset_ns);
+            }
+            off.push(log.rank);
+        }
+    }
+    off
+}
+
+fn view(log: &RankCalls, lanes: Vec<LaneCalls>, wide: &[usize]) -> RankView {
+    let layers = layer_lane(&lanes, wide);
+    let mut points = Vec::new();
+    let mut others_ns = Vec::new();
+    for call in &log.calls {
+        let (at_ns, lane) = (call.at_ns, call.lane as usize);
+        if call.op.is_point_to_point() {
+            let sends = call.op == model::CollectiveOp::SEND;
+            points.push(Point { at_ns, sends });
+        } else if Some(lane) != layers && lanes[lane].kind != LaneKind::Point {
+            others_ns.push(at_ns);
+        }
+    }
+    RankView {
+        rank: log.rank,
+        lanes,
+        layers,
+        points,
+        others_ns,
+        gaps: log.gaps(),
+        pipeline: 0,
+        stage: 0,
+    }
+}
+
+/// The layout, from what was told and what ranks do at the begin of iterations.
+fn shape(
+    ranks: &[RankView],
+    iterations: &Iterations,
+    sizes: &Sizes,
+) -> Result<Layout, LayoutError> {
+    let told: Vec<u32> = sizes.told.iter().map(|(_, size)| *size).collect();
+    let all_told = told.len() == Axis::ALL.len();
+    let seen = ranks.iter().map(|rank| rank.rank + 1).max().unwrap_or(1);
+    let world = if all_told { told.iter().product() } else { seen };
+    let mut ends = vec![None; world.max(seen) as usize];
+    let mut layers = vec![None; ends.len()];
+    for (at, rank) in ranks.iter().enumerate() {
+        let markers = 1..iterations.numbers.len();
+        let begins_with_send = markers.filter_map(|marker| {
+            let (begin_ns, end_ns) = iterations.span_ns(at, marker)?;
+            let first = rank.points.partition_point(|point| point.at_ns < begin_ns);
+            let point = rank.points.get(first).filter(|point| point.at_ns < end_ns)?;
+            Some(point.sends)
+        });
+        let (sends, receives): (Vec<bool>, Vec<bool>) =
+            begins_with_send.partition(|s| *s);
+        let place = rank.rank as usize;
+        if sends.len() + receives.len() > 0 {
+            let first = sends.len() > receives.len();
+            ends[place] = Some(if first { End::First } else { End::Other });
+        }
+        layers[place] = rank.layers.map(|lane| &rank.lanes[lane]);
+    }
+    layout(sizes, &ends, &layers)
+}

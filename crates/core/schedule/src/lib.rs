@@ -1,0 +1,34 @@
+//! The pipeline of a job: which block of which stage holds it back, or where it hangs.
+//!
+//! [`Plan`] is a schedule as data, [`Graph`] says who waits for whom in it, and
+//! [`Graph::time`] which blocks the iteration's time depends on. [`Localiser`] follows
+//! iterations and names the blocks that made one slow.
+//!
+//! # Source
+//! MegaTrace (2026); SPEC.md §3 says where its listings contradict its text, and what we do.
+
+mod calls;
+mod diagnosis;
+mod expectation;
+mod graph;
+mod hang;
+mod iterations;
+mod job;
+mod lanes;
+mod lateness;
+mod layout;
+mod localiser;
+mod passes;
+mod plan;
+mod settings;
+mod shape;
+
+pub use calls::{Call, Gap, Lane, RankCalls, Unit};
+pub use diagnosis::{Cause, Diagnosis, Finding, Partial, SlowPass, diagnose};
+pub use expectation::Expectation;
+pub use graph::{Circular, Graph, Timing};
+pub use hang::Halt;
+pub use layout::{Axis, Layout, LayoutError, Sizes};
+pub use localiser::{Localiser, SlowBlock, Slowdown};
+pub use plan::{Block, Pass, Plan, Scheme};
+pub use settings::{ScheduleSettings, Update};

@@ -1,0 +1,163 @@
+use std::collections::BTreeMap;
+
+use crate::{Block, Expectation, Graph, ScheduleSettings, Timing};
+
+/// Follows the iterations of a job and says which blocks made one slow.
+///
+/// # Source
+/// MegaTrace (2026), slowdown localisation: performance gate, straggler groups, critical
+/// path, expectation; SPEC.md §3.5, which corrects the listing's rule for straggler groups.
+#[derive(Clone, Debug)]
+pub struct Localiser {
+    settings: ScheduleSettings,
+    graph: Graph,
+    expectation: Expectation,
+    iterations: u32,
+    usual_s: f64,
+    timing: Timing,
+}
+
+/// What was found in a slow iteration.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Slowdown {
+    /// What the iteration took longer than usual, in seconds.
+    pub lost_s: f64,
+    /// Blocks that held it up, costliest first.
+    pub causes: Vec<SlowBlock>,
+    /// Blocks that were slow as well, which the pipeline's bubble absorbed.
+    pub absorbed: Vec<SlowBlock>,
+}
+
+/// A block that took longer than expected.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SlowBlock {
+    /// Which of the pipelines.
+    pub pipeline: usize,
+    /// Which stage of it.
+    pub stage: usize,
+    /// Which of the stage's blocks.
+    pub block: Block,
+    /// Its node in the graph.
+    pub node: usize,
+    /// What it took, in seconds.
+    pub took_s: f64,
+    /// What it usually takes.
+    pub usual_s: f64,
+    /// How much longer it could have taken without anybody noticing.
+    pub slack_s: f64,
+}
+
+impl SlowBlock {
+    /// How much too long it took, in seconds.
+    pub fn excess_s(&self) -> f64 {
+        self.took_s - self.usual_s
+    }
+}
+
+impl Localiser {
+    /// Nothing was seen yet.
+    pub fn new(graph: Graph, settings: &ScheduleSettings) -> Self {
+        Self {
+            expectation: Expectation::new(graph.nodes(), settings),
+            settings: settings.clone(),
+            graph,
+            iterations: 0,
+            usual_s: 0.0,
+            timing: Timing::default(),
+        }
+    }
+
+    /// The schedule's graph.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// What blocks usually take.
+    pub fn expectation(&self) -> &Expectation {
+        &self.expectation
+    }
+
+    /// What an iteration usually takes, in seconds; 0 before one was seen.
+    pub fn usual_s(&self) -> f64 {
+        self.usual_s
+    }
+
+    /// Whether an iteration is slow enough to be looked at.
+    pub fn is_slow(&self, took_s: f64) -> bool {
+        self.iterations >= self.settings.min_iterations
+            && took_s * self.settings.performance_gate > self.usual_s
+    }
+
+    /// Takes the next iteration and says what made it slow, if it was. The first, in which
+    /// jobs warm up, is to be left out by the caller.
+    ///
+    /// # Shape
+    /// `pipelines[pipeline][node]`; a block that was not seen is not finite.
+    pub fn observe(&mut self, took_s: f64, pipelines: &[Vec<f64>]) -> Option<Slowdown> {
+        let slow = self.is_slow(took_s);
+        let found = slow.then(|| self.judge(took_s, pipelines));
+        self.learn(took_s, pipelines, !slow);
+        found
+    }
+
+    /// Takes an iteration as one that is as usual, or not.
+    pub fn learn(&mut self, took_s: f64, pipelines: &[Vec<f64>], passed_gate: bool) {
+        for durations_s in pipelines {
+            self.expectation.learn(durations_s, passed_gate);
+        }
+        if passed_gate {
+            self.iterations += 1;
+            self.usual_s += (took_s - self.usual_s) / f64::from(self.iterations);
+        }
+    }
+
+    /// Says which blocks made an iteration slow.
+    pub fn judge(&mut self, took_s: f64, pipelines: &[Vec<f64>]) -> Slowdown {
+        let lost_s = took_s - self.usual_s;
+        let mut found = Slowdown { lost_s, ..Slowdown::default() };
+        let sum = |durations: &Vec<f64>| -> f64 {
+            durations.iter().copied().filter(|duration| duration.is_finite()).sum()
+        };
+        let sums: Vec<f64> = pipelines.iter().map(sum).collect();
+        let longest = sums.iter().copied().fold(0.0, f64::max);
+        let mut durations_s = Vec::new();
+        for (pipeline, seen_s) in pipelines.iter().enumerate() {
+            if sums[pipeline] < longest * (1.0 - self.settings.straggler_share) {
+                continue;
+            }
+            // What was not seen takes what it usually takes.
+            let usual_s = |node| self.expectation.of(node).unwrap_or(0.0);
+            durations_s.clear();
+            durations_s.extend(seen_s.iter().enumerate().map(|(node, seen_s)| {
+                if seen_s.is_finite() { *seen_s } else { usual_s(node) }
+            }));
+            self.graph.time(&durations_s, &mut self.timing);
+            for (node, took_s) in durations_s.iter().copied().enumerate() {
+                if !self.expectation.is_slow(node, took_s) {
+                    continue;
+                }
+                let (stage, block) = self.graph.block(node);
+                let (usual_s, slack_s) = (usual_s(node), self.timing.slack_s[node]);
+                let slow =
+                    SlowBlock { pipeline, stage, block, node, took_s, usual_s, slack_s };
+                if self.timing.is_critical(node) {
+                    found.causes.push(slow);
+                } else {
+                    found.absorbed.push(slow);
+                }
+            }
+        }
+        // What a few noisy blocks of a stage took too long is no cause.
+        let mut stages: BTreeMap<(usize, usize), f64> = BTreeMap::new();
+        for slow in &found.causes {
+            *stages.entry((slow.pipeline, slow.stage)).or_default() += slow.excess_s();
+        }
+        let least_s = lost_s * self.settings.cause_share_min;
+        found.causes.retain(|slow| stages[&(slow.pipeline, slow.stage)] >= least_s);
+        let costliest =
+            |a: &SlowBlock, b: &SlowBlock| b.excess_s().total_cmp(&a.excess_s());
+        found.causes.sort_by(costliest);
+        found.absorbed.sort_by(costliest);
+        found
+    }
+}

@@ -1,0 +1,256 @@
+use std::fmt;
+
+/// What a block computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Pass {
+    /// The forward pass.
+    Forward,
+    /// The backward pass; with [`Pass::Weight`] beside it, its part for the inputs only.
+    Backward,
+    /// The part of the backward pass that is for the weights, which nobody waits for.
+    Weight,
+}
+
+impl Pass {
+    /// Its name in sentences.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Forward => "forward",
+            Self::Backward => "backward",
+            Self::Weight => "weight",
+        }
+    }
+}
+
+/// One pass of one microbatch through one part of a stage's layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Block {
+    /// What it computes.
+    pub pass: Pass,
+    /// Which microbatch, from 0.
+    pub microbatch: u32,
+    /// Which of the stage's parts of the model, from 0; more than one if interleaved.
+    pub chunk: u32,
+}
+
+impl fmt::Display for Block {
+    /// `forward of microbatch 3`.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} of microbatch {}", self.pass.name(), self.microbatch)?;
+        if self.chunk > 0 { write!(formatter, " (chunk {})", self.chunk) } else { Ok(()) }
+    }
+}
+
+/// In which order each stage of a pipeline works: a schedule, as data.
+///
+/// # Shape
+/// `stages[stage][place]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    stages: Vec<Vec<Block>>,
+    chunks: u32,
+}
+
+/// The schedules that are known by name; each is only a way to write a [`Plan`] down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scheme {
+    /// All forward passes, then all backward passes.
+    GPipe,
+    /// Warm-up, then one forward and one backward in turn.
+    OneForwardOneBackward,
+    /// The same with several parts of the model on each stage.
+    Interleaved {
+        /// Parts a stage holds.
+        chunks: u32,
+    },
+    /// The backward pass in two, weights last: ZB-H1.
+    ZeroBubble,
+}
+
+impl Scheme {
+    /// Its usual name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::GPipe => "GPipe",
+            Self::OneForwardOneBackward => "1F1B",
+            Self::Interleaved { .. } => "interleaved 1F1B",
+            Self::ZeroBubble => "zero bubble",
+        }
+    }
+
+    /// Writes the schedule down for so many stages and microbatches. Interleaved, only a
+    /// multiple of the stages makes an order that can be worked off.
+    ///
+    /// # Source
+    /// GPipe (2019); PipeDream-Flush in Megatron-LM (2021), with its interleaved order, in
+    /// which microbatches go in groups of as many as there are stages; ZB-H1 in Zero Bubble
+    /// Pipeline Parallelism (2024), here with weights `stage` blocks late. SPEC.md §3.2.
+    pub fn plan(self, stages: u32, microbatches: u32) -> Plan {
+        let block = |pass, microbatch| Block { pass, microbatch, chunk: 0 };
+        let order = |stage: u32| -> Vec<Block> {
+            match self {
+                Self::GPipe => {
+                    let all = |pass| (0..microbatches).map(move |m| block(pass, m));
+                    all(Pass::Forward).chain(all(Pass::Backward)).collect()
+                }
+                Self::OneForwardOneBackward => alternate(
+                    (0..microbatches).map(|m| block(Pass::Forward, m)),
+                    (0..microbatches).map(|m| block(Pass::Backward, m)),
+                    stages - 1 - stage,
+                ),
+                Self::Interleaved { chunks } => {
+                    let nth = |pass, at| nth_interleaved(pass, at, stages, chunks);
+                    let total = microbatches * chunks;
+                    alternate(
+                        (0..total).map(|at| nth(Pass::Forward, at)),
+                        (0..total).map(|at| nth(Pass::Backward, at)),
+                        (stages - 1 - stage) * 2 + (chunks - 1) * stages,
+                    )
+                }
+                Self::ZeroBubble => {
+                    let passes = Self::OneForwardOneBackward.plan(stages, microbatches);
+                    let mut order = Vec::new();
+                    for done in &passes.stages[stage as usize] {
+                        order.push(*done);
+                        let due = done.microbatch.checked_sub(stage);
+                        if let (Pass::Backward, Some(due)) = (done.pass, due) {
+                            order.push(block(Pass::Weight, due));
+                        }
+                    }
+                    let first = microbatches.saturating_sub(stage);
+                    order.extend((first..microbatches).map(|m| block(Pass::Weight, m)));
+                    order
+                }
+            }
+        };
+        let chunks = if let Self::Interleaved { chunks } = self { chunks } else { 1 };
+        Plan { stages: (0..stages).map(order).collect(), chunks }
+    }
+}
+
+/// Forwards ahead of the backwards by `warmup`, then both in turn.
+fn alternate(
+    forwards: impl Iterator<Item = Block>,
+    mut backwards: impl Iterator<Item = Block>,
+    warmup: u32,
+) -> Vec<Block> {
+    let mut order = Vec::new();
+    for (forward, at) in forwards.zip(0..) {
+        order.push(forward);
+        if at >= warmup {
+            order.extend(backwards.next());
+        }
+    }
+    order.extend(backwards);
+    order
+}
+
+/// The block at a place of the interleaved order.
+fn nth_interleaved(pass: Pass, at: u32, stages: u32, chunks: u32) -> Block {
+    let chunk = at / stages % chunks;
+    let chunk = if pass == Pass::Forward { chunk } else { chunks - 1 - chunk };
+    Block { pass, microbatch: at / (stages * chunks) * stages + at % stages, chunk }
+}
+
+impl Plan {
+    /// Number of stages.
+    pub fn stages(&self) -> usize {
+        self.stages.len()
+    }
+
+    /// A stage's blocks in the order of their execution.
+    pub fn order(&self, stage: usize) -> &[Block] {
+        &self.stages[stage]
+    }
+
+    /// Parts of the model each stage holds.
+    pub fn chunks(&self) -> u32 {
+        self.chunks
+    }
+
+    /// Number of blocks of all stages.
+    pub fn blocks(&self) -> usize {
+        self.stages.iter().map(Vec::len).sum()
+    }
+
+    /// The stage and the block that this block's input comes from, if it is not its stage's
+    /// own.
+    pub fn source(&self, stage: usize, block: Block) -> Option<(usize, Block)> {
+        let last = self.stages() - 1;
+        let chunk = |chunk| Block { chunk, ..block };
+        let other = match block.pass {
+            Pass::Forward if stage > 0 => (stage - 1, block),
+            Pass::Forward if block.chunk > 0 => (last, chunk(block.chunk - 1)),
+            Pass::Backward if stage < last => (stage + 1, block),
+            Pass::Backward if block.chunk + 1 < self.chunks => {
+                (0, chunk(block.chunk + 1))
+            }
+            _ => return None,
+        };
+        (other.0 != stage).then_some(other)
+    }
+
+    /// The stage that this block's output goes to, if it is another.
+    pub fn target(&self, stage: usize, block: Block) -> Option<usize> {
+        let last = self.stages() - 1;
+        let other = match block.pass {
+            Pass::Forward if stage < last => stage + 1,
+            Pass::Forward if block.chunk + 1 < self.chunks => 0,
+            Pass::Backward if stage > 0 => stage - 1,
+            Pass::Backward if block.chunk > 0 => last,
+            _ => return None,
+        };
+        (other != stage).then_some(other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(plan: &Plan, stage: usize) -> String {
+        let letter = |block: &Block| {
+            let letter = &block.pass.name()[..1].to_uppercase();
+            format!("{letter}{}", block.microbatch + block.chunk * 10)
+        };
+        plan.order(stage).iter().map(letter).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn schedules_are_lists_of_blocks() {
+        let plan = Scheme::OneForwardOneBackward.plan(4, 4);
+        assert_eq!(text(&plan, 0), "F0 F1 F2 F3 B0 B1 B2 B3");
+        assert_eq!(text(&plan, 1), "F0 F1 F2 B0 F3 B1 B2 B3");
+        assert_eq!(text(&plan, 3), "F0 B0 F1 B1 F2 B2 F3 B3");
+        assert_eq!(text(&Scheme::GPipe.plan(2, 2), 1), "F0 F1 B0 B1");
+        let plan = Scheme::Interleaved { chunks: 2 }.plan(2, 2);
+        assert_eq!(text(&plan, 0), "F0 F1 F10 F11 B10 B11 B0 B1");
+        assert_eq!(text(&plan, 1), "F0 F1 F10 B10 F11 B11 B0 B1");
+        let plan = Scheme::ZeroBubble.plan(2, 3);
+        assert_eq!(text(&plan, 0), "F0 F1 B0 W0 F2 B1 W1 B2 W2");
+        assert_eq!(text(&plan, 1), "F0 B0 F1 B1 W0 F2 B2 W1 W2");
+    }
+
+    #[test]
+    fn every_block_stands_once_in_every_schedule() {
+        let schemes = [
+            Scheme::GPipe,
+            Scheme::OneForwardOneBackward,
+            Scheme::Interleaved { chunks: 3 },
+            Scheme::ZeroBubble,
+        ];
+        for (scheme, stages, microbatches) in
+            schemes.into_iter().flat_map(|s| [(s, 4, 8), (s, 1, 3), (s, 3, 6), (s, 2, 2)])
+        {
+            let plan = scheme.plan(stages, microbatches);
+            for stage in 0..stages as usize {
+                let mut blocks = plan.order(stage).to_vec();
+                let passes = if scheme == Scheme::ZeroBubble { 3 } else { 2 };
+                assert_eq!(blocks.len() as u32, passes * microbatches * plan.chunks());
+                blocks.sort();
+                blocks.dedup();
+                assert_eq!(blocks.len() as u32, passes * microbatches * plan.chunks());
+            }
+        }
+    }
+}

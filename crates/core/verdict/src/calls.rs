@@ -1,0 +1,114 @@
+//! What calls of NCCL say of a job's pipeline.
+
+use incident::{pipeline_halted, pipeline_slowed};
+use model::{Incident, PipelineSummary, fold_ranks};
+use schedule::{Diagnosis, RankCalls, diagnose};
+
+use crate::Job;
+
+impl Job {
+    /// Takes what ranks called, the log of each once.
+    pub fn take_calls(&mut self, logs: Vec<RankCalls>) {
+        for log in &logs {
+            self.seen_ranks.insert(log.rank);
+            self.hosts.extend(log.host.clone().map(|host| (log.rank, host)));
+        }
+        let sizes = self.settings.layout.sizes();
+        let found =
+            sizes.and_then(|sizes| diagnose(logs, &sizes, &self.settings.schedule));
+        match found {
+            Ok(Some(found)) => {
+                self.earlier_steps += found.iterations;
+                self.pipeline = Some(found);
+            }
+            Ok(None) => self.note(
+                "nothing in the logs marks iterations: no collective that all ranks enter once \
+                 in each"
+                    .to_owned(),
+            ),
+            Err(refused) => self.note(format!("nothing was compared: {refused}")),
+        }
+    }
+
+    pub(crate) fn pipeline_incidents(&self) -> Vec<Incident> {
+        let Some(pipeline) = &self.pipeline else { return Vec::new() };
+        let (scene, settings) = (self.scene(), &self.settings.incident);
+        let halt = pipeline
+            .halt
+            .iter()
+            .map(|halt| pipeline_halted(halt, scene, "p0".to_owned()));
+        let slow = pipeline.findings.iter().zip(1..);
+        let slow = slow.map(|(finding, at)| {
+            pipeline_slowed(finding, pipeline, scene, format!("p{at}"), settings)
+        });
+        halt.chain(slow).collect()
+    }
+}
+
+pub(crate) fn pipeline_summary(pipeline: &Diagnosis) -> PipelineSummary {
+    PipelineSummary {
+        layout: pipeline.layout.to_string(),
+        schedule: pipeline.schedule.map(|(scheme, _)| scheme.name().to_owned()),
+        microbatches: pipeline.schedule.map_or(0, |(_, microbatches)| microbatches),
+        iteration_s: pipeline.usual_s,
+    }
+}
+
+/// What should stand beside a verdict on call logs.
+pub(crate) fn pipeline_notes(pipeline: &Diagnosis) -> Vec<String> {
+    let mut notes = Vec::new();
+    if pipeline.schedule.is_none() {
+        notes.push(
+            "no pipeline schedule explains what ranks send and receive: blocks are not told \
+             apart"
+                .to_owned(),
+        );
+    }
+    if pipeline.usual_s == 0.0 {
+        notes.push(format!(
+            "the time of {} iterations is known, too few to say what is usual",
+            pipeline.timed
+        ));
+    }
+    if !pipeline.unseen.is_empty() {
+        notes.push(format!("no log of rank {}", fold_ranks(&pipeline.unseen)));
+    }
+    // Ranks that were seen in the same part of the run, together.
+    let mut partial = pipeline.partial.as_slice();
+    while let Some(first) = partial.first() {
+        let same = partial.iter().take_while(|rank| {
+            (rank.lost > 0, rank.whole, rank.span)
+                == (first.lost > 0, first.whole, first.span)
+        });
+        let (ranks, rest) = partial.split_at(same.count());
+        partial = rest;
+        let lost = ranks.iter().fold(0, |sum: u64, rank| sum.saturating_add(rank.lost));
+        let who: Vec<u32> = ranks.iter().map(|rank| rank.rank).collect();
+        let seen = match first.span {
+            Some((from, to)) => format!("iterations {from}-{to}"),
+            None => "no iteration".to_owned(),
+        };
+        let lost = if lost == 0 {
+            String::new()
+        } else {
+            format!(
+                "; {lost} operations are missing in the logs, which is neither lateness nor a \
+                 hang"
+            )
+        };
+        notes.push(format!(
+            "coverage is partial: of rank {} {seen} were seen whole, {} of {}{lost}",
+            fold_ranks(&who),
+            first.whole,
+            pipeline.iterations,
+        ));
+    }
+    if !pipeline.off_clocks.is_empty() {
+        notes.push(format!(
+            "clocks of rank {} differ from the others' and were set right by when ranks meet: \
+             steady lateness of them is not seen",
+            fold_ranks(&pipeline.off_clocks)
+        ));
+    }
+    notes
+}

@@ -1,0 +1,75 @@
+use model::RankNs;
+
+use super::*;
+
+#[test]
+fn the_largest_numbers_are_taken_as_they_come() {
+    let mut job = Job::new("job", "marks", Settings::default());
+    for rank in [0, 0, u32::MAX] {
+        job.take(Input::Lost { rank, records: u64::MAX });
+        job.take(Input::Left { rank, step: u32::MAX, orderly: true });
+    }
+    job.finish();
+    assert_eq!(job.verdict().job.lost_records, u64::MAX);
+}
+
+#[test]
+fn a_job_that_took_no_time_has_neither_shares_nor_incidents() {
+    let mut settings = Settings::default();
+    (settings.window.warmup_steps, settings.frontier.denom_floor_s) = (0, 0.0);
+    let mut job = Job::new("job", "marks", settings);
+    for step in 0..20 {
+        for kind in &MarkKind::ALL[..9] {
+            let (at, kind, on_loop_thread) = (RankNs(0), *kind, true);
+            let mark = Mark { at, step, kind, on_loop_thread, code: 0, args: [0; 5] };
+            job.take(Input::Mark { rank: 0, mark });
+        }
+    }
+    job.finish();
+    let verdict = job.verdict();
+    assert!(verdict.job.analysed_steps > 0 && verdict.incidents.is_empty());
+    let shares = verdict.windows.iter().flat_map(|window| &window.shares);
+    assert!(shares.chain(verdict.stages.iter().map(|s| &s.gain)).all(|s| *s == 0.0));
+}
+
+#[test]
+fn the_rank_that_was_killed_first_is_told_also_after_a_restart() {
+    let mut job = Job::new("job", "run", Settings::default());
+    let members = vec![0, 1, 2, 3];
+    job.take(Input::Group { group: 1, name: "default".to_owned(), members });
+    for (rank, number) in [(0, 47), (1, 46), (2, 47), (3, 47)] {
+        let mark = Mark {
+            at: RankNs(1),
+            step: 40,
+            kind: MarkKind::CollectiveIssue,
+            on_loop_thread: true,
+            code: 3,
+            args: [1, 0, number, 0, 0],
+        };
+        job.take(Input::Mark { rank, mark });
+    }
+    job.take(Input::Killed { rank: 1, signal: Some(9) });
+    job.take(Input::Killed { rank: 0, signal: Some(6) });
+    let told = "rank 1 was killed by signal 9 (SIGKILL) in step 40, before it entered \
+                ALLREDUCE #47 of group default (ranks 0,2-3 were in it)";
+    assert_eq!(job.take_lines(), [told]);
+    let deaths = |job: &Job| {
+        let deaths = job.verdict().incidents.into_iter();
+        deaths.map(|death| (death.text, death.open)).collect::<Vec<_>>()
+    };
+    assert_eq!(deaths(&job), [(told.to_owned(), true)]);
+    job.take(Input::Restart);
+    assert_eq!(deaths(&job), [(told.to_owned(), false)]);
+}
+
+#[test]
+fn a_rank_announces_no_more_neighbours_than_a_host_has() {
+    let mut job = Job::new("job", "marks", Settings::default());
+    for rank in 0..10 {
+        let (host, role) = ("host".to_owned(), None);
+        let (first_local, locals) = (rank << 24, u32::MAX);
+        let world_size = u32::MAX;
+        job.take(Input::Rank { rank, host, role, first_local, locals, world_size });
+    }
+    assert!(job.aligner.ranks() <= MAX_NEIGHBOURS + 10);
+}
