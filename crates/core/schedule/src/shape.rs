@@ -42,7 +42,8 @@ pub(crate) fn layout(
     if !is_told(&sizes, Axis::Pipeline) {
         let stage = stage_of_first(ends);
         let first = ends.iter().filter(|end| **end == Some(End::First)).count() as u32;
-        if first > 0 && ranks.is_multiple_of(first) && first < ranks {
+        // Without rank 0 nobody knows how many of the first stage are missing.
+        if stage > 0 && ranks.is_multiple_of(first) && first < ranks {
             sizes.told.push((Axis::Pipeline, ranks / first));
             if stage < first && sizes.order.is_empty() {
                 sizes.order = vec![Axis::Tensor, Axis::Context, Axis::Pipeline];
