@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use formats::{Limits, RankTrace, Recording, TraceSet, load};
 use model::Verdict;
+use proptest::prelude::*;
 use verdict::Settings;
 
 fn data(folder: &str) -> PathBuf {
@@ -178,5 +179,41 @@ fn reports_of_nsight_systems_give_what_a_database_engine_counts() {
             .sum();
         let share = busy_s / (f64::from(device_ns) * 1e-9);
         assert!((0.97..1.001).contains(&share), "{name}: {share}");
+    }
+}
+
+/// A report and a list of events, with some bytes changed and the end cut off.
+fn damaged(
+    bytes: &[u8],
+    changes: &[(prop::sample::Index, u8)],
+    end: prop::sample::Index,
+) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    for (at, value) in changes {
+        let at = at.index(bytes.len());
+        bytes[at] = *value;
+    }
+    let end = end.index(bytes.len() * 2).min(bytes.len());
+    bytes.truncate(end);
+    bytes
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #[test]
+    fn no_damage_to_a_trace_of_a_profiler_panics(
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..12),
+        end: prop::sample::Index, which: bool,
+    ) {
+        let report = include_bytes!("../../../../fuzz/seeds/nsys/report.sqlite").as_slice();
+        let events = include_bytes!("../../../../fuzz/seeds/kineto/events").as_slice();
+        let events = [b"{\"schemaVersion\": 1, \"traceEvents\": [", events].concat();
+        let bytes = damaged(if which { report } else { &events }, &changes, end);
+        if let Ok(recording) = formats::load_bytes("rank1", &bytes, Limits::default()) {
+            let verdict = recording.replay("rank1", Settings::default()).verdict();
+            let json = serde_json::to_value(&verdict).expect("a verdict is JSON");
+            let back: Verdict = serde_json::from_value(json).expect("a verdict is read back");
+            prop_assert_eq!(back, verdict);
+        }
     }
 }
