@@ -1,11 +1,17 @@
 """Pipelines of torch.distributed.pipelining: what is recorded, and what is said of slow blocks."""
 
 import json
+import os
+import re
 
+import pytest
 from conftest import JOBS, torchrun
+from test_hangs import Hanging
 
 STAGES, MICROBATCHES = 4, 8
 BLOCK_BEGIN = 18
+SEEDS = int(os.environ.get("LAGGARD_TEST_SEEDS", "1"))
+PASSES = {"F": "forward", "B": "backward"}
 
 
 def test_every_block_of_a_pipeline_is_recorded(run, tmp_path):
@@ -18,7 +24,9 @@ def test_every_block_of_a_pipeline_is_recorded(run, tmp_path):
     for rank in range(STAGES):
         # Trailing zeros of what a mark says are left out.
         blocks = [
-            (step, passes, (*at, 0, 0)[:3]) for r, _, step, _, _, passes, *at in marks if r == rank
+            (step, passes, (*at, 0, 0)[:3])
+            for of, _, step, _, _, passes, *at in marks
+            if of == rank
         ]
         expected = {
             (step, passes, (rank, microbatch, STAGES))
@@ -27,9 +35,72 @@ def test_every_block_of_a_pipeline_is_recorded(run, tmp_path):
             for microbatch in range(MICROBATCHES)
         }
         assert len(blocks) == len(expected) and set(blocks) == expected
-    roles = {
-        line["rank"]: line.get("role")
-        for line in lines
-        if isinstance(line, dict) and line.get("is") == "rank"
-    }
+    ranks = [line for line in lines if isinstance(line, dict) and line.get("is") == "rank"]
+    roles = {line["rank"]: line.get("role") for line in ranks}
     assert roles == {rank: f"pp={rank}" for rank in range(STAGES)}
+
+
+@pytest.mark.parametrize("schedule", ["1F1B", "GPipe"])
+@pytest.mark.parametrize(
+    ("stage", "passes", "microbatch", "step"),
+    [(1, "B", 3, 12), (2, "F", 5, 15), (3, "F", 0, 9)][:SEEDS],
+)
+def test_a_slow_block_is_named_with_its_rank(stage, passes, microbatch, step, schedule, run):
+    slow = f"{stage},{passes},{microbatch},{step},{step}"
+    command = torchrun(JOBS / "pipeline.py", schedule, ranks=STAGES)
+    done = run(command, STEPS="20", SLOW_BLOCK=slow, DELAY="0.3")
+    first, *_ = done.incidents
+    block = f"{PASSES[passes]} of microbatch {microbatch}"
+    assert first["subject"]["ranks"] == [stage]
+    assert first["subject"]["block"] == block
+    assert first["subject"]["stage"] == f"pipeline stage {stage}"
+    assert (first["first_step"], first["last_step"]) == (step, step)
+    assert 0.24 < first["cost_s"] < 0.4
+    said = rf"laggard: rank {stage} is slow in the {block} on pipeline stage {stage} once, in step"
+    assert re.search(said, done.stderr)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_block_that_stays_slow_is_one_incident(seed, run):
+    stage = (1 + seed) % STAGES
+    command = torchrun(JOBS / "pipeline.py", ranks=STAGES)
+    done = run(command, STEPS="24", SLOW_BLOCK=f"{stage},F,4,12,23", DELAY="0.3")
+    first, *_ = done.incidents
+    assert first["subject"]["ranks"] == [stage] and first["open"]
+    assert first["first_step"] == 12 and first["pace"]["kind"] == "steady"
+    assert 12 * 0.24 < first["cost_s"] < 12 * 0.4
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_what_a_bubble_absorbs_is_no_incident(seed, run):
+    command = torchrun(JOBS / "pipeline.py", ranks=STAGES)
+    # The first stage's last warm-up forward: the first gradient is still on its way.
+    slow = f"0,F,3,{10 + seed},{10 + seed}"
+    done = run(command, "--verbose", STEPS="16", SLOW_BLOCK=slow, DELAY="0.05")
+    assert done.incidents == []
+    (absorbed,) = done.verdict["absorbed"]
+    said = rf"step {10 + seed}: rank 0 took \S+ ms longer than usual in the forward of microbatch 3"
+    assert re.match(said, absorbed)
+    assert f"absorbed: {absorbed}" in done.stderr
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_healthy_pipeline_has_no_incident(seed, run):
+    done = run(torchrun(JOBS / "pipeline.py", ranks=STAGES), STEPS=str(30 + seed))
+    assert done.incidents == []
+
+
+def test_a_pipeline_that_stands_still_is_explained(tmp_path):
+    command = torchrun(JOBS / "pipeline.py", ranks=STAGES)
+    job = Hanging(command, tmp_path / "job.jsonl", SLOW_BLOCK="2,F,5,12,12", DELAY="3600")
+    try:
+        said = job.line("hang since step")
+        what = "rank 2 does not finish the forward of microbatch 5 on pipeline stage 2"
+        assert f"hang since step 12: {what}; rank 2 is in work (pipeline.py:" in said
+        (hang,) = job.end()["incidents"]
+        assert (hang["kind"], hang["subject"]["ranks"]) == ("hang", [2])
+        methods = {evidence["method"] for evidence in hang["evidence"]}
+        assert methods == {"schedule", "stack"}
+        job.check_latency()
+    finally:
+        job.kill()

@@ -44,6 +44,9 @@ pub(crate) struct AnalyzeArgs {
     /// Print one JSON document instead of text
     #[arg(long)]
     json: bool,
+    /// Also tell what was slow and cost nothing
+    #[arg(long, short)]
+    verbose: bool,
     /// Write a self-contained HTML report of a single recording
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
@@ -163,7 +166,7 @@ pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {
     if verdicts.is_empty() {
         bail!("no recording found in {}", args.paths[0].display());
     }
-    print(&render(&verdicts, args.json)?).context("failed to print the verdict")?;
+    print(&render(&verdicts, args)?).context("failed to print the verdict")?;
     if let (Some(path), Some(job)) = (&args.report, &last) {
         if verdicts.len() > 1 {
             bail!("--report takes a single recording, found {}", verdicts.len());
@@ -182,8 +185,8 @@ fn write_annotated(path: &Path, set: &TraceSet, verdict: &Verdict) -> Result<()>
     write_perfetto(set, verdict, &mut out).and_then(|()| out.flush()).with_context(place)
 }
 
-fn render(verdicts: &[Verdict], json: bool) -> Result<String> {
-    if json {
+fn render(verdicts: &[Verdict], args: &AnalyzeArgs) -> Result<String> {
+    if args.json {
         let document = match verdicts {
             [verdict] => serde_json::to_string_pretty(verdict)?,
             several => serde_json::to_string_pretty(&serde_json::json!({
@@ -194,7 +197,8 @@ fn render(verdicts: &[Verdict], json: bool) -> Result<String> {
         return Ok(document + "\n");
     }
     let colour = Colour::of(&stdout());
-    let texts = verdicts.iter().map(|verdict| verdict_text(verdict, colour));
+    let texts =
+        verdicts.iter().map(|verdict| verdict_text(verdict, colour, args.verbose));
     Ok(texts.collect::<Vec<_>>().join("\n"))
 }
 

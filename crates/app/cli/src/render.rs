@@ -38,8 +38,9 @@ impl Colour {
     }
 }
 
-/// The verdict card: what is wrong, what to do, where the time went.
-pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour) -> String {
+/// The verdict card: what is wrong, what to do, where the time went; if `verbose`, also what
+/// was slow and cost nothing.
+pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour, verbose: bool) -> String {
     let mut text = String::new();
     let job = &verdict.job;
     let exposed = seconds(job.exposed_s);
@@ -110,6 +111,9 @@ pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour) -> String {
             seconds(side.mean_s),
             side.samples
         );
+    }
+    for absorbed in verdict.absorbed.iter().filter(|_| verbose) {
+        text += &format!("absorbed: {absorbed}\n");
     }
     for note in &verdict.notes {
         text += &format!("note: {note}\n");

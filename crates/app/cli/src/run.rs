@@ -49,6 +49,9 @@ pub(crate) struct RunArgs {
     /// Print the verdict as one line of JSON at the end, on standard output
     #[arg(long)]
     json: bool,
+    /// Also tell what was slow and cost nothing
+    #[arg(long, short)]
+    verbose: bool,
     #[command(flatten)]
     settings: SettingsArgs,
     /// Environment of the command, on top of ours
@@ -69,8 +72,9 @@ impl RunArgs {
     ) -> Self {
         // torchrun would say at length that it sets this itself.
         let environment = vec![("OMP_NUM_THREADS", "1")];
-        let (report, record, preload) = (Some(report), None, false);
-        Self { report, record, preload, json, settings, environment, command }
+        let (report, record) = (Some(report), None);
+        let (preload, verbose) = (false, false);
+        Self { report, record, preload, json, verbose, settings, environment, command }
     }
 }
 
@@ -234,7 +238,8 @@ fn guarded<T>(body: impl FnOnce() -> T) -> Option<T> {
 
 fn tell(args: &RunArgs, job: &Job) {
     let verdict = job.verdict();
-    say(&format!("\n{}", verdict_text(&verdict, Colour::of(&stderr())).trim_end()));
+    let text = verdict_text(&verdict, Colour::of(&stderr()), args.verbose);
+    say(&format!("\n{}", text.trim_end()));
     if args.json {
         let line = serde_json::to_string(&verdict).map(|json| format!("{json}\n"));
         match line {

@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{CollectiveOp, Mark, MarkKind, RankNs};
 
-use crate::{HangSettings, Stall, stall};
+use crate::{HangSettings, Stall, StallKind, stall};
 
 /// Steps that are the first ones.
 const FIRST_STEPS: u32 = 3;
@@ -216,16 +216,44 @@ impl Collectives {
     /// # Units
     /// `now` is the clock of the marks.
     pub fn stall(&self, now: RankNs) -> Option<Stall> {
-        let last_at = self.last_at?;
+        if !self.is_still(now) {
+            return None;
+        }
+        self.stuck()
+    }
+
+    /// Whether nothing has moved until `now` for longer than usual.
+    pub fn is_still(&self, now: RankNs) -> bool {
+        let Some(last_at) = self.last_at else { return false };
         let quiet_s = now.seconds_since(last_at);
         let usual_s = self.settings.quiet_ratio * self.longest_pause_s;
         let mut patience_s = self.settings.quiet_min_s.max(usual_s);
         if self.step < FIRST_STEPS {
             patience_s = patience_s.max(self.settings.first_quiet_s);
         }
-        if quiet_s < patience_s {
+        quiet_s >= patience_s
+    }
+
+    /// A job that does not move because of `ranks`, as somebody else knows; `reason` says why.
+    /// `None` without ranks.
+    pub fn halt(&self, ranks: BTreeSet<u32>, reason: String) -> Option<Stall> {
+        if ranks.is_empty() {
             return None;
         }
-        stall::stuck(self, u64::from(self.step), last_at)
+        let last_kinds = ranks.iter().filter_map(|rank| {
+            Some((*rank, self.ranks.get(rank).and_then(|progress| progress.kind)?))
+        });
+        Some(Stall {
+            kind: StallKind::Missing,
+            last_kinds: last_kinds.collect(),
+            gone: Vec::new(),
+            waits: Vec::new(),
+            waiting: self.seen().difference(&ranks).copied().collect(),
+            culprits: ranks.into_iter().collect(),
+            step: u64::from(self.step),
+            since: self.last_at?,
+            failure: None,
+            reason: Some(reason),
+        })
     }
 }

@@ -63,7 +63,7 @@ pub struct Stall {
     pub culprits: Vec<u32>,
     /// Those of them whose process has ended.
     pub gone: Vec<u32>,
-    /// The stuck collectives the culprits are part of; never empty.
+    /// The stuck collectives the culprits are part of; empty only with a `reason`.
     pub waits: Vec<Wait>,
     /// All ranks that wait in some collective.
     pub waiting: Vec<u32>,
@@ -75,6 +75,8 @@ pub struct Stall {
     pub since: RankNs,
     /// What the live tables of the ranks say is wrong.
     pub failure: Option<Failure>,
+    /// Why nothing moves, in words, where no collective says so.
+    pub reason: Option<String>,
 }
 
 /// Finds what is stuck in a job that does not move.
@@ -135,6 +137,7 @@ pub(crate) fn stuck(job: &Collectives, step: u64, since: RankNs) -> Option<Stall
         step,
         since,
         failure: None,
+        reason: None,
     })
 }
 

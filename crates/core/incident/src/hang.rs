@@ -108,7 +108,9 @@ fn what(stall: &Stall) -> String {
     if let Some(failure) = &stall.failure {
         return inside::what(failure);
     }
-    let Some(wait) = stall.waits.first() else { return String::new() };
+    let Some(wait) = stall.waits.first() else {
+        return stall.reason.clone().unwrap_or_default();
+    };
     match stall.kind {
         StallKind::Missing if wait.number == 0 => format!(
             "{} missing from {} ({} there)",

@@ -12,6 +12,7 @@
 //! Pure: the same windows give the same incidents, byte for byte.
 
 mod arrival;
+mod blocks;
 mod cause;
 mod death;
 mod fault;
@@ -30,6 +31,7 @@ mod what_if;
 mod words;
 
 pub use arrival::{late, slowed};
+pub use blocks::{SlowBlocks, absorbed, halted, standstill};
 pub use death::death;
 pub use fault::{Fault, FaultKind, Hidden, find_faults};
 pub use function::{FunctionFault, function};

@@ -29,6 +29,9 @@ pub struct Verdict {
     /// What steps would take without their stragglers; only of what-if traces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub what_if: Option<WhatIf>,
+    /// Blocks of a pipeline that were slow and held nobody up, in words.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub absorbed: Vec<String>,
     /// What could not be seen, in plain words.
     pub notes: Vec<String>,
     /// What profiles of the ranks say; absent without profiles.

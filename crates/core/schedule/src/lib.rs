@@ -22,6 +22,7 @@ mod passes;
 mod plan;
 mod settings;
 mod shape;
+mod watch;
 
 pub use calls::{Call, Gap, Lane, RankCalls, Unit};
 pub use diagnosis::{Cause, Diagnosis, Finding, Partial, SlowPass, diagnose};
@@ -32,3 +33,4 @@ pub use layout::{Axis, Layout, LayoutError, Sizes};
 pub use localiser::{Localiser, SlowBlock, Slowdown};
 pub use plan::{Block, Pass, Plan, Scheme};
 pub use settings::{ScheduleSettings, Update};
+pub use watch::{HeldUp, Place, Standstill, Watch};

@@ -153,6 +153,12 @@ fn nth_interleaved(pass: Pass, at: u32, stages: u32, chunks: u32) -> Block {
 }
 
 impl Plan {
+    /// A schedule as it was seen: the blocks of each stage in the order of their execution.
+    pub fn observed(stages: Vec<Vec<Block>>) -> Self {
+        let chunks = stages.iter().flatten().map(|block| block.chunk.saturating_add(1));
+        Self { chunks: chunks.max().unwrap_or(1), stages }
+    }
+
     /// Number of stages.
     pub fn stages(&self) -> usize {
         self.stages.len()

@@ -1,10 +1,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use collective::{Collectives, Communication, HangSettings, Stall};
-use incident::{Scene, death, hang};
+use incident::{Scene, death, hang, standstill};
 use model::{
     CollectiveOp, Communicator, Evidence, Incident, Mark, Operation, RankNs, Stack,
 };
+use schedule::Standstill;
 
 /// Waiting ranks whose stacks are asked for beside the culprits'.
 const COMPARED_RANKS: usize = 3;
@@ -113,8 +114,8 @@ impl Hangs {
         Some(death(rank, signal, step, stall.as_ref(), scene, id, open))
     }
 
-    /// Nobody has done anything until `at`.
-    pub(crate) fn quiet(&mut self, at: RankNs) {
+    /// Nobody has done anything until `at`; `halts` says where pipelines stand then.
+    pub(crate) fn quiet(&mut self, at: RankNs, halts: impl FnOnce() -> Vec<Standstill>) {
         if let Some(under) = &mut self.now {
             under.at = at;
             return;
@@ -123,6 +124,13 @@ impl Hangs {
         let stall = self.collectives.stall(at).or_else(|| {
             let step = self.collectives.step();
             self.communication.stall(at).map(|stall| Stall { step, ..stall })
+        });
+        // Pipelines may wait in sends and receives only.
+        let stall = stall.or_else(|| {
+            let halts = self.collectives.is_still(at).then(halts)?;
+            let text: Vec<String> = halts.iter().map(standstill).collect();
+            let ranks = halts.iter().map(|halt| halt.rank).collect();
+            self.collectives.halt(ranks, text.join(", "))
         });
         self.now = stall.map(|stall| Under::new(stall, at));
     }

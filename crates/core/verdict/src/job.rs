@@ -1,3 +1,4 @@
+mod fusion;
 mod profile;
 mod what_if;
 
@@ -5,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use collective::{Arrivals, Slow};
 use frontier::{Baseline, WindowFrontier, analyse, assume_synchronisation};
-use incident::{Scene, Tracker, late, network, slowed};
+use incident::{Scene, Tracker, network};
 use model::{
     CollectiveOp, Cut, Incident, Input, JobSummary, Mark, MarkKind, Method, NetworkFault,
     RankNs, SCHEMA, SideSummary, StageId, StageNames, StageSummary, Sync, Verdict,
@@ -18,6 +19,7 @@ use whatif::Findings;
 use crate::calls::{pipeline_notes, pipeline_summary};
 use crate::hangs::Hangs;
 use crate::holdups::Holdups;
+use crate::pipelines::Pipelines;
 use crate::{Series, Settings};
 use profile::Profiled;
 
@@ -56,6 +58,7 @@ pub struct Job {
     tracker: Tracker,
     hangs: Hangs,
     holdups: Holdups,
+    pipelines: Pipelines,
     /// Ranks that were killed before the job was started again.
     deaths: Vec<Incident>,
     arrivals: Arrivals,
@@ -132,6 +135,7 @@ impl Job {
             aligner: Aligner::new(settings.window.clone()),
             hangs: Hangs::new(settings.hang.clone()),
             holdups: Holdups::default(),
+            pipelines: Pipelines::new(settings.schedule.clone()),
             deaths: Vec::new(),
             arrivals: Arrivals::new(settings.arrival.clone()),
             pipeline: None,
@@ -208,7 +212,7 @@ impl Job {
                 self.hangs.join(group, &name, &members);
                 self.arrivals.join(group, &name);
             }
-            Input::Quiet { at } => self.hangs.quiet(at),
+            Input::Quiet { at } => self.hangs.quiet(at, || self.pipelines.halts()),
             Input::Stack { rank, stack } => self.hangs.stack(rank, stack),
             Input::Network { rank, fault } => {
                 let evidence = network(rank, &fault);
@@ -268,6 +272,7 @@ impl Job {
                 self.aligner = Aligner::new(self.settings.window.clone());
                 self.hangs = Hangs::new(self.settings.hang.clone());
                 self.holdups = Holdups::default();
+                self.pipelines = Pipelines::new(self.settings.schedule.clone());
                 *self.notes.entry(Note::Restarted).or_default() += 1;
             }
         }
@@ -291,10 +296,6 @@ impl Job {
         Scene { names: &self.names, hosts: &self.hosts, ranks: self.seen_ranks.len() }
     }
 
-    fn death(&self) -> Option<Incident> {
-        self.hangs.death(self.scene(), "k0".to_owned(), true)
-    }
-
     fn tell_hang(&mut self) {
         let ranks = self.seen_ranks.len();
         let scene = Scene { names: &self.names, hosts: &self.hosts, ranks };
@@ -307,6 +308,10 @@ impl Job {
     fn mark(&mut self, rank: u32, mark: &Mark) {
         let moves = self.hangs.mark(rank, mark);
         self.moves_again(moves);
+        if let Some(new) = self.pipelines.mark(rank, mark) {
+            let line = self.pipelines.line(new, self.scene(), &self.settings.incident);
+            self.lines.extend(line);
+        }
         let input = self.ranks.entry(rank).or_default();
         let stage = match mark.kind {
             MarkKind::StageBegin
@@ -536,6 +541,7 @@ impl Job {
             windows: windows.collect(),
             pipeline: self.pipeline.as_ref().map(pipeline_summary),
             incidents: self.incidents(),
+            absorbed: self.pipelines.absorbed().to_vec(),
             what_if: self.what_if.as_ref().map(|findings| findings.what_if.clone()),
             notes: self.note_texts(),
             profile: self.profiled.as_ref().map(|profiled| profiled.summary.clone()),
@@ -544,81 +550,6 @@ impl Job {
 
     fn lost_records(&self) -> u64 {
         self.lost_records.values().copied().fold(0, u64::saturating_add)
-    }
-
-    /// A hang first, then what costs most. A stall that passed and the incident its steps
-    /// belong to are one.
-    fn incidents(&self) -> Vec<Incident> {
-        let mut incidents = self.tracker.incidents(self.scene());
-        for stall in self.hangs.passed(self.scene()) {
-            let same = incidents.iter_mut().find(|incident| {
-                let steps = incident.first_step.saturating_sub(1)
-                    ..=incident.last_step.saturating_add(1);
-                let ranks = &incident.subject.ranks;
-                steps.contains(&stall.first_step)
-                    && (ranks.is_empty()
-                        || stall.subject.ranks.iter().any(|rank| ranks.contains(rank)))
-            });
-            match same {
-                Some(incident) => incident.evidence.extend(stall.evidence),
-                None => incidents.push(stall),
-            }
-        }
-        for (held_up, alone) in self.held_up() {
-            // What stages and collectives say about the same ranks is one incident.
-            let same = incidents.iter_mut().find(|incident| {
-                !held_up.subject.ranks.is_empty()
-                    && incident.subject.ranks == held_up.subject.ranks
-            });
-            match same {
-                Some(incident) => incident.evidence.extend(held_up.evidence),
-                None if alone => incidents.push(held_up),
-                None => {}
-            }
-        }
-        incidents.extend(self.pipeline_incidents());
-        self.join_functions(&mut incidents);
-        incidents.extend(self.straggling());
-        let death = self.death();
-        let of_death = |hang: &Incident| {
-            death.as_ref().is_some_and(|death| death.subject.ranks == hang.subject.ranks)
-        };
-        let hang = self.hangs.under_way(self.scene()).filter(|hang| !of_death(hang));
-        let (seen, scene) = (self.analysed_steps > 0.0, self.scene());
-        for inside in self.holdups.incidents(self.hangs.communicated(), scene, seen) {
-            // What made operations slow and then stopped them is told as what it is now.
-            if hang
-                .as_ref()
-                .is_some_and(|hang| hang.subject.ranks == inside.subject.ranks)
-            {
-                continue;
-            }
-            // What stages and flows say about the same ranks is one incident.
-            let same = incidents.iter_mut().find(|incident| {
-                incident.open == inside.open
-                    && incident.subject.ranks == inside.subject.ranks
-            });
-            match same {
-                Some(incident) => incident.evidence.extend(inside.evidence),
-                None => incidents.push(inside),
-            }
-        }
-        let deaths = death.into_iter().chain(self.deaths.iter().cloned());
-        deaths.chain(hang).chain(incidents).collect()
-    }
-
-    /// What timed collectives show, and whether it is an incident without other evidence.
-    fn held_up(&self) -> Vec<(Incident, bool)> {
-        let (scene, settings) = (self.scene(), &self.settings.incident);
-        let ranks = self.arrivals.late().into_iter().zip(1..);
-        let ranks = ranks.map(|(found, at)| {
-            let alone = self.is_constantly_late(&found);
-            (late(&found, scene, format!("a{at}"), settings), alone)
-        });
-        let slow = self.arrivals.slowed().into_iter().zip(1..);
-        let slow = slow
-            .map(|(found, at)| (slowed(&found, scene, format!("b{at}"), settings), true));
-        ranks.chain(slow).collect()
     }
 
     fn note_texts(&self) -> Vec<String> {

@@ -8,6 +8,7 @@ mod calls;
 mod hangs;
 mod holdups;
 mod job;
+mod pipelines;
 mod series;
 mod settings;
 

@@ -1,0 +1,189 @@
+//! The words of ranks whose blocks hold up a pipeline while it runs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::{Evidence, Incident, IncidentKind, Method, Pace, Subject};
+use schedule::{Block, HeldUp, SlowBlock, Standstill};
+
+use crate::words::{are, duration, percent, who};
+use crate::{IncidentSettings, Scene, pace_of};
+
+/// Steps in which the same ranks held up their pipelines at the same stage.
+#[derive(Clone, Debug, Default)]
+pub struct SlowBlocks {
+    /// Who.
+    pub ranks: Vec<u32>,
+    /// Their place in the pipeline.
+    pub stage: usize,
+    steps: BTreeSet<u64>,
+    blocks: BTreeMap<Block, Vec<SlowBlock>>,
+    lost_s: f64,
+    took_s: f64,
+    usual_s: f64,
+}
+
+impl SlowBlocks {
+    /// Nothing yet, of ranks at a stage.
+    pub fn new(ranks: Vec<u32>, stage: usize) -> Self {
+        Self { ranks, stage, ..Self::default() }
+    }
+
+    /// What it cost so far, in seconds.
+    pub fn lost_s(&self) -> f64 {
+        self.lost_s
+    }
+
+    /// Takes a step that lost `lost_s` to these blocks.
+    pub fn strike(&mut self, held: &HeldUp, lost_s: f64, blocks: &[SlowBlock]) {
+        self.steps.insert(held.step.into());
+        self.lost_s += lost_s;
+        self.took_s += held.took_s;
+        self.usual_s += held.usual_s;
+        for slow in blocks {
+            self.blocks.entry(slow.block).or_default().push(*slow);
+        }
+    }
+
+    /// Words the incident.
+    ///
+    /// # Units
+    /// `last_step` is the last step that was looked at, `exposed_s` what all took.
+    pub fn incident(
+        &self,
+        scene: Scene<'_>,
+        id: String,
+        settings: &IncidentSettings,
+        last_step: u64,
+        exposed_s: f64,
+    ) -> Incident {
+        let first = self.steps.first().copied().unwrap_or_default();
+        let last = self.steps.last().copied().unwrap_or_default();
+        let steps: Vec<u64> = self.steps.iter().copied().collect();
+        let pace = pace_of(&steps, last_step);
+        let open = last.saturating_add(2) >= last_step;
+        let share = self.lost_s / exposed_s.max(self.lost_s);
+        Incident {
+            id,
+            kind: IncidentKind::Slow,
+            severity: settings.severity(share),
+            open,
+            subject: Subject {
+                ranks: self.ranks.clone(),
+                hosts: scene.hosts_of(&self.ranks),
+                stage: Some(format!("pipeline stage {}", self.stage)),
+                block: Some(self.what()),
+                ..Subject::default()
+            },
+            pace,
+            first_step: first,
+            last_step: last,
+            cost_s: self.lost_s,
+            cost_share: share,
+            gain_alone_s: self.lost_s,
+            next_in_line: Vec::new(),
+            text: self.sentence(pace, share, open, (first, last)),
+            evidence: self
+                .blocks
+                .iter()
+                .map(|(block, slow)| evidence(*block, slow))
+                .collect(),
+            advice: format!(
+                "profile that part of the model on {}: the ranks that wait for it are fine",
+                who(&self.ranks)
+            ),
+        }
+    }
+
+    /// The one block, or the passes of several.
+    fn what(&self) -> String {
+        let mut blocks = self.blocks.keys();
+        if let (Some(only), None) = (blocks.next(), blocks.next()) {
+            return only.to_string();
+        }
+        let passes: BTreeSet<_> = self.blocks.keys().map(|block| block.pass).collect();
+        passes.iter().map(|pass| pass.name()).collect::<Vec<_>>().join(" and ")
+    }
+
+    fn sentence(&self, pace: Pace, share: f64, open: bool, steps: (u64, u64)) -> String {
+        let count = self.steps.len().max(1) as f64;
+        let mean = |sum: f64| duration(sum / count);
+        let (took, usual) = (mean(self.took_s), mean(self.usual_s));
+        let lost = mean(self.lost_s);
+        let (begin, end) = steps;
+        let since = if open {
+            format!("since step {begin}")
+        } else {
+            format!("in steps {begin}-{end}")
+        };
+        let how = match pace {
+            Pace::Once { step } => format!("once, in step {step}"),
+            Pace::Every { steps } => format!("every {steps} steps {since}"),
+            Pace::Steady => format!("in each step {since}"),
+            Pace::Sporadic | Pace::Rotating => format!("now and then {since}"),
+        };
+        let of_all = match pace {
+            Pace::Once { .. } => String::new(),
+            _ => format!(", {} of exposed step time", percent(share)),
+        };
+        format!(
+            "{} slow in the {} on pipeline stage {} {how}: {took} instead of {usual}, {lost} \
+             lost{of_all}",
+            are(&self.ranks, &who(&self.ranks)),
+            self.what(),
+            self.stage,
+        )
+    }
+}
+
+fn evidence(block: Block, slow: &[SlowBlock]) -> Evidence {
+    let mean =
+        |of: fn(&SlowBlock) -> f64| slow.iter().map(of).sum::<f64>() / slow.len() as f64;
+    let (took_s, usual_s) = (mean(|slow| slow.took_s), mean(|slow| slow.usual_s));
+    let times =
+        if slow.len() == 1 { "once".to_owned() } else { format!("{} times", slow.len()) };
+    Evidence {
+        method: Method::Schedule,
+        label: "critical_path".to_owned(),
+        text: format!(
+            "the {block} took {} instead of {}, and the pipeline had no slack for it, {times}",
+            duration(took_s),
+            duration(usual_s)
+        ),
+        values: [("block_s", took_s), ("usual_block_s", usual_s)]
+            .map(|(name, value)| (name.to_owned(), value))
+            .into(),
+    }
+}
+
+/// Says where a pipeline stands still, as in a sentence.
+pub fn standstill(halt: &Standstill) -> String {
+    let Standstill { rank, stage, block, begun } = halt;
+    let goes_on = if *begun { "finish" } else { "begin" };
+    format!("rank {rank} does not {goes_on} the {block} on pipeline stage {stage}")
+}
+
+/// Supports that.
+pub fn halted(halt: &Standstill) -> Evidence {
+    Evidence {
+        method: Method::Schedule,
+        label: "halt_point".to_owned(),
+        text: format!("{}; everything it waits for is done", standstill(halt)),
+        values: BTreeMap::new(),
+    }
+}
+
+/// Says what slow blocks the pipeline's slack took.
+pub fn absorbed(held: &HeldUp) -> Vec<String> {
+    let told = held.absorbed.iter().map(|(rank, slow)| {
+        format!(
+            "step {}: rank {rank} took {} longer than usual in the {} on pipeline stage {}; a \
+             slack of {} absorbed it",
+            held.step,
+            duration(slow.excess_s()),
+            slow.block,
+            slow.stage,
+            duration(slow.excess_s() + slow.slack_s)
+        )
+    });
+    told.collect()
+}

@@ -1,0 +1,534 @@
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::{Block, Graph, Localiser, Pass, Plan, ScheduleSettings, SlowBlock};
+
+/// Iterations of a rank that wait for other ranks' at most; older ones are forgotten.
+const WAITING: usize = 64;
+/// Blocks of one iteration that are kept; no schedule has more.
+const MAX_BLOCKS: usize = 1 << 13;
+/// Schedules that are followed side by side, such as training and evaluation.
+const MAX_PLANS: usize = 4;
+/// Healthy iterations by which it is known how much their times scatter.
+const SCATTER_OF: usize = 32;
+/// As many are needed to know that.
+const SCATTER_MIN: usize = 5;
+/// A slow iteration is further from the usual than so many times the furthest of them. Ours:
+/// the published gate alone takes one hiccup of a busy host for a fault.
+const SCATTERS: f64 = 3.0;
+
+/// A block as the rank that works on it names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// What it computes.
+    pub pass: Pass,
+    /// Which stage of the model.
+    pub stage: u32,
+    /// Which microbatch.
+    pub microbatch: u32,
+    /// Stages of the model.
+    pub stages: u32,
+    /// The lowest rank of the pipeline.
+    pub first_rank: u32,
+}
+
+/// Follows the pipelines of a job by the blocks its ranks begin and end.
+///
+/// An iteration is what a rank works on until a block comes again. Times of different ranks are
+/// not compared: an iteration's length is the longest that one rank was in it.
+///
+/// # Properties
+/// Memory is bounded by ranks times blocks of an iteration.
+#[derive(Debug)]
+pub struct Watch {
+    settings: ScheduleSettings,
+    ranks: BTreeMap<u32, RankBlocks>,
+    /// Schedules that were seen.
+    plans: Vec<Followed>,
+    /// The next iteration to be looked at.
+    next: u64,
+}
+
+/// A schedule, with what is usual in it.
+#[derive(Debug)]
+struct Followed {
+    localiser: Localiser,
+    /// How far the latest healthy iterations were from the usual, in seconds.
+    scatter_s: VecDeque<f64>,
+}
+
+impl Followed {
+    fn is_slow(&self, took_s: f64) -> bool {
+        let furthest_s = self.scatter_s.iter().copied().fold(0.0, f64::max);
+        let lost_s = took_s - self.localiser.usual_s();
+        self.localiser.is_slow(took_s)
+            && self.scatter_s.len() >= SCATTER_MIN
+            && lost_s > SCATTERS * furthest_s
+    }
+
+    fn learn(&mut self, took_s: f64, durations_s: &[Vec<f64>], healthy: bool) {
+        let usual_s = self.localiser.usual_s();
+        if healthy && usual_s > 0.0 {
+            self.scatter_s.push_back((took_s - usual_s).abs());
+            if self.scatter_s.len() > SCATTER_OF {
+                self.scatter_s.pop_front();
+            }
+        }
+        self.localiser.learn(took_s, durations_s, healthy);
+    }
+}
+
+/// An iteration in which blocks took longer than usual, costliest first.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HeldUp {
+    /// The step of the training loop.
+    pub step: u32,
+    /// What it took, in seconds.
+    pub took_s: f64,
+    /// What it usually takes.
+    pub usual_s: f64,
+    /// Whether it is slow at all, rather than only one of its blocks.
+    pub slow: bool,
+    /// Ranks and blocks that held it up.
+    pub causes: Vec<(u32, SlowBlock)>,
+    /// Those that were slow as well, and nobody had to wait for.
+    pub absorbed: Vec<(u32, SlowBlock)>,
+}
+
+/// A block at which a pipeline stands still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standstill {
+    /// The rank that is to work on it.
+    pub rank: u32,
+    /// Its place in the pipeline.
+    pub stage: usize,
+    /// The block.
+    pub block: Block,
+    /// Whether it has begun.
+    pub begun: bool,
+}
+
+#[derive(Debug, Default)]
+struct RankBlocks {
+    first_rank: u32,
+    stages: u32,
+    iterations: u64,
+    /// Blocks of an iteration, as the last whole one had them.
+    usual_blocks: usize,
+    current: Iteration,
+    done: VecDeque<Iteration>,
+    /// Whether it has asked for input since its last block.
+    receives: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Iteration {
+    number: u64,
+    step: u32,
+    began_ns: u64,
+    ended_ns: u64,
+    /// Stage of the model, pass and microbatch of each block, and what it took.
+    blocks: Vec<(u32, Pass, u32, f64)>,
+    open: Option<(Place, u64)>,
+}
+
+impl Iteration {
+    fn has(&self, place: &Place) -> bool {
+        let same = |(stage, pass, microbatch, _): &(u32, Pass, u32, f64)| {
+            (*stage, *pass, *microbatch) == (place.stage, place.pass, place.microbatch)
+        };
+        self.blocks.iter().any(same)
+    }
+
+    fn took_s(&self) -> f64 {
+        self.ended_ns.saturating_sub(self.began_ns) as f64 * 1e-9
+    }
+}
+
+impl Watch {
+    /// Nothing was seen yet.
+    pub fn new(settings: ScheduleSettings) -> Self {
+        Self { settings, ranks: BTreeMap::new(), plans: Vec::new(), next: 0 }
+    }
+
+    /// A rank begins a block.
+    ///
+    /// # Units
+    /// `at_ns` is the rank's own clock.
+    pub fn begin(
+        &mut self,
+        rank: u32,
+        step: u32,
+        at_ns: u64,
+        place: Place,
+    ) -> Option<HeldUp> {
+        let seen = self.ranks.entry(rank).or_default();
+        (seen.first_rank, seen.stages) = (place.first_rank, place.stages);
+        let again = seen.current.has(&place);
+        if again {
+            seen.turn();
+        }
+        if seen.current.blocks.is_empty() {
+            (seen.current.began_ns, seen.current.step) = (at_ns, step);
+        }
+        seen.current.open = Some((place, at_ns));
+        seen.receives = false;
+        again.then(|| self.look()).flatten()
+    }
+
+    /// A rank asks for another's output.
+    pub fn receive(&mut self, rank: u32) {
+        if let Some(seen) = self.ranks.get_mut(&rank) {
+            seen.receives = true;
+        }
+    }
+
+    /// It ends the block.
+    pub fn end(
+        &mut self,
+        rank: u32,
+        step: u32,
+        at_ns: u64,
+        place: Place,
+    ) -> Option<HeldUp> {
+        let seen = self.ranks.get_mut(&rank)?;
+        let (begun, began_ns) = seen.current.open.take()?;
+        if begun != place || seen.current.blocks.len() >= MAX_BLOCKS {
+            return None;
+        }
+        let took_s = at_ns.saturating_sub(began_ns) as f64 * 1e-9;
+        (seen.current.ended_ns, seen.current.step) = (at_ns, step);
+        seen.current.blocks.push((place.stage, place.pass, place.microbatch, took_s));
+        if seen.current.blocks.len() != seen.usual_blocks {
+            return None;
+        }
+        seen.turn();
+        self.look()
+    }
+
+    /// Where the iteration under way stands: blocks that are not finished although all they wait
+    /// for is; of those, where there are any, the ones that were begun. Empty unless the schedule
+    /// is known and all its ranks were seen.
+    ///
+    /// # Source
+    /// MegaTrace (2026), halt point; SPEC.md §3.7.
+    pub fn halts(&self) -> Vec<Standstill> {
+        let mut found = Vec::new();
+        let works = |seen: &RankBlocks| {
+            seen.receives
+                || seen.current.open.is_some()
+                || !seen.current.blocks.is_empty()
+        };
+        if !self.ranks.values().any(works) {
+            // Between two iterations, or after the last.
+            return found;
+        }
+        for (ranks, stages) in self.pipelines() {
+            let furthest = ranks.iter().filter_map(|rank| self.ranks.get(rank));
+            let Some(number) = furthest.map(|seen| seen.iterations).min() else {
+                continue;
+            };
+            let Some(graph) =
+                self.plans.iter().map(|known| known.localiser.graph()).find(|graph| {
+                    graph.plan().stages() == ranks.len()
+                        && ranks.len() as u32 * graph.plan().chunks() == stages
+                })
+            else {
+                continue;
+            };
+            let mut finished = vec![false; graph.nodes()];
+            for (at, rank) in ranks.iter().enumerate() {
+                let Some(seen) = self.ranks.get(rank) else { continue };
+                let done = if seen.iterations > number {
+                    usize::MAX
+                } else {
+                    seen.current.blocks.len()
+                };
+                graph.nodes_of(at).take(done).for_each(|node| finished[node] = true);
+            }
+            let halts = graph.halts(&finished).into_iter().filter_map(|node| {
+                let (stage, block) = graph.block(node);
+                let rank = *ranks.get(stage)?;
+                let begun = self.ranks.get(&rank)?.current.open.is_some();
+                Some(Standstill { rank, stage, block, begun })
+            });
+            found.extend(halts);
+        }
+        if found.iter().any(|halt| halt.begun) {
+            found.retain(|halt| halt.begun);
+        }
+        found
+    }
+
+    /// The ranks of each pipeline by their place in it, where all were seen; and how many stages
+    /// its model has.
+    fn pipelines(&self) -> Vec<(Vec<u32>, u32)> {
+        let mut by_first: BTreeMap<u32, (BTreeMap<u32, u32>, u32)> = BTreeMap::new();
+        for (rank, seen) in &self.ranks {
+            let last = seen.done.back().unwrap_or(&seen.current);
+            let Some(place) = last.blocks.iter().map(|(stage, ..)| *stage).min() else {
+                continue;
+            };
+            let pipeline = by_first.entry(seen.first_rank).or_default();
+            pipeline.0.insert(place, *rank);
+            pipeline.1 = seen.stages;
+        }
+        let whole = by_first.into_values().filter(|(places, stages)| {
+            let count = places.len() as u32;
+            places.keys().copied().eq(0..count) && count > 1 && stages % count == 0
+        });
+        whole.map(|(places, stages)| (places.into_values().collect(), stages)).collect()
+    }
+
+    /// Looks at the next iteration if all ranks have finished it.
+    fn look(&mut self) -> Option<HeldUp> {
+        let number = self.next;
+        // What some rank has forgotten, or never had, is passed over.
+        let has = |seen: &RankBlocks| seen.done.iter().any(|done| done.number == number);
+        let missed = |seen: &RankBlocks| {
+            let oldest =
+                seen.done.front().map_or(seen.current.number, |done| done.number);
+            oldest > number
+        };
+        if self.ranks.values().any(missed) {
+            self.next += 1;
+        } else if !self.ranks.values().all(has) {
+            return None;
+        } else {
+            self.next += 1;
+            let pipelines = self.pipelines();
+            let held = self.judge(number, &pipelines);
+            self.forget(number);
+            return held;
+        }
+        self.forget(number);
+        None
+    }
+
+    fn forget(&mut self, number: u64) {
+        for seen in self.ranks.values_mut() {
+            while seen.done.front().is_some_and(|done| done.number <= number) {
+                // The last one stays: it says who stands where.
+                if seen.done.len() == 1 {
+                    break;
+                }
+                seen.done.pop_front();
+            }
+        }
+    }
+
+    fn judge(&mut self, number: u64, pipelines: &[(Vec<u32>, u32)]) -> Option<HeldUp> {
+        let of = |rank: &u32| {
+            let seen = self.ranks.get(rank)?;
+            seen.done.iter().find(|done| done.number == number)
+        };
+        let first = pipelines.first()?;
+        let plan = plan_of(&first.0, of)?;
+        let alike =
+            |ranks: &Vec<u32>| plan_of(ranks, of).is_some_and(|other| other == plan);
+        let pipelines: Vec<&Vec<u32>> = pipelines
+            .iter()
+            .map(|(ranks, _)| ranks)
+            .filter(|ranks| alike(ranks))
+            .collect();
+        let durations = |ranks: &&Vec<u32>| -> Vec<f64> {
+            let blocks = ranks.iter().filter_map(of).flat_map(|done| &done.blocks);
+            blocks.map(|(.., took_s)| *took_s).collect()
+        };
+        let durations_s: Vec<Vec<f64>> = pipelines.iter().map(durations).collect();
+        let iterations = pipelines.iter().flat_map(|ranks| ranks.iter()).filter_map(of);
+        let took_s = iterations.map(Iteration::took_s).fold(0.0, f64::max);
+        let step = of(first.0.first()?)?.step;
+        let at =
+            self.plans.iter().position(|known| *known.localiser.graph().plan() == plan);
+        let Some(followed) = at.and_then(|at| self.plans.get_mut(at)) else {
+            // The first of its kind, in which jobs warm up.
+            let graph = Graph::new(plan).ok()?;
+            if self.plans.len() >= MAX_PLANS {
+                self.plans.remove(0);
+            }
+            let localiser = Localiser::new(graph, &self.settings);
+            self.plans.push(Followed { localiser, scatter_s: VecDeque::new() });
+            return None;
+        };
+        let slow = followed.is_slow(took_s);
+        let localiser = &mut followed.localiser;
+        let (found, usual_s) =
+            (localiser.judge(took_s, &durations_s), localiser.usual_s());
+        let healthy = !localiser.is_slow(took_s);
+        followed.learn(took_s, &durations_s, healthy);
+        let told = |slow: SlowBlock| {
+            Some((*pipelines.get(slow.pipeline)?.get(slow.stage)?, slow))
+        };
+        // What would have been noticed, had anybody waited for it.
+        let notable_s = usual_s / self.settings.performance_gate - usual_s;
+        let absorbed =
+            found.absorbed.into_iter().filter(|slow| slow.excess_s() > notable_s);
+        let held = HeldUp {
+            step,
+            took_s,
+            usual_s,
+            slow,
+            causes: found.causes.into_iter().filter(|_| slow).filter_map(told).collect(),
+            absorbed: absorbed.filter_map(told).collect(),
+        };
+        let silent = usual_s == 0.0 || held.causes.is_empty() && held.absorbed.is_empty();
+        (!silent).then_some(held)
+    }
+}
+
+impl RankBlocks {
+    /// The iteration is over.
+    fn turn(&mut self) {
+        self.usual_blocks = self.current.blocks.len();
+        self.iterations += 1;
+        let next = Iteration { number: self.iterations, ..Iteration::default() };
+        self.done.push_back(std::mem::replace(&mut self.current, next));
+        if self.done.len() > WAITING {
+            self.done.pop_front();
+        }
+    }
+}
+
+/// The order in which the ranks of a pipeline worked, if its stages lie on them in turn: rank
+/// `p` of `P` has the stages `p`, `p + P` and so on. `None` for schedules that fold the model.
+fn plan_of<'a>(
+    ranks: &[u32],
+    of: impl Fn(&u32) -> Option<&'a Iteration>,
+) -> Option<Plan> {
+    let count = ranks.len() as u32;
+    let order = |(rank, place): (&u32, u32)| -> Option<Vec<Block>> {
+        let blocks = of(rank)?.blocks.iter();
+        let block = |(stage, pass, microbatch, _): &(u32, Pass, u32, f64)| {
+            let (pass, microbatch) = (*pass, *microbatch);
+            let chunk = stage / count;
+            (stage % count == place).then_some(Block { pass, microbatch, chunk })
+        };
+        blocks.map(block).collect()
+    };
+    let stages = ranks.iter().zip(0..).map(order).collect::<Option<Vec<_>>>()?;
+    Some(Plan::observed(stages))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Scheme;
+
+    const F_NS: u64 = 10_000_000;
+    const RANKS: u32 = 4;
+    const MICROBATCHES: u32 = 8;
+
+    /// Works `iterations` of a 1F1B pipeline off in virtual time, with `extra_ns` added to the
+    /// blocks it says; what the watch says of each.
+    fn watch(
+        iterations: u32,
+        extra_ns: impl Fn(u32, u32, Block) -> u64,
+    ) -> (Watch, Vec<HeldUp>) {
+        let mut watch = Watch::new(ScheduleSettings::default());
+        let plan = Scheme::OneForwardOneBackward.plan(RANKS, MICROBATCHES);
+        let graph = Graph::new(plan).unwrap();
+        let (mut found, mut from_ns) = (Vec::new(), 0);
+        for step in 0..iterations {
+            let nominal_ns = |node: usize| {
+                let (stage, block) = graph.block(node);
+                let times = if block.pass == Pass::Forward { 1 } else { 2 };
+                F_NS * times + extra_ns(step, stage as u32, block)
+            };
+            let durations: Vec<f64> =
+                (0..graph.nodes()).map(|node| nominal_ns(node) as f64 * 1e-9).collect();
+            let mut timing = crate::Timing::default();
+            graph.time(&durations, &mut timing);
+            let mut events = Vec::new();
+            for node in 0..graph.nodes() {
+                let (rank, block) = graph.block(node);
+                let end_ns = from_ns + (timing.ends_s[node] * 1e9) as u64;
+                let place = Place {
+                    pass: block.pass,
+                    stage: rank as u32,
+                    microbatch: block.microbatch,
+                    stages: RANKS,
+                    first_rank: 0,
+                };
+                events.push((end_ns - nominal_ns(node), true, rank as u32, place));
+                events.push((end_ns, false, rank as u32, place));
+            }
+            events.sort_by_key(|(at, begins, ..)| (*at, *begins));
+            for (at, begins, rank, place) in events {
+                found.extend(if begins {
+                    watch.begin(rank, step, at, place)
+                } else {
+                    watch.end(rank, step, at, place)
+                });
+            }
+            from_ns += (timing.makespan_s * 1e9) as u64 + F_NS;
+        }
+        (watch, found)
+    }
+
+    fn is(block: Block, pass: Pass, microbatch: u32) -> bool {
+        (block.pass, block.microbatch) == (pass, microbatch)
+    }
+
+    #[test]
+    fn the_slow_block_is_named_in_its_own_iteration() {
+        let (_, found) = watch(12, |step, rank, block| {
+            if step == 8 && rank == 1 && is(block, Pass::Backward, 3) {
+                20 * F_NS
+            } else {
+                0
+            }
+        });
+        let [held] = &found[..] else { panic!("{found:?}") };
+        assert!(held.slow && held.step == 8);
+        let (rank, slow) = held.causes[0];
+        assert_eq!((held.causes.len(), rank, slow.stage), (1, 1, 1));
+        assert!(is(slow.block, Pass::Backward, 3));
+        assert!((slow.excess_s() - 0.2).abs() < 1e-6);
+    }
+
+    #[test]
+    fn what_the_bubble_takes_is_told_with_its_slack_and_costs_nothing() {
+        // The first stage waits for the first backward: its last forwards have time.
+        let (_, found) = watch(10, |step, rank, block| {
+            if step == 7 && rank == 0 && is(block, Pass::Forward, 3) {
+                5 * F_NS
+            } else {
+                0
+            }
+        });
+        let [held] = &found[..] else { panic!("{found:?}") };
+        assert!(!held.slow && held.causes.is_empty());
+        let (rank, slow) = held.absorbed[0];
+        assert_eq!((rank, slow.block.microbatch), (0, 3));
+        assert!(slow.slack_s > 0.0);
+    }
+
+    #[test]
+    fn a_healthy_pipeline_is_left_alone_and_halts_where_a_rank_stops() {
+        let (mut watch, found) = watch(6, |_, _, _| 0);
+        assert_eq!((found, watch.halts()), (vec![], vec![]));
+        watch.receive(3);
+        let halts = watch.halts();
+        assert_eq!((halts.len(), halts[0].rank, halts[0].begun), (1, 0, false));
+        // The next iteration: rank 0 works three forwards off, rank 1 begins and never ends one.
+        let place = |stage, microbatch| Place {
+            pass: Pass::Forward,
+            stage,
+            microbatch,
+            stages: RANKS,
+            first_rank: 0,
+        };
+        for microbatch in 0..3 {
+            watch.begin(0, 6, 1 << 40, place(0, microbatch));
+            watch.end(0, 6, (1 << 40) + F_NS, place(0, microbatch));
+        }
+        watch.begin(1, 6, 1 << 40, place(1, 0));
+        // Rank 0 has a fourth to do before it waits, but has not begun it.
+        let block = Block { pass: Pass::Forward, microbatch: 0, chunk: 0 };
+        let begun = Standstill { rank: 1, stage: 1, block, begun: true };
+        assert_eq!(watch.halts(), [begun]);
+        watch.end(1, 6, 1 << 41, place(1, 0));
+        let halts = watch.halts();
+        assert_eq!(halts.iter().map(|halt| halt.rank).collect::<Vec<_>>(), [0, 1, 2]);
+    }
+}

@@ -1,0 +1,109 @@
+//! Findings of all methods about one cause become one incident.
+
+use incident::{late, slowed};
+use model::Incident;
+
+use super::Job;
+
+impl Job {
+    /// A hang first, then what costs most. A stall that passed and the incident its steps
+    /// belong to are one.
+    pub(super) fn incidents(&self) -> Vec<Incident> {
+        let mut incidents = self.tracker.incidents(self.scene());
+        for stall in self.hangs.passed(self.scene()) {
+            let same = incidents.iter_mut().find(|incident| {
+                let steps = incident.first_step.saturating_sub(1)
+                    ..=incident.last_step.saturating_add(1);
+                let ranks = &incident.subject.ranks;
+                steps.contains(&stall.first_step)
+                    && (ranks.is_empty()
+                        || stall.subject.ranks.iter().any(|rank| ranks.contains(rank)))
+            });
+            match same {
+                Some(incident) => incident.evidence.extend(stall.evidence),
+                None => incidents.push(stall),
+            }
+        }
+        for (held_up, alone) in self.held_up() {
+            // What stages and collectives say about the same ranks is one incident.
+            let same = incidents.iter_mut().find(|incident| {
+                !held_up.subject.ranks.is_empty()
+                    && incident.subject.ranks == held_up.subject.ranks
+            });
+            match same {
+                Some(incident) => incident.evidence.extend(held_up.evidence),
+                None if alone => incidents.push(held_up),
+                None => {}
+            }
+        }
+        incidents.extend(self.pipeline_incidents());
+        self.join_functions(&mut incidents);
+        incidents.extend(self.straggling());
+        self.add_pipelines(&mut incidents);
+        let death = self.death();
+        let of_death = |hang: &Incident| {
+            death.as_ref().is_some_and(|death| death.subject.ranks == hang.subject.ranks)
+        };
+        let mut hang = self.hangs.under_way(self.scene()).filter(|hang| !of_death(hang));
+        if let Some(hang) = &mut hang {
+            hang.evidence.extend(self.pipelines.halted());
+        }
+        let (seen, scene) = (self.analysed_steps > 0.0, self.scene());
+        for inside in self.holdups.incidents(self.hangs.communicated(), scene, seen) {
+            // What made operations slow and then stopped them is told as what it is now.
+            if hang
+                .as_ref()
+                .is_some_and(|hang| hang.subject.ranks == inside.subject.ranks)
+            {
+                continue;
+            }
+            // What stages and flows say about the same ranks is one incident.
+            let same = incidents.iter_mut().find(|incident| {
+                incident.open == inside.open
+                    && incident.subject.ranks == inside.subject.ranks
+            });
+            match same {
+                Some(incident) => incident.evidence.extend(inside.evidence),
+                None => incidents.push(inside),
+            }
+        }
+        let deaths = death.into_iter().chain(self.deaths.iter().cloned());
+        deaths.chain(hang).chain(incidents).collect()
+    }
+
+    /// What timed collectives show, and whether it is an incident without other evidence.
+    fn held_up(&self) -> Vec<(Incident, bool)> {
+        let (scene, settings) = (self.scene(), &self.settings.incident);
+        let ranks = self.arrivals.late().into_iter().zip(1..);
+        let ranks = ranks.map(|(found, at)| {
+            let alone = self.is_constantly_late(&found);
+            (late(&found, scene, format!("a{at}"), settings), alone)
+        });
+        let slow = self.arrivals.slowed().into_iter().zip(1..);
+        let slow = slow
+            .map(|(found, at)| (slowed(&found, scene, format!("b{at}"), settings), true));
+        ranks.chain(slow).collect()
+    }
+
+    /// What held pipelines up. That steps became slower then, which stages show too, is the
+    /// same.
+    fn add_pipelines(&self, incidents: &mut Vec<Incident>) {
+        let (scene, settings) = (self.scene(), &self.settings.incident);
+        for mut held in self.pipelines.incidents(scene, settings, self.exposed_s) {
+            let same = |incident: &Incident| {
+                let ranks = &incident.subject.ranks;
+                (ranks.is_empty() || *ranks == held.subject.ranks)
+                    && incident.first_step <= held.last_step.saturating_add(1)
+                    && held.first_step <= incident.last_step.saturating_add(1)
+            };
+            if let Some(at) = incidents.iter().position(same) {
+                held.evidence.extend(incidents.remove(at).evidence);
+            }
+            incidents.push(held);
+        }
+    }
+
+    pub(super) fn death(&self) -> Option<Incident> {
+        self.hangs.death(self.scene(), "k0".to_owned(), true)
+    }
+}

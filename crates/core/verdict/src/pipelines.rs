@@ -1,0 +1,142 @@
+use std::collections::BTreeMap;
+
+use incident::{IncidentSettings, Scene, SlowBlocks, absorbed, halted};
+use model::{CollectiveOp, Evidence, Incident, Mark, MarkKind};
+use schedule::{HeldUp, Pass, Place, ScheduleSettings, SlowBlock, Standstill, Watch};
+
+/// Ranks and stages of which it is kept that they held up their pipelines, the costliest.
+const MAX_SLOW: usize = 64;
+/// Blocks that were slow at no cost of which it is kept, the latest.
+const MAX_ABSORBED: usize = 256;
+
+/// Pipelines of a running job, and who held them up.
+#[derive(Debug)]
+pub(crate) struct Pipelines {
+    watch: Watch,
+    slow: Vec<SlowBlocks>,
+    absorbed: Vec<String>,
+    last_step: u64,
+}
+
+impl Pipelines {
+    pub(crate) fn new(settings: ScheduleSettings) -> Self {
+        let (slow, absorbed) = (Vec::new(), Vec::new());
+        Self { watch: Watch::new(settings), slow, absorbed, last_step: 0 }
+    }
+
+    /// Takes a mark; whose blocks are slow for the first time, as `(ranks, stage)`.
+    pub(crate) fn mark(&mut self, rank: u32, mark: &Mark) -> Option<usize> {
+        if mark.kind == MarkKind::CollectiveIssue && mark.code == CollectiveOp::RECEIVE.0
+        {
+            self.watch.receive(rank);
+        }
+        let place = place_of(mark)?;
+        let held = if mark.kind == MarkKind::BlockBegin {
+            self.watch.begin(rank, mark.step, mark.at.0, place)
+        } else {
+            self.watch.end(rank, mark.step, mark.at.0, place)
+        };
+        self.last_step = self.last_step.max(mark.step.into());
+        self.take(&held?)
+    }
+
+    fn take(&mut self, held: &HeldUp) -> Option<usize> {
+        self.absorbed.extend(absorbed(held));
+        self.absorbed.drain(..self.absorbed.len().saturating_sub(MAX_ABSORBED));
+        let mut by_stage: BTreeMap<usize, (Vec<u32>, Vec<SlowBlock>)> = BTreeMap::new();
+        for (rank, slow) in &held.causes {
+            let (ranks, blocks) = by_stage.entry(slow.stage).or_default();
+            ranks.push(*rank);
+            blocks.push(*slow);
+        }
+        let all_s: f64 = held.causes.iter().map(|(_, slow)| slow.excess_s()).sum();
+        let mut first_new = None;
+        for (stage, (mut ranks, blocks)) in by_stage {
+            ranks.sort_unstable();
+            ranks.dedup();
+            let known = self
+                .slow
+                .iter()
+                .position(|slow| slow.ranks == ranks && slow.stage == stage);
+            let at = known.unwrap_or_else(|| {
+                self.slow.push(SlowBlocks::new(ranks, stage));
+                first_new.get_or_insert(self.slow.len() - 1);
+                self.slow.len() - 1
+            });
+            let excess_s: f64 = blocks.iter().map(SlowBlock::excess_s).sum();
+            let lost_s = (held.took_s - held.usual_s) * excess_s / all_s;
+            if let Some(slow) = self.slow.get_mut(at) {
+                slow.strike(held, lost_s, &blocks);
+            }
+        }
+        if self.slow.len() > MAX_SLOW {
+            self.slow.sort_by(|a, b| b.lost_s().total_cmp(&a.lost_s()));
+            self.slow.truncate(MAX_SLOW);
+            return None;
+        }
+        first_new
+    }
+
+    /// What held the pipelines up, costliest first.
+    pub(crate) fn incidents(
+        &self,
+        scene: Scene<'_>,
+        settings: &IncidentSettings,
+        exposed_s: f64,
+    ) -> Vec<Incident> {
+        let mut slow: Vec<&SlowBlocks> = self.slow.iter().collect();
+        slow.sort_by(|a, b| b.lost_s().total_cmp(&a.lost_s()));
+        let told = slow.into_iter().zip(1..).map(|(slow, at)| {
+            slow.incident(scene, format!("s{at}"), settings, self.last_step, exposed_s)
+        });
+        told.collect()
+    }
+
+    /// Words what [`Self::mark`] pointed at.
+    pub(crate) fn line(
+        &self,
+        at: usize,
+        scene: Scene<'_>,
+        settings: &IncidentSettings,
+    ) -> Option<String> {
+        let slow = self.slow.get(at)?;
+        Some(slow.incident(scene, String::new(), settings, self.last_step, 0.0).text)
+    }
+
+    /// Where the pipelines stand still, of a job that hangs.
+    pub(crate) fn halts(&self) -> Vec<Standstill> {
+        self.watch.halts()
+    }
+
+    /// The same as evidence.
+    pub(crate) fn halted(&self) -> impl Iterator<Item = Evidence> {
+        self.watch.halts().into_iter().map(|halt| halted(&halt))
+    }
+
+    /// Slow blocks nobody had to wait for.
+    pub(crate) fn absorbed(&self) -> &[String] {
+        &self.absorbed
+    }
+}
+
+fn place_of(mark: &Mark) -> Option<Place> {
+    if !matches!(mark.kind, MarkKind::BlockBegin | MarkKind::BlockEnd) {
+        return None;
+    }
+    let pass = match mark.code {
+        0 => Pass::Forward,
+        1 => Pass::Backward,
+        2 => Pass::Weight,
+        _ => return None,
+    };
+    let [stage, microbatch, stages, first_rank, _] = mark.args.map(u32::try_from);
+    let place = Place {
+        pass,
+        stage: stage.ok()?,
+        microbatch: microbatch.ok()?,
+        stages: stages.ok()?,
+        first_rank: first_rank.ok()?,
+    };
+    // Of what a rank could not say there are no stages.
+    (place.stage < place.stages).then_some(place)
+}
