@@ -1,7 +1,7 @@
 //! Stands between a program and its NCCL, by `LD_PRELOAD`: tells what it calls for.
 //!
 //! NCCL before 2.23 knows no profiler plugin. Here its API is exported, each call is forwarded
-//! to the function the caller would have got without us ([`forward`]), and what it calls for
+//! to the function the caller would have got without us (`forward`), and what it calls for
 //! becomes an operation in the process's live table ([`ring::LiveWriter`]). When an operation
 //! ends is not seen.
 //!
