@@ -96,7 +96,8 @@ impl FormatError {
                  --meta FILE; docs/formats.md shows one"
             }
             Self::TooLarge { .. } => {
-                "cut the recording into parts and analyze one at a time"
+                "cut the recording into parts and analyze one at a time; unpack a report of \
+                 Nsight Systems before"
             }
         }
     }

@@ -2,18 +2,23 @@
 //!
 //! Exports of all versions differ in their tables and columns: what is not there was not recorded.
 
-mod sqlite;
+mod tables;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
-use std::io::{self, Read, Seek};
+use std::io::Read;
+use std::path::Path;
 
 use pattern::Resource;
+use rusqlite::types::ValueRef;
 use trace::{Counter, NameId, Slice, SliceKind, Trace, Track, Transfer};
 
 use crate::names::{collective_of_kernel, without_counts};
-use sqlite::{Database, Value};
+use crate::recording::io_error;
+use crate::{FormatError, Limits};
+use tables::{MAX_PACKED_BYTES, Tables};
 
-pub(crate) use sqlite::MAGIC;
+pub(crate) use tables::MAGIC;
 
 /// Event types of `NVTX_EVENTS` that are ranges: pushed and popped, started and ended.
 const RANGES: [i64; 2] = [59, 60];
@@ -50,39 +55,66 @@ struct Process {
     devices: Vec<i64>,
 }
 
-/// Reads a report: a trace for each process that used a device or was annotated.
+/// Reads a report that lies on the disk as it is: a trace for each process that used a device or
+/// was annotated.
 ///
 /// # Errors
-/// What the file says; a report without any event.
-pub(crate) fn read(file: impl Read + Seek) -> io::Result<Vec<Trace>> {
-    let mut database = Database::open(file)?;
-    if !database.has("StringIds") {
-        let reason =
-            "it is an SQLite file, but no export of Nsight Systems: no StringIds";
-        return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
+/// What SQLite says of the file; a report without any event.
+pub(crate) fn read_file(path: &Path) -> Result<Vec<Trace>, FormatError> {
+    read(path, &Tables::of_file(path)?)
+}
+
+/// Reads a report that is unpacked on the way, which SQLite can do from memory only.
+///
+/// # Errors
+/// As [`read_file`]; what is larger than `limits` or what SQLite takes.
+pub(crate) fn read_packed(
+    path: &Path,
+    reader: impl Read,
+    limits: Limits,
+) -> Result<Vec<Trace>, FormatError> {
+    let mut bytes = Vec::new();
+    let mut most = reader.take(MAX_PACKED_BYTES + 1);
+    most.read_to_end(&mut bytes).map_err(|error| io_error(path, error, limits))?;
+    if bytes.len() as u64 > MAX_PACKED_BYTES {
+        let limit_bytes = MAX_PACKED_BYTES;
+        return Err(FormatError::TooLarge { path: path.to_owned(), limit_bytes });
+    }
+    let tables = Tables::of_bytes(path, &bytes)?;
+    drop(bytes);
+    read(path, &tables)
+}
+
+fn read(path: &Path, tables: &Tables) -> Result<Vec<Trace>, FormatError> {
+    let refused = |found: &str| {
+        Err(FormatError::Unknown { path: path.to_owned(), found: found.to_owned() })
+    };
+    if !tables.has("StringIds")? {
+        return refused(
+            "it is an SQLite file, but no export of Nsight Systems: no StringIds",
+        );
     }
     let mut strings: HashMap<i64, String> = HashMap::new();
-    database.rows("StringIds", &["id", "value"], |row| {
-        if let (Some(id), Some(text)) = (row[0].number(), row[1].text()) {
-            strings.insert(id, text.to_owned());
+    tables.rows("StringIds", ["id", "value"], |row| {
+        if let (Some(id), Some(text)) = (number(row[0]), text(row[1])) {
+            strings.insert(id, text.into_owned());
         }
     })?;
     let mut started_ns = None;
-    database.rows("TARGET_INFO_SESSION_START_TIME", &["utcEpochNs"], |row| {
-        started_ns = started_ns.or(row[0].number());
+    tables.rows("TARGET_INFO_SESSION_START_TIME", ["utcEpochNs"], |row| {
+        started_ns = started_ns.or(number(row[0]));
     })?;
     let mut host = None;
-    database.rows("TARGET_INFO_SYSTEM_ENV", &["name", "value"], |row| {
-        if row[0].text() == Some("Hostname") {
-            host = row[1].text().map(str::to_owned);
+    tables.rows("TARGET_INFO_SYSTEM_ENV", ["name", "value"], |row| {
+        if text(row[0]).as_deref() == Some("Hostname") {
+            host = text(row[1]).map(Cow::into_owned);
         }
     })?;
     let mut report = Report { strings, processes: BTreeMap::new(), kept: 0, too_many: 0 };
-    report.device(&mut database)?;
-    report.ranges(&mut database)?;
-    report.waits(&mut database)?;
-    report.metrics(&mut database)?;
-    let damaged = database.damaged;
+    report.device(tables)?;
+    report.ranges(tables)?;
+    report.waits(tables)?;
+    report.metrics(tables)?;
     let (too_many, shift_ns) = (report.too_many, started_ns.unwrap_or(0));
     let mut processes: Vec<Process> = report.processes.into_values().collect();
     if processes.iter().any(|process| !process.devices.is_empty()) {
@@ -95,9 +127,6 @@ pub(crate) fn read(file: impl Read + Seek) -> io::Result<Vec<Trace>> {
         trace.rank = several.then(|| u32::try_from(at).unwrap_or(u32::MAX));
         trace.host.clone_from(&host);
         trace.absolute = started_ns.is_some();
-        if damaged > 0 {
-            trace.losses.push(format!("{damaged} pages or rows that could not be read"));
-        }
         if too_many > 0 {
             trace.losses.push(format!("{too_many} events beyond what is kept"));
         }
@@ -114,9 +143,10 @@ pub(crate) fn read(file: impl Read + Seek) -> io::Result<Vec<Trace>> {
     });
     let traces: Vec<Trace> = traces.filter(|trace| !trace.slices.is_empty()).collect();
     if traces.is_empty() {
-        let reason = "the report has neither NVTX ranges nor CUDA events: record them with \
-                      nsys profile --trace=cuda,nvtx";
-        return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
+        return refused(
+            "the report has neither NVTX ranges nor CUDA events: record them with \
+             nsys profile --trace=cuda,nvtx",
+        );
     }
     Ok(traces)
 }
@@ -133,9 +163,23 @@ type Place = (i64, i64);
 /// Device of tracks that are threads of the host.
 const HOST: i64 = -1;
 
+fn number(value: ValueRef<'_>) -> Option<i64> {
+    value.as_i64().ok()
+}
+
+fn text(value: ValueRef<'_>) -> Option<Cow<'_, str>> {
+    match value {
+        ValueRef::Text(bytes) => Some(String::from_utf8_lossy(bytes)),
+        _ => None,
+    }
+}
+
 impl Report {
-    fn text<'a>(&'a self, value: &'a Value) -> Option<&'a str> {
-        value.text().or_else(|| self.strings.get(&value.number()?).map(String::as_str))
+    /// A text, or the one whose number is given instead.
+    fn text<'a>(&'a self, value: ValueRef<'a>) -> Option<Cow<'a, str>> {
+        let numbered =
+            || self.strings.get(&number(value)?).map(|t| Cow::from(t.as_str()));
+        text(value).or_else(numbered)
     }
 
     fn add(
@@ -144,12 +188,11 @@ impl Report {
         place: Place,
         name: &str,
         kind: SliceKind,
-        row: &[Value],
+        row: &[ValueRef<'_>],
     ) {
-        let times =
-            row.first().and_then(Value::number).zip(row.get(1).and_then(Value::number));
+        let time = |at: usize| row.get(at).copied().and_then(number);
         // A range that never ended has no length.
-        let Some((start_ns, end_ns)) = times else { return };
+        let Some((start_ns, end_ns)) = time(0).zip(time(1)) else { return };
         let process = self.processes.entry(process).or_default();
         let tracks = process.tracks.len();
         let known = process.tracks.contains_key(&place);
@@ -179,44 +222,46 @@ impl Report {
         trace.slices.push(slice);
     }
 
-    fn device<R: Read + Seek>(&mut self, database: &mut Database<R>) -> io::Result<()> {
-        let columns = ["start", "end", "deviceId", "streamId", "globalPid"];
-        let place = |row: &[Value]| {
-            let (device, stream) = (row[2].number()?, row[3].number()?);
-            Some((row[4].number().map_or(0, pid_of), (device.max(0), stream)))
+    fn device(&mut self, tables: &Tables) -> Result<(), FormatError> {
+        let [start, end, device, stream, process] =
+            ["start", "end", "deviceId", "streamId", "globalPid"];
+        let place = |row: &[ValueRef<'_>]| {
+            let (device, stream) = (number(row[2])?, number(row[3])?);
+            Some((number(row[4]).map_or(0, pid_of), (device.max(0), stream)))
         };
-        let kernels = [&columns[..], &["shortName", "demangledName"]].concat();
-        database.rows("CUPTI_ACTIVITY_KIND_KERNEL", &kernels, |row| {
+        let kernels = [start, end, device, stream, process, "shortName", "demangledName"];
+        tables.rows("CUPTI_ACTIVITY_KIND_KERNEL", kernels, |row| {
             let Some((process, place)) = place(row) else { return };
-            let name = self.text(&row[5]).or_else(|| self.text(&row[6]));
-            let name = name.unwrap_or("kernel").to_owned();
+            let name = self.text(row[5]).or_else(|| self.text(row[6]));
+            let name = name.map_or_else(|| "kernel".to_owned(), Cow::into_owned);
             let kind = match collective_of_kernel(&name) {
                 Some(_) => SliceKind::Collective,
                 None => SliceKind::Kernel,
             };
             self.add(process, place, &name, kind, row);
         })?;
-        let copies = [&columns[..], &["copyKind"]].concat();
-        database.rows("CUPTI_ACTIVITY_KIND_MEMCPY", &copies, |row| {
+        let copies = [start, end, device, stream, process, "copyKind"];
+        tables.rows("CUPTI_ACTIVITY_KIND_MEMCPY", copies, |row| {
             let Some((process, place)) = place(row) else { return };
-            let kind = row[5].number().unwrap_or(0);
+            let kind = number(row[5]).unwrap_or(0);
             let known = COPIES.iter().find(|(number, _)| *number == kind);
             let name = known.map_or("Memcpy", |(_, name)| name);
             self.add(process, place, name, SliceKind::Memory, row);
         })?;
-        database.rows("CUPTI_ACTIVITY_KIND_MEMSET", &columns, |row| {
+        let sets = [start, end, device, stream, process];
+        tables.rows("CUPTI_ACTIVITY_KIND_MEMSET", sets, |row| {
             let Some((process, place)) = place(row) else { return };
             self.add(process, place, "Memset", SliceKind::Memory, row);
         })
     }
 
-    fn ranges<R: Read + Seek>(&mut self, database: &mut Database<R>) -> io::Result<()> {
+    fn ranges(&mut self, tables: &Tables) -> Result<(), FormatError> {
         let columns = ["start", "end", "eventType", "globalTid", "text", "textId"];
-        database.rows("NVTX_EVENTS", &columns, |row| {
-            let is_range = row[2].number().is_some_and(|kind| RANGES.contains(&kind));
-            let Some(thread) = row[3].number().filter(|_| is_range) else { return };
-            let name = self.text(&row[4]).or_else(|| self.text(&row[5]));
-            let Some(name) = name.map(|name| without_counts(name).to_owned()) else {
+        tables.rows("NVTX_EVENTS", columns, |row| {
+            let is_range = number(row[2]).is_some_and(|kind| RANGES.contains(&kind));
+            let Some(thread) = number(row[3]).filter(|_| is_range) else { return };
+            let name = self.text(row[4]).or_else(|| self.text(row[5]));
+            let Some(name) = name.map(|name| without_counts(&name).to_owned()) else {
                 return;
             };
             let is_op = name.starts_with("aten::")
@@ -228,37 +273,37 @@ impl Report {
     }
 
     /// Calls of the runtime in which the host waits for the device.
-    fn waits<R: Read + Seek>(&mut self, database: &mut Database<R>) -> io::Result<()> {
+    fn waits(&mut self, tables: &Tables) -> Result<(), FormatError> {
         let columns = ["start", "end", "globalTid", "nameId"];
-        database.rows("CUPTI_ACTIVITY_KIND_RUNTIME", &columns, |row| {
-            let Some(thread) = row[2].number() else { return };
-            let name = self.text(&row[3]).filter(|name| name.contains("Synchronize"));
-            let Some(name) = name.map(str::to_owned) else { return };
+        tables.rows("CUPTI_ACTIVITY_KIND_RUNTIME", columns, |row| {
+            let Some(thread) = number(row[2]) else { return };
+            let name = self.text(row[3]).filter(|name| name.contains("Synchronize"));
+            let Some(name) = name.map(Cow::into_owned) else { return };
             let place = (HOST, thread & 0xff_ffff);
             self.add(pid_of(thread), place, &name, SliceKind::Wait, row);
         })
     }
 
-    fn metrics<R: Read + Seek>(&mut self, database: &mut Database<R>) -> io::Result<()> {
+    fn metrics(&mut self, tables: &Tables) -> Result<(), FormatError> {
         let mut known: HashMap<(i64, i64), Resource> = HashMap::new();
         let columns = ["typeId", "metricId", "metricName"];
-        database.rows("TARGET_INFO_GPU_METRICS", &columns, |row| {
-            let name = row[2].text().unwrap_or_default();
+        tables.rows("TARGET_INFO_GPU_METRICS", columns, |row| {
+            let name = text(row[2]).unwrap_or_default();
             let metric = METRICS.iter().find(|(metric, _)| name.starts_with(metric));
             if let (Some(kind), Some(id), Some((_, resource))) =
-                (row[0].number(), row[1].number(), metric)
+                (number(row[0]), number(row[1]), metric)
             {
                 known.insert((kind, id), *resource);
             }
         })?;
         let mut samples: BTreeMap<(i64, Resource), Vec<(i64, f32)>> = BTreeMap::new();
         let columns = ["timestamp", "typeId", "metricId", "value"];
-        database.rows("GPU_METRICS", &columns, |row| {
-            let numbers = [0, 1, 2].map(|at: usize| row[at].number());
+        tables.rows("GPU_METRICS", columns, |row| {
+            let numbers = [0, 1, 2].map(|at: usize| number(row[at]));
             let [Some(at), Some(kind), Some(id)] = numbers else { return };
             let value = match row[3] {
-                Value::Number(value) => value as f32,
-                Value::Real(value) => value as f32,
+                ValueRef::Integer(value) => value as f32,
+                ValueRef::Real(value) => value as f32,
                 _ => return,
             };
             if let Some(resource) = known.get(&(kind, id)) {
@@ -351,14 +396,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_report_is_refused_with_what_to_do() {
-        let refusal =
-            |bytes: &[u8]| read(io::Cursor::new(bytes)).unwrap_err().to_string();
-        assert_eq!(refusal(b"SQLite"), "it ends in its first 100 bytes");
-        let mut empty = [0; 512];
-        empty[..16].copy_from_slice(MAGIC);
-        assert!(refusal(&empty).contains("no size"));
-        empty[16] = 2;
+    fn what_is_no_report_is_refused_with_its_place() {
+        let refusal = |bytes: &[u8]| {
+            let refused = read_packed(Path::new("f"), bytes, Limits::default());
+            refused.unwrap_err().to_string()
+        };
+        let empty = rusqlite::Connection::open_in_memory().unwrap();
+        empty.execute_batch("CREATE TABLE t (a)").unwrap();
+        let mut empty = empty;
+        let empty = empty.serialize(rusqlite::MAIN_DB).unwrap().to_vec();
         assert!(refusal(&empty).contains("no StringIds"));
+        assert_eq!(refusal(MAGIC), "f, at sqlite_schema: file is not a database");
     }
 }

@@ -1,5 +1,5 @@
 use std::fs::File;
-use std::io::{self, BufRead, Cursor, Read};
+use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 
@@ -51,14 +51,15 @@ pub fn load_watched(
 ) -> Result<Recording, FormatError> {
     let mut reader = open(path, limits, read)?;
     if reader.fill_buf().is_ok_and(|start| start.starts_with(nsys::MAGIC)) {
-        let file = File::open(path).map_err(|error| io_error(path, error, limits))?;
-        let mut packed = [0; 16];
-        // One that is packed has to be held in memory: its pages are read in any order.
-        let traces = match (&file).read_exact(&mut packed) {
-            Ok(()) if packed == nsys::MAGIC => nsys::read(file),
-            _ => read_packed_report(reader),
+        let mut start = [0; nsys::MAGIC.len()];
+        let read = File::open(path).and_then(|mut file| file.read_exact(&mut start));
+        let is_plain = read.is_ok() && start == nsys::MAGIC;
+        let traces = if is_plain {
+            nsys::read_file(path)
+        } else {
+            nsys::read_packed(path, reader, limits)
         };
-        return report(path, traces, limits);
+        return traces.map(report);
     }
     load_from(path, reader, limits).map_err(|error| match error {
         // Only a document that is meant for us has mistakes worth telling.
@@ -140,7 +141,7 @@ fn load_from(
             what_if(path, reader, &what_if::layout_beside(path)?, limits)
         }
         Some(b'S') if is_report(&mut reader) => {
-            report(path, read_packed_report(reader), limits)
+            nsys::read_packed(path, reader, limits).map(report)
         }
         Some(b'{') if begins_with(&mut reader, &TRACE_KEYS) => {
             read_trace(path, reader, limits)
@@ -231,25 +232,8 @@ fn is_report(reader: &mut impl BufRead) -> bool {
     reader.fill_buf().is_ok_and(|start| start.starts_with(nsys::MAGIC))
 }
 
-fn read_packed_report(mut reader: impl BufRead) -> io::Result<Vec<Trace>> {
-    let mut bytes = Vec::new();
-    reader.read_to_end(&mut bytes)?;
-    nsys::read(Cursor::new(bytes))
-}
-
-fn report(
-    path: &Path,
-    traces: io::Result<Vec<Trace>>,
-    limits: Limits,
-) -> Result<Recording, FormatError> {
-    match traces {
-        Ok(traces) => Ok(Recording::Trace(ProfilerTrace { tool: "nsys", traces })),
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            let found = error.to_string();
-            Err(FormatError::Unknown { path: path.to_owned(), found })
-        }
-        Err(error) => Err(io_error(path, error, limits)),
-    }
+fn report(traces: Vec<Trace>) -> Recording {
+    Recording::Trace(ProfilerTrace { tool: "nsys", traces })
 }
 
 fn read_trace(
