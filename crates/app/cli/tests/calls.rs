@@ -13,7 +13,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use schedule::{Block, Pass, Scheme};
 use serde_json::Value;
+use sim::{CalledJob, Delay, Primitive, Spot, Stop, log_text};
 
 /// Lines of each rank.
 type Logs = BTreeMap<u32, Vec<String>>;
@@ -259,5 +261,96 @@ fn a_layout_that_cannot_be_is_refused() {
         assert_eq!(output.status.code(), Some(2));
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(said.contains(wanted), "{said}");
+    }
+}
+
+/// A job of 1F1B as its logs would be.
+fn job(tp: u32, pp: u32, dp: u32, hashes: bool) -> CalledJob {
+    CalledJob {
+        tp,
+        dp,
+        pp,
+        microbatches: 8,
+        scheme: Scheme::OneForwardOneBackward,
+        pipeline_first: false,
+        iterations: 8,
+        noise: 0.02,
+        delays: Vec::new(),
+        stop: None,
+        hashes,
+        seed: 7,
+    }
+}
+
+fn verdict_of(job: &CalledJob) -> Value {
+    let folder = tempfile::tempdir().expect("a folder");
+    for log in job.logs() {
+        let path = folder.path().join(format!("rank_{}.log", log.rank));
+        fs::write(path, log_text(&log)).expect("a file");
+    }
+    verdict_at(&[], folder.path())
+}
+
+#[test]
+fn communicators_are_inferred_with_many_pipelines() {
+    for (tp, pp, dp) in [(2, 4, 8), (1, 4, 4), (4, 2, 4), (2, 2, 1)] {
+        for hashes in [true, false] {
+            let mut job = job(tp, pp, dp, hashes);
+            let healthy = verdict_of(&job);
+            assert_eq!(healthy["incidents"], serde_json::json!([]), "{healthy:#}");
+            let rank = job.rank(1, dp - 1, tp - 1);
+            let block = Block { pass: Pass::Forward, microbatch: 3, chunk: 0 };
+            let at = Spot { iteration: 5, rank, block };
+            job.delays.push(Delay { at, extra_s: 0.4 });
+            let verdict = verdict_of(&job);
+            let layout = verdict["pipeline"]["layout"].as_str().unwrap();
+            let wanted = [("tp", tp), ("dp", dp), ("pp", pp)];
+            let wanted = wanted.iter().filter(|(_, size)| *size > 1);
+            let wanted: Vec<_> =
+                wanted.map(|(axis, size)| format!("{axis} {size}")).collect();
+            assert_eq!(layout, wanted.join(", "), "{tp} {pp} {dp} {hashes}");
+            let [incident] = &verdict["incidents"].as_array().unwrap()[..] else {
+                panic!("{verdict:#}")
+            };
+            assert_eq!(incident["subject"]["ranks"], serde_json::json!([rank]));
+            assert_eq!(incident["subject"]["block"], "forward of microbatch 3");
+            assert_eq!(incident["first_step"], 5);
+        }
+    }
+}
+
+/// MT-A9, and ranks that stop elsewhere.
+#[test]
+fn a_rank_that_stops_is_named_with_its_block() {
+    let forward = Block { pass: Pass::Forward, microbatch: 3, chunk: 0 };
+    let backward = Block { pass: Pass::Backward, microbatch: 2, chunk: 0 };
+    for (tp, pp, dp) in [(2, 4, 1), (2, 4, 4), (1, 4, 2)] {
+        for (stage, block, before) in [
+            (1, forward, Primitive::Receive),
+            (3, forward, Primitive::Receive),
+            (2, backward, Primitive::Receive),
+            (1, forward, Primitive::Send),
+            (0, forward, Primitive::Send),
+            (2, backward, Primitive::Layer(3)),
+        ] {
+            if tp == 1 && matches!(before, Primitive::Layer(_)) {
+                continue;
+            }
+            for hashes in [true, false] {
+                let mut job = job(tp, pp, dp, hashes);
+                let rank = job.rank(stage, dp - 1, tp - 1);
+                job.stop = Some(Stop { at: Spot { iteration: 6, rank, block }, before });
+                let verdict = verdict_of(&job);
+                let case = format!("{tp} {pp} {dp} {hashes} {stage} {block} {before:?}");
+                let [incident] = &verdict["incidents"].as_array().unwrap()[..] else {
+                    panic!("{case}: {verdict:#}")
+                };
+                assert_eq!(incident["kind"], "hang", "{case}");
+                let subject = &incident["subject"];
+                assert_eq!(subject["ranks"], serde_json::json!([rank]), "{case}");
+                assert_eq!(subject["stage"], format!("pipeline stage {stage}"), "{case}");
+                assert_eq!(subject["block"], block.to_string(), "{case}");
+            }
+        }
     }
 }

@@ -38,7 +38,7 @@ pub use function::{FunctionFault, function};
 pub use hang::hang;
 pub use network::network;
 pub use pace::pace_of;
-pub use pipeline::{pipeline_halted, pipeline_slowed};
+pub use pipeline::{halt_point, pipeline_absorbed, pipeline_halted, pipeline_slowed};
 pub use settings::IncidentSettings;
 pub use straggler::straggler;
 pub use tracker::{Scene, Tracker};

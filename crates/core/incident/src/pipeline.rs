@@ -231,17 +231,36 @@ fn advice(finding: &Finding) -> String {
     }
 }
 
-/// Words an incident about a pipeline that stands still.
-pub fn pipeline_halted(halt: &Halt, scene: Scene<'_>, id: String) -> Incident {
-    let culprits = who(&halt.ranks);
-    let text = format!(
-        "hang in iteration {}: {culprits} {} not finish the {} on pipeline stage {}; \
-         everything it waits for is done",
-        halt.iteration,
+/// Says where a pipeline stands still at the end of its logs.
+pub fn halt_point(halt: &Halt) -> String {
+    format!(
+        "{} {} not finish the {} on pipeline stage {}; everything it waits for is done",
+        who(&halt.ranks),
         if halt.ranks.len() == 1 { "does" } else { "do" },
         halt.block,
         halt.stage
-    );
+    )
+}
+
+/// Says what slow blocks the slack of a pipeline took, beside those that made it slow.
+pub fn pipeline_absorbed(finding: &Finding) -> Vec<String> {
+    let told = finding.absorbed.iter().map(|(iteration, slow)| {
+        format!(
+            "iteration {iteration}: the {} on pipeline stage {} took {} longer than usual; a \
+             slack of {} absorbed it",
+            slow.block,
+            slow.stage,
+            duration(slow.excess_s()),
+            duration(slow.excess_s() + slow.slack_s)
+        )
+    });
+    told.collect()
+}
+
+/// Words an incident about a pipeline that stands still.
+pub fn pipeline_halted(halt: &Halt, scene: Scene<'_>, id: String) -> Incident {
+    let culprits = who(&halt.ranks);
+    let text = format!("hang in iteration {}: {}", halt.iteration, halt_point(halt));
     Incident {
         id,
         kind: IncidentKind::Hang,

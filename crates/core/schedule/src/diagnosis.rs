@@ -9,8 +9,9 @@ use crate::{
     Scheme, Sizes, SlowBlock,
 };
 
-/// Part of what was lost that one stage must explain to be named. Ours.
-const EXPLAINS: f64 = 0.25;
+/// Part of what was lost, or of a usual iteration if more was, that one stage must explain to be
+/// named. Ours.
+const EXPLAINS: f64 = 0.1;
 /// Part of a stage's lateness that one rank must have to be named alone. Ours.
 const ALONE: f64 = 2.0 / 3.0;
 /// Lateness of a rank, as a part of the culprit's, from which it is a victim. Ours.
@@ -40,7 +41,7 @@ pub struct Diagnosis {
     pub usual_s: f64,
     /// What held it back, costliest first.
     pub findings: Vec<Finding>,
-    /// Where it stands still at the end of the logs.
+    /// Where it stands still at the end of the logs, if it does.
     pub halt: Option<Halt>,
     /// Ranks that have no log.
     pub unseen: Vec<u32>,
@@ -101,9 +102,9 @@ pub struct Finding {
     pub last_share: Option<f64>,
     /// The only block it struck, if it is one.
     pub block: Option<crate::Block>,
-    /// Blocks that were slow in these iterations and that nobody had to wait for: stage, block,
-    /// seconds too long and seconds of slack.
-    pub absorbed: Vec<(u32, crate::Block, f64, f64)>,
+    /// Blocks that were slow in these iterations and that nobody had to wait for, with the
+    /// iteration, longest first.
+    pub absorbed: Vec<(u64, SlowBlock)>,
 }
 
 /// A kind of pass that took too long.
@@ -283,26 +284,74 @@ impl<'a> Run<'a> {
                 let stage = blamed.entry((slow.pipeline, slow.stage)).or_default();
                 stage.push((*marker, slow, seen));
             }
-            absorbed.extend(found.absorbed.into_iter().map(|slow| {
-                (slow.stage as u32, slow.block, slow.excess_s(), slow.slack_s)
-            }));
+            let iteration = self.job.iterations.numbers[*marker];
+            absorbed.extend(found.absorbed.into_iter().map(|slow| (iteration, slow)));
         }
         let base = self.base(episode, lost_s, absorbed);
         let excess_s = |blamed: &Blamed| -> f64 {
             blamed.iter().map(|(_, slow, _)| slow.excess_s()).sum()
         };
-        blamed.retain(|_, blamed| excess_s(blamed) >= lost_s * EXPLAINS);
+        let least_s = lost_s.min(self.usual_s * episode.len() as f64) * EXPLAINS;
+        blamed.retain(|_, blamed| excess_s(blamed) >= least_s);
         if blamed.is_empty() {
             return vec![self.unexplained(base, episode, wide)];
         }
         let all_s: f64 = blamed.values().map(&excess_s).sum();
-        let places: Vec<_> = blamed.into_iter().collect();
-        let of_place = |(place, blamed): ((usize, usize), Blamed)| {
-            let lost_s = lost_s * excess_s(&blamed) / all_s;
-            let base = Finding { lost_s, ..base.clone() };
-            self.of_stage(base, place, &blamed, (episode, wide))
+        let mut found = Vec::new();
+        for (place, blamed) in blamed {
+            let by_rank = self.by_rank(place, &blamed);
+            let parts = if by_rank.len() > 1 {
+                by_rank.into_iter().map(|(at, blamed)| (Some(at), blamed)).collect()
+            } else {
+                vec![(None, blamed)]
+            };
+            for (known, blamed) in parts {
+                let lost_s = lost_s * excess_s(&blamed) / all_s;
+                let base = Finding { lost_s, ..base.clone() };
+                found.push(self.of_stage(base, place, (&blamed, known), (episode, wide)));
+            }
+        }
+        found
+    }
+
+    /// Slow blocks of one stage by the rank that stood still in them, as its place among the
+    /// stage's members. Blocks in which nobody did go with those of the rank that cost most.
+    fn by_rank(
+        &self,
+        (pipeline, stage): (usize, usize),
+        blamed: &Blamed,
+    ) -> BTreeMap<usize, Blamed> {
+        let members = self.job.members(pipeline, stage);
+        let mut by_rank: BTreeMap<usize, Blamed> = BTreeMap::new();
+        let mut others = Vec::new();
+        for it in blamed {
+            let late_s: Vec<f64> =
+                members.iter().map(|at| self.stood_s(it, &members, *at)).collect();
+            match largest(&late_s).filter(|at| late_s[*at] > it.1.excess_s() * MOSTLY) {
+                Some(at) => by_rank.entry(at).or_default().push(*it),
+                None => others.push(*it),
+            }
+        }
+        let excess_s = |blamed: &Blamed| -> f64 {
+            blamed.iter().map(|(_, slow, _)| slow.excess_s()).sum()
         };
-        places.into_iter().map(of_place).collect()
+        let costliest =
+            |a: &&mut Blamed, b: &&mut Blamed| excess_s(a).total_cmp(&excess_s(b));
+        if let Some(blamed) = by_rank.values_mut().max_by(costliest) {
+            blamed.extend(others);
+        }
+        by_rank
+    }
+
+    /// How long a rank stood still in a block while the others of its stage did not, at most, in
+    /// seconds.
+    fn stood_s(
+        &self,
+        (_, _, seen): &(usize, SlowBlock, Observed),
+        members: &[usize],
+        at: usize,
+    ) -> f64 {
+        self.job.most_late_s(members, at, (seen.ready_ns, seen.end_ns + 1))
     }
 
     /// What is known without knowing who.
@@ -310,9 +359,9 @@ impl<'a> Run<'a> {
         &self,
         episode: &[usize],
         lost_s: f64,
-        mut absorbed: Vec<(u32, crate::Block, f64, f64)>,
+        mut absorbed: Vec<(u64, SlowBlock)>,
     ) -> Finding {
-        absorbed.sort_by(|a, b| b.2.total_cmp(&a.2));
+        absorbed.sort_by(|(_, a), (_, b)| b.excess_s().total_cmp(&a.excess_s()));
         let number = |marker: Option<&usize>| {
             marker.map_or(0, |marker| self.job.iterations.numbers[*marker])
         };
@@ -340,12 +389,13 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Names the rank of a stage that made iterations slow.
+    /// Names the rank of a stage that made iterations slow, unless it is known: a place among the
+    /// stage's members.
     fn of_stage(
         &self,
         base: Finding,
         (pipeline, stage): (usize, usize),
-        blamed: &Blamed,
+        (blamed, known): (&Blamed, Option<usize>),
         (episode, wide): (&[usize], &[Lateness]),
     ) -> Finding {
         let members = self.job.members(pipeline, stage);
@@ -360,6 +410,7 @@ impl<'a> Run<'a> {
         let all_s: f64 = late_s.iter().sum();
         let culprit = largest(&late_s).filter(|at| late_s[*at] >= all_s * ALONE);
         let culprit = culprit.filter(|_| all_s > 0.0 || members.len() == 1);
+        let culprit = known.or(culprit);
         let sharers = self.job.sharers(self.job.ranks[members[0]].rank);
         let rank = |at: usize| self.job.ranks[members[at]].rank;
         let seen: Vec<u32> = (0..members.len()).map(rank).collect();
@@ -468,9 +519,8 @@ impl<'a> Run<'a> {
         let worst = blamed
             .iter()
             .max_by(|(_, a, _), (_, b, _)| a.excess_s().total_cmp(&b.excess_s()));
-        let stood_s = worst.zip(culprit).map_or(0.0, |((_, slow, seen), at)| {
-            let span = (seen.ready_ns, seen.end_ns + 1);
-            self.job.most_late_s(members, members[at], span) / slow.excess_s()
+        let stood_s = worst.zip(culprit).map_or(0.0, |(worst, at)| {
+            self.stood_s(worst, members, members[at]) / worst.1.excess_s()
         });
         if input_s > excess_s * MOSTLY {
             Cause::Transfer

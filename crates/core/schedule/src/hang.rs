@@ -23,11 +23,12 @@ pub struct Halt {
     pub silent_s: f64,
     /// Seconds that usually pass between begin and end of the block.
     pub usual_s: f64,
+    /// Whether it takes too long; otherwise the logs may merely end in the middle of work.
+    pub overdue: bool,
 }
 
-/// Finds the only block that is not finished although all it waits for is, if the job stands
-/// still in it. Logs that merely end have one on each stage that was at work, and none whose end
-/// is overdue.
+/// Finds the only block that is not finished although all it waits for is. Logs that merely end
+/// have one on each stage that was at work, and none whose end is overdue.
 ///
 /// # Source
 /// MegaTrace (2026), hang localisation; SPEC.md §3.7. Of the ranks of the stage the one with
@@ -80,11 +81,9 @@ pub(crate) fn halt(
     };
     let usual_s = crate::lanes::median_s(healthy.values().filter_map(took_s))?;
     let silent_s = until_ns.saturating_sub(last_ns) as f64 * 1e-9;
-    if silent_s < usual_s + OVERDUE_S {
-        return None;
-    }
+    let overdue = silent_s >= usual_s + OVERDUE_S;
     let ranks = behind.iter().map(|(_, at)| job.ranks[*at].rank).collect();
     let iteration = job.iterations.numbers[marker] + 1;
     let stage = stage as u32;
-    Some(Halt { ranks, stage, block, iteration, silent_s, usual_s })
+    Some(Halt { ranks, stage, block, iteration, silent_s, usual_s, overdue })
 }

@@ -152,7 +152,8 @@ impl Localiser {
         for slow in &found.causes {
             *stages.entry((slow.pipeline, slow.stage)).or_default() += slow.excess_s();
         }
-        let least_s = lost_s * self.settings.cause_share_min;
+        // Nor does a huge cause beside it make one small that alone would be seen.
+        let least_s = lost_s.min(self.usual_s) * self.settings.cause_share_min;
         found.causes.retain(|slow| stages[&(slow.pipeline, slow.stage)] >= least_s);
         let costliest =
             |a: &SlowBlock, b: &SlowBlock| b.excess_s().total_cmp(&a.excess_s());

@@ -18,8 +18,8 @@ pub struct ScheduleSettings {
     /// the ones the others wait for. Ours.
     #[serde(deserialize_with = "threshold")]
     pub straggler_share: f64,
-    /// The slow blocks of a stage must explain at least this part of what the iteration lost to
-    /// be named. Ours: noise of short blocks is no cause.
+    /// The slow blocks of a stage must explain at least this part of what the iteration lost, or
+    /// of a usual iteration if it lost more, to be named. Ours: noise of short blocks is no cause.
     #[serde(deserialize_with = "threshold")]
     pub cause_share_min: f64,
     /// How what is expected follows what is seen.

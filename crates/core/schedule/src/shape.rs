@@ -17,7 +17,8 @@ pub(crate) enum End {
 }
 
 /// The lane of a rank on which its layers meet: neither sends nor receives, not shared by all,
-/// and the busiest.
+/// and the busiest. Each block has a call on it, so that it is no less busy than sends and
+/// receives are: gradients of pipelines meet less often.
 pub(crate) fn layer_lane(lanes: &[LaneCalls], wide: &[usize]) -> Option<usize> {
     let mut candidates: Vec<usize> = (0..lanes.len())
         .filter(|place| {
@@ -25,7 +26,9 @@ pub(crate) fn layer_lane(lanes: &[LaneCalls], wide: &[usize]) -> Option<usize> {
         })
         .collect();
     candidates.sort_by_key(|place| lanes[*place].calls.len());
-    candidates.pop().filter(|place| lanes[*place].calls.len() > 1)
+    let points = lanes.iter().filter(|lane| lane.kind == LaneKind::Point);
+    let messages: usize = points.map(|lane| lane.calls.len()).sum();
+    candidates.pop().filter(|place| lanes[*place].calls.len() > messages.max(1))
 }
 
 /// Completes what was told of the layout by what is seen.

@@ -1,3 +1,4 @@
+mod calls;
 mod fusion;
 mod profile;
 mod what_if;
@@ -16,11 +17,11 @@ use schedule::Diagnosis;
 use steps::{Aligner, Segmenter};
 use whatif::Findings;
 
-use crate::calls::{pipeline_notes, pipeline_summary};
 use crate::hangs::Hangs;
 use crate::holdups::Holdups;
 use crate::pipelines::Pipelines;
 use crate::{Series, Settings};
+use calls::{pipeline_absorbed, pipeline_notes, pipeline_summary};
 use profile::Profiled;
 
 pub use profile::ProfiledRank;
@@ -62,7 +63,7 @@ pub struct Job {
     /// Ranks that were killed before the job was started again.
     deaths: Vec<Incident>,
     arrivals: Arrivals,
-    pub(crate) pipeline: Option<Diagnosis>,
+    pipeline: Option<Diagnosis>,
     totals: BTreeMap<StageId, StageTotal>,
     windows: VecDeque<(WindowSummary, BTreeMap<StageId, f64>)>,
     series: Series,
@@ -541,7 +542,10 @@ impl Job {
             windows: windows.collect(),
             pipeline: self.pipeline.as_ref().map(pipeline_summary),
             incidents: self.incidents(),
-            absorbed: self.pipelines.absorbed().to_vec(),
+            absorbed: match &self.pipeline {
+                Some(pipeline) => pipeline_absorbed(pipeline),
+                None => self.pipelines.absorbed().to_vec(),
+            },
             what_if: self.what_if.as_ref().map(|findings| findings.what_if.clone()),
             notes: self.note_texts(),
             profile: self.profiled.as_ref().map(|profiled| profiled.summary.clone()),

@@ -4,7 +4,6 @@
 //! answers with lines while the job runs and a [`model::Verdict`] at any time. The same
 //! input gives the same answer, byte for byte, whether it is read live or from a file.
 
-mod calls;
 mod hangs;
 mod holdups;
 mod job;

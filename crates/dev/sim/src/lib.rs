@@ -11,9 +11,13 @@
 //! [`Pipeline`] is a pipeline-parallel job as what-if traces tell it, with a slow rank, a heavy
 //! stage or uneven data.
 //!
+//! [`CalledJob`] is a pipeline-parallel job as logs of NCCL calls tell it, with slow blocks or a rank
+//! that stops.
+//!
 //! # Source
 //! StageFrontier (2026), its controlled study and examples.
 
+mod calls;
 mod campaign;
 mod cluster;
 pub mod patterns;
@@ -22,6 +26,7 @@ mod transfer;
 mod watch;
 mod window;
 
+pub use calls::{CalledJob, Delay, Primitive, Spot, Stop, log_text};
 pub use campaign::{Campaign, Row, Scenario, Score, simulate};
 pub use cluster::{Cluster, Fault, LOCALS, Run};
 pub use pipeline::{Drag, FORWARD_S, Pipeline};

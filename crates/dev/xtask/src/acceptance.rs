@@ -2,6 +2,7 @@
 
 mod communication;
 mod pattern;
+mod pipeline;
 mod real;
 mod simulated;
 mod what_if;
@@ -64,6 +65,7 @@ pub(crate) fn acceptance(args: &AcceptanceArgs, root: &Path) -> Result<ExitCode>
         .chain(communication::ROWS)
         .chain(pattern::ROWS)
         .chain(what_if::ROWS)
+        .chain(pipeline::ROWS)
     {
         if wanted(id) {
             print(row(id));

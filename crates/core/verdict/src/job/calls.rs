@@ -1,10 +1,10 @@
 //! What calls of NCCL say of a job's pipeline.
 
-use incident::{pipeline_halted, pipeline_slowed};
+use incident::{halt_point, pipeline_halted, pipeline_slowed};
 use model::{Incident, PipelineSummary, fold_ranks};
 use schedule::{Diagnosis, RankCalls, diagnose};
 
-use crate::Job;
+use super::Job;
 
 impl Job {
     /// Takes what ranks called, the log of each once.
@@ -30,13 +30,11 @@ impl Job {
         }
     }
 
-    pub(crate) fn pipeline_incidents(&self) -> Vec<Incident> {
+    pub(super) fn pipeline_incidents(&self) -> Vec<Incident> {
         let Some(pipeline) = &self.pipeline else { return Vec::new() };
         let (scene, settings) = (self.scene(), &self.settings.incident);
-        let halt = pipeline
-            .halt
-            .iter()
-            .map(|halt| pipeline_halted(halt, scene, "p0".to_owned()));
+        let halt = pipeline.halt.iter().filter(|halt| halt.overdue);
+        let halt = halt.map(|halt| pipeline_halted(halt, scene, "p0".to_owned()));
         let slow = pipeline.findings.iter().zip(1..);
         let slow = slow.map(|(finding, at)| {
             pipeline_slowed(finding, pipeline, scene, format!("p{at}"), settings)
@@ -45,7 +43,7 @@ impl Job {
     }
 }
 
-pub(crate) fn pipeline_summary(pipeline: &Diagnosis) -> PipelineSummary {
+pub(super) fn pipeline_summary(pipeline: &Diagnosis) -> PipelineSummary {
     PipelineSummary {
         layout: pipeline.layout.to_string(),
         schedule: pipeline.schedule.map(|(scheme, _)| scheme.name().to_owned()),
@@ -54,8 +52,18 @@ pub(crate) fn pipeline_summary(pipeline: &Diagnosis) -> PipelineSummary {
     }
 }
 
+/// Slow blocks of slow iterations that nobody had to wait for.
+pub(super) fn pipeline_absorbed(pipeline: &Diagnosis) -> Vec<String> {
+    // All that struck in the same iterations tell the same.
+    let mut told: Vec<String> =
+        pipeline.findings.iter().flat_map(incident::pipeline_absorbed).collect();
+    let mut seen = std::collections::BTreeSet::new();
+    told.retain(|text| seen.insert(text.clone()));
+    told
+}
+
 /// What should stand beside a verdict on call logs.
-pub(crate) fn pipeline_notes(pipeline: &Diagnosis) -> Vec<String> {
+pub(super) fn pipeline_notes(pipeline: &Diagnosis) -> Vec<String> {
     let mut notes = Vec::new();
     if pipeline.schedule.is_none() {
         notes.push(
@@ -68,6 +76,13 @@ pub(crate) fn pipeline_notes(pipeline: &Diagnosis) -> Vec<String> {
         notes.push(format!(
             "the time of {} iterations is known, too few to say what is usual",
             pipeline.timed
+        ));
+    }
+    if let Some(halt) = pipeline.halt.as_ref().filter(|halt| !halt.overdue) {
+        notes.push(format!(
+            "the logs end in iteration {} with nothing else under way: if the job hung, {}",
+            halt.iteration,
+            halt_point(halt)
         ));
     }
     if !pipeline.unseen.is_empty() {

@@ -1,0 +1,414 @@
+use std::collections::BTreeMap;
+
+use model::CollectiveOp;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use schedule::{Block, Call, Lane, Pass, Plan, RankCalls, Scheme};
+
+use crate::FORWARD_S;
+
+/// Calls in which the layers of a stage meet in one pass.
+const LAYER_CALLS: usize = 8;
+/// Time between two calls of a host that runs ahead of its GPU, and how late it is at most, each
+/// time anew and all the time, in seconds.
+const LAUNCH_S: f64 = 0.000_8;
+const LATE_S: f64 = 0.000_1;
+const TRANSFER_S: f64 = 0.001;
+/// Between the last block and the marker, and from there to the next iteration, in seconds.
+const REDUCE_S: f64 = 0.050;
+const INPUT_S: f64 = 0.005;
+/// The time of the first call, in nanoseconds since 1970.
+const BEGIN_NS: u64 = 1_755_590_104_000_000_000;
+/// Message of a layer.
+const ACTIVATIONS: u64 = 25_165_824;
+
+/// A job with tensor, data and pipeline parallelism as MegaTrace's logs of NCCL calls tell it.
+///
+/// Ranks take the order of their blocks from a [`Plan`] and the rest from themselves: a block
+/// begins once its input was sent and received, its ranks meet in each layer, hosts run ahead of
+/// their GPUs and wait for them at the end of the block. No code that times blocks is shared with
+/// the analysis.
+#[derive(Clone, Debug)]
+pub struct CalledJob {
+    /// Ranks that share each layer.
+    pub tp: u32,
+    /// Pipelines.
+    pub dp: u32,
+    /// Stages.
+    pub pp: u32,
+    /// Microbatches of an iteration.
+    pub microbatches: u32,
+    /// The schedule; not [`Scheme::ZeroBubble`], which calls do not tell.
+    pub scheme: Scheme,
+    /// Whether the stages of a pipeline stand side by side, instead of its copies.
+    pub pipeline_first: bool,
+    /// Iterations.
+    pub iterations: u64,
+    /// Part by which blocks vary without a fault, the standard deviation of a normal distribution.
+    pub noise: f64,
+    /// Slow blocks.
+    pub delays: Vec<Delay>,
+    /// A rank that stops.
+    pub stop: Option<Stop>,
+    /// Whether the log tells communicators.
+    pub hashes: bool,
+    /// Of the noise.
+    pub seed: u64,
+}
+
+/// A block of one rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spot {
+    /// The iteration, from 0.
+    pub iteration: u64,
+    /// The rank.
+    pub rank: u32,
+    /// The block.
+    pub block: Block,
+}
+
+/// A block that takes longer on one rank.
+#[derive(Clone, Copy, Debug)]
+pub struct Delay {
+    /// Which.
+    pub at: Spot,
+    /// How much, in seconds.
+    pub extra_s: f64,
+}
+
+/// A rank that calls nothing any more.
+#[derive(Clone, Copy, Debug)]
+pub struct Stop {
+    /// In which block.
+    pub at: Spot,
+    /// What it does not call.
+    pub before: Primitive,
+}
+
+/// A call of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Primitive {
+    /// The one that receives its input.
+    Receive,
+    /// The one of this layer.
+    Layer(usize),
+    /// The one that sends its output.
+    Send,
+}
+
+const WORLD: usize = 0;
+const TENSOR: usize = 1;
+const PIPELINE: usize = 2;
+const DATA: usize = 3;
+const MODEL: usize = 4;
+
+/// One rank at work.
+struct Rank {
+    stage: usize,
+    copy: u32,
+    tensor: u32,
+    calls: Vec<Call>,
+    /// Operations launched by communicator.
+    counts: [u64; 5],
+    /// Whether a send was just issued: a receive goes with it.
+    sent: bool,
+    /// How late it always is.
+    late_s: f64,
+    free_s: f64,
+    /// The block it works on, and whether its input was asked for and its layers were called.
+    at: usize,
+    asked: bool,
+    entered: bool,
+    /// When its GPU is done with each block.
+    due_s: Vec<f64>,
+    stopped: bool,
+}
+
+impl Rank {
+    fn call(
+        &mut self,
+        free_s: f64,
+        lane: usize,
+        op: CollectiveOp,
+        size: u64,
+        random: &mut SmallRng,
+    ) {
+        let at_s = free_s + self.late_s + LATE_S * random.random_range(0.0..1.0);
+        let joins = op == CollectiveOp::RECEIVE && std::mem::take(&mut self.sent);
+        self.sent = op == CollectiveOp::SEND;
+        let count = self.counts[lane] - u64::from(joins);
+        self.counts[lane] += u64::from(!joins);
+        self.calls.push(Call {
+            at_ns: BEGIN_NS + (at_s * 1e9) as u64,
+            op,
+            size,
+            lane: lane as u32,
+            count: Some(count),
+        });
+    }
+}
+
+impl CalledJob {
+    /// The rank at these coordinates.
+    pub fn rank(&self, stage: u32, copy: u32, tensor: u32) -> u32 {
+        if self.pipeline_first {
+            tensor + self.tp * (stage + self.pp * copy)
+        } else {
+            tensor + self.tp * (copy + self.dp * stage)
+        }
+    }
+
+    /// The logs of all ranks, in the order of ranks; all end where no rank can go on.
+    pub fn logs(&self) -> Vec<RankCalls> {
+        let mut random = SmallRng::seed_from_u64(self.seed);
+        let plan = self.scheme.plan(self.pp, self.microbatches);
+        let mut ranks = BTreeMap::new();
+        for stage in 0..self.pp {
+            for (copy, tensor) in
+                (0..self.dp).flat_map(|copy| (0..self.tp).map(move |t| (copy, t)))
+            {
+                let rank = Rank {
+                    stage: stage as usize,
+                    copy,
+                    tensor,
+                    calls: Vec::new(),
+                    counts: [0; 5],
+                    sent: false,
+                    late_s: LATE_S * random.random_range(0.0..1.0),
+                    free_s: INPUT_S,
+                    at: 0,
+                    asked: false,
+                    entered: false,
+                    due_s: Vec::new(),
+                    stopped: false,
+                };
+                ranks.insert(self.rank(stage, copy, tensor), rank);
+            }
+        }
+        for iteration in 0..self.iterations {
+            self.blocks(&plan, iteration, &mut ranks, &mut random);
+            if !self.end(&mut ranks, &mut random) {
+                break;
+            }
+        }
+        let log = |(rank, mut seen): (u32, Rank)| {
+            seen.calls.sort_by_key(|call| call.at_ns);
+            let groups = [
+                0,
+                seen.stage as u32 * self.dp + seen.copy,
+                seen.copy * self.tp + seen.tensor,
+                seen.stage as u32 * self.tp + seen.tensor,
+                seen.copy,
+            ];
+            let lane = |(lane, group): (usize, u32)| Lane {
+                pointer: format!("{:#x}", (u64::from(rank) << 16) + ((lane as u64) << 8)),
+                hash: if self.hashes {
+                    format!("-59562859790{lane}{group:07}")
+                } else {
+                    String::new()
+                },
+            };
+            let lanes = groups.into_iter().enumerate().map(lane).collect();
+            RankCalls { rank, host: None, lanes, calls: seen.calls }
+        };
+        ranks.into_iter().map(log).collect()
+    }
+
+    /// The blocks of an iteration, as far as they come.
+    fn blocks(
+        &self,
+        plan: &Plan,
+        iteration: u64,
+        ranks: &mut BTreeMap<u32, Rank>,
+        random: &mut SmallRng,
+    ) {
+        let mut sent_s: BTreeMap<(u32, u32, usize, Block), f64> = BTreeMap::new();
+        // The GPUs of a stage vary together: they wait for one another in each layer.
+        let mut noise: BTreeMap<(u32, usize), Vec<f64>> = BTreeMap::new();
+        let normal =
+            rand_distr::Normal::new(1.0, self.noise).expect("a finite deviation");
+        for rank in ranks.values_mut() {
+            (rank.at, rank.asked, rank.entered) = (0, false, false);
+            rank.due_s.clear();
+            let blocks = plan.order(rank.stage).len();
+            noise.entry((rank.copy, rank.stage)).or_insert_with(|| {
+                (0..blocks).map(|_| random.sample(normal).max(0.1)).collect()
+            });
+        }
+        let names: Vec<u32> = ranks.keys().copied().collect();
+        let mut moved = true;
+        while std::mem::take(&mut moved) {
+            for name in &names {
+                let Some(rank) = ranks.get(name) else { continue };
+                let Some(&block) = plan.order(rank.stage).get(rank.at) else { continue };
+                let (stage, copy, tensor, at) =
+                    (rank.stage, rank.copy, rank.tensor, rank.at);
+                // Ranks of a stage wait for one another: the time when all are done.
+                let members = (0..self.tp).map(|t| self.rank(stage as u32, copy, t));
+                let due_s = members
+                    .map(|member| ranks[&member].due_s.get(at).copied())
+                    .try_fold(0.0, |last: f64, due_s| Some(last.max(due_s?)));
+                let spot = Spot { iteration, rank: *name, block };
+                let stop = self.stop.filter(|stop| stop.at == spot);
+                let stop = stop.map(|stop| stop.before);
+                let source = plan.source(stage, block);
+                let Some(rank) = ranks.get_mut(name).filter(|rank| !rank.stopped) else {
+                    continue;
+                };
+                if !rank.asked {
+                    moved = true;
+                    rank.stopped = stop == Some(Primitive::Receive);
+                    if !rank.stopped && source.is_some() {
+                        let op = CollectiveOp::RECEIVE;
+                        rank.call(rank.free_s, PIPELINE, op, ACTIVATIONS, random);
+                    }
+                    rank.asked = true;
+                } else if !rank.entered {
+                    let input_s = match source {
+                        Some((from, of)) => {
+                            let Some(sent_s) = sent_s.get(&(copy, tensor, from, of))
+                            else {
+                                continue;
+                            };
+                            sent_s + TRANSFER_S
+                        }
+                        None => 0.0,
+                    };
+                    moved = true;
+                    rank.sent = false;
+                    let begin_s = rank.free_s.max(input_s);
+                    let delays = self.delays.iter().filter(|delay| delay.at == spot);
+                    let extra_s: f64 = delays.map(|delay| delay.extra_s).sum();
+                    let calls = match stop {
+                        Some(Primitive::Layer(calls)) => calls,
+                        _ => usize::MAX,
+                    };
+                    rank.stopped = calls < usize::MAX;
+                    self.layers(rank, block, (begin_s, extra_s), calls, random);
+                    if rank.stopped {
+                        continue;
+                    }
+                    let times = if block.pass == Pass::Forward { 1.0 } else { 2.0 };
+                    let chunks = f64::from(plan.chunks());
+                    let usual_s = FORWARD_S * times / chunks * noise[&(copy, stage)][at];
+                    rank.due_s.push(begin_s + usual_s + extra_s);
+                    rank.entered = true;
+                } else if let Some(due_s) = due_s {
+                    moved = true;
+                    rank.free_s = due_s;
+                    rank.stopped = stop == Some(Primitive::Send);
+                    if rank.stopped {
+                        continue;
+                    }
+                    if plan.target(stage, block).is_some() {
+                        rank.call(
+                            due_s,
+                            PIPELINE,
+                            CollectiveOp::SEND,
+                            ACTIVATIONS,
+                            random,
+                        );
+                        sent_s.insert((copy, tensor, stage, block), due_s);
+                    }
+                    (rank.at, rank.asked, rank.entered) = (at + 1, false, false);
+                }
+            }
+        }
+    }
+
+    /// Calls in which the layers of a block meet; a delay is spread over them.
+    fn layers(
+        &self,
+        rank: &mut Rank,
+        block: Block,
+        (begin_s, extra_s): (f64, f64),
+        most: usize,
+        random: &mut SmallRng,
+    ) {
+        if self.tp == 1 {
+            return;
+        }
+        let forward = block.pass == Pass::Forward;
+        let first = forward && rank.stage == 0 && block.chunk == 0;
+        let last = forward && rank.stage + 1 == self.pp as usize;
+        let before = [(CollectiveOp::BROADCAST, 32_768); 3];
+        let layers = [(CollectiveOp::ALLREDUCE, ACTIVATIONS); LAYER_CALLS];
+        let after = [(CollectiveOp::ALLREDUCE, 4_096); 3];
+        let calls = before.into_iter().filter(|_| first).chain(layers);
+        let calls: Vec<_> = calls.chain(after.into_iter().filter(|_| last)).collect();
+        for (at, (op, size)) in calls.iter().enumerate().take(most) {
+            let part = at as f64 / calls.len() as f64;
+            let at_s = begin_s + at as f64 * LAUNCH_S + part * extra_s;
+            rank.call(at_s, TENSOR, *op, *size, random);
+        }
+    }
+
+    /// What all ranks do after their blocks; whether all came that far.
+    fn end(&self, ranks: &mut BTreeMap<u32, Rank>, random: &mut SmallRng) -> bool {
+        let blocks = self.scheme.plan(self.pp, self.microbatches).order(0).len();
+        let mut all = true;
+        let mut met_s = 0.0f64;
+        for rank in ranks.values_mut() {
+            if rank.at < blocks {
+                all = false;
+                continue;
+            }
+            rank.call(rank.free_s, WORLD, CollectiveOp::ALLREDUCE, 1, random);
+            met_s = met_s.max(rank.free_s);
+        }
+        for rank in ranks.values_mut().filter(|_| all) {
+            let shard = 2_529_312_768 + 64 * u64::from(rank.stage == 0);
+            let (reduce, gather) =
+                (CollectiveOp::REDUCE_SCATTER, CollectiveOp::ALLGATHER);
+            let tail = [
+                (DATA, reduce, shard),
+                (WORLD, CollectiveOp::ALLREDUCE, 1),
+                (MODEL, CollectiveOp::ALLREDUCE, 1),
+                (DATA, gather, 2 * shard),
+                (WORLD, gather, 96),
+            ];
+            for (at, (lane, op, size)) in (1..).zip(tail) {
+                let at_s = met_s + REDUCE_S * f64::from(at) / tail.len() as f64;
+                rank.call(at_s, lane, op, size, random);
+            }
+            if self.dp == 1 {
+                // The count of a communicator of one rank stands still.
+                rank.calls.iter_mut().filter(|call| call.lane == DATA as u32).for_each(
+                    |call| {
+                        call.count = Some(0);
+                    },
+                );
+            }
+            rank.free_s = met_s + REDUCE_S + INPUT_S;
+        }
+        all
+    }
+}
+
+/// A log as MegaTrace's patch writes it: with hashes, if the communicators have some (V2), or
+/// without (V1).
+pub fn log_text(log: &RankCalls) -> String {
+    let mut text = String::new();
+    for call in &log.calls {
+        let lane = &log.lanes[call.lane as usize];
+        let name = match call.op {
+            CollectiveOp::ALLREDUCE => "AllReduce",
+            CollectiveOp::ALLGATHER => "AllGather",
+            CollectiveOp::REDUCE_SCATTER => "ReduceScatter",
+            CollectiveOp::SEND => "Send",
+            CollectiveOp::RECEIVE => "Recv",
+            _ => "Broadcast",
+        };
+        let (seconds, ns) = (call.at_ns / 1_000_000_000, call.at_ns % 1_000_000_000);
+        text += &format!(
+            "[save_count 1] [{seconds}.{ns:09}] [Rank {}] Fun {name} Data {} stream {}",
+            log.rank, call.size, lane.pointer
+        );
+        text += &call.count.map_or(String::new(), |count| format!(" opCount {count}"));
+        if !lane.hash.is_empty() {
+            text += &format!(" groupHash {}", lane.hash);
+        }
+        text.push('\n');
+    }
+    text
+}
