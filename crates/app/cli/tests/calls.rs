@@ -354,3 +354,22 @@ fn a_rank_that_stops_is_named_with_its_block() {
         }
     }
 }
+
+#[test]
+fn what_slack_absorbed_is_told_beside_the_cause() {
+    let mut job = job(2, 4, 1, false);
+    let delay = |rank, pass, microbatch, extra_s| Delay {
+        at: Spot { iteration: 5, rank, block: Block { pass, microbatch, chunk: 0 } },
+        extra_s,
+    };
+    // The last stage waits for the second while it is in the third microbatch.
+    job.delays = vec![delay(3, Pass::Forward, 3, 0.4), delay(7, Pass::Backward, 2, 0.15)];
+    let verdict = verdict_of(&job);
+    let incidents = verdict["incidents"].as_array().unwrap();
+    let [incident] = &incidents[..] else { panic!("{verdict:#}") };
+    assert_eq!(incident["subject"]["ranks"], serde_json::json!([3]));
+    let absorbed = verdict["absorbed"].as_array().unwrap();
+    let [told] = &absorbed[..] else { panic!("{absorbed:#?}") };
+    let begin = "iteration 5: the backward of microbatch 2 on pipeline stage 3 took ";
+    assert!(told.as_str().unwrap().starts_with(begin), "{told}");
+}
