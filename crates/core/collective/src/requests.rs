@@ -64,7 +64,7 @@ impl Counted {
 /// What a connection does, from how its counts change.
 ///
 /// # Source
-/// MegaTrace (2025), probes; here the job's own requests are the probe.
+/// MegaTrace (2026), probes; here the job's own requests are the probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
     /// The count rises and falls: the path works.
@@ -91,7 +91,7 @@ pub struct Lost {
 /// `(S_i - S_{i-w}) / (t_i - t_{i-w})`. Read less often, its window is the shortest that has
 /// as many completions. Memory is bounded: readings that completed nothing are not kept.
 /// # Source
-/// MegaTrace (2025), measurement of work requests. Time in which nothing was in flight does
+/// MegaTrace (2026), measurement of work requests. Time in which nothing was in flight does
 /// not count, which is ours: an idle connection is not a slow one.
 #[derive(Clone, Debug, Default)]
 pub struct Connection {
