@@ -11,8 +11,9 @@ use ring::{
     Bytes, Identity, LiveSize, LiveSource, LiveWriter, NameKind, Reached, RequestWriter,
     RingDirectory, RingWriter, Route,
 };
+use schedule::{Block, Pass, Scheme};
 use serde_json::{Value, json};
-use sim::{Drag, Pipeline};
+use sim::{CalledJob, Delay, Drag, Pipeline, Spot, log_text};
 use verdict::Settings;
 
 /// What one rank does in one step, its name in an event list, and the milliseconds before it.
@@ -56,6 +57,8 @@ fn main() -> io::Result<()> {
     write("packed/events.json.gz", &gzip(events(2, 4).as_bytes())?)?;
     write("packed/matrix.json.xz", &xz(matrix().as_bytes())?)?;
     write("packed/journal.jsonl.zst", &zstd::encode_all(journal.as_slice(), 3)?)?;
+    write("calls/slow.log", called(vec![(4, 0.4)]).as_bytes())?;
+    write("calls/healthy.log", called(Vec::new()).as_bytes())?;
     write("kineto/events", kineto_events().as_bytes())?;
     write("inputs/inputs", &inputs())?;
     write("ring/ring", &ring()?)?;
@@ -76,6 +79,30 @@ fn main() -> io::Result<()> {
     write("what_if/meta.yaml", formats::layout_yaml(&pipeline.layout())?.as_bytes())?;
     let settings = toml::to_string(&Settings::default()).map_err(io::Error::other)?;
     write("settings/settings.toml", (settings + "\"data.next_wait\" = 0.1\n").as_bytes())
+}
+
+/// The log of a rank in the middle of a pipeline, with microbatches delayed in these iterations.
+fn called(delays: Vec<(u64, f64)>) -> String {
+    let block = Block { pass: Pass::Forward, microbatch: 1, chunk: 0 };
+    let delay = |(iteration, extra_s)| Delay {
+        at: Spot { iteration, rank: 3, block },
+        extra_s,
+    };
+    let job = CalledJob {
+        tp: 2,
+        dp: 1,
+        pp: 3,
+        microbatches: 3,
+        scheme: Scheme::OneForwardOneBackward,
+        pipeline_first: false,
+        iterations: 6,
+        noise: 0.02,
+        delays: delays.into_iter().map(delay).collect(),
+        stop: None,
+        hashes: true,
+        seed: 1,
+    };
+    log_text(&job.logs()[3])
 }
 
 /// Events of a profiler, as they stand behind the head that the target writes.

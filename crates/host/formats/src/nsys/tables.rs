@@ -68,8 +68,9 @@ impl Tables {
         file_bytes: u64,
         connection: rusqlite::Result<Connection>,
     ) -> Result<Self, FormatError> {
-        let operations =
-            LEAST_OPERATIONS + OPERATIONS_PER_BYTE.saturating_mul(file_bytes);
+        let operations = OPERATIONS_PER_BYTE
+            .saturating_mul(file_bytes)
+            .saturating_add(LEAST_OPERATIONS);
         let mut looks = operations / u64::from(OPERATIONS);
         let spent = move || {
             looks = looks.saturating_sub(1);
