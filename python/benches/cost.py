@@ -176,7 +176,9 @@ def collective_cost():
     def us_per_call(on):
         group.unregister_pre_hook(_attach._HOOK_ID)
         if on:
-            group.register_pre_hook(_attach._HOOK_ID, _native.CollectiveHook(1))
+            group.register_pre_hook(
+                _attach._HOOK_ID, _native.CollectiveHook(1, vars(dist.distributed_c10d))
+            )
         began = time.thread_time_ns()
         for _ in range(SMALL_BLOCK):
             dist.all_reduce(value)

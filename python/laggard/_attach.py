@@ -328,7 +328,8 @@ def _watch(group, ranks):
     _watched.add(group)
     members = _fold(sorted(ranks))
     number = zlib.crc32(f"{group.group_name} {members}".encode())
-    group.register_pre_hook(_HOOK_ID, _native.CollectiveHook(number))
+    functions = vars(sys.modules["torch.distributed.distributed_c10d"])
+    group.register_pre_hook(_HOOK_ID, _native.CollectiveHook(number, functions))
     # Beyond this the table of names would have no room for stages.
     if len(_groups) < 32:
         name = group.group_desc

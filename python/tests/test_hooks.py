@@ -322,6 +322,37 @@ def test_nothing_is_recorded_into_a_captured_graph():
     assert Event.made == []
 
 
+def test_tensors_that_python_never_saw_stay_that_way(python):
+    # Once Python has seen a tensor, whoever lets go of it last needs the interpreter: a thread
+    # of PyTorch's that does so while the interpreter ends takes the process with it.
+    seen = python(
+        """
+        import gc, json
+        import laggard, torch
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        ours = torch.ones(3)
+
+        def tensors(_):
+            seen.append(sum(type(one) is torch.Tensor for one in gc.get_objects()))
+
+        seen = []
+        last = 1 << 40  # hooks are called in the order of their numbers
+        dist.group.WORLD.register_pre_hook(last, tensors)
+        tensors(None)
+        dist.barrier()
+        dist.all_reduce(ours)
+        with torch.no_grad():
+            dist._broadcast_coalesced(dist.group.WORLD, [ours], 1 << 20, 0)
+        dist.group.WORLD.unregister_pre_hook(last)
+        print(json.dumps([len(seen), max(seen) - seen[0]]))
+        """,
+        **ALONE,
+    )
+    assert seen == [4, 0]
+
+
 def test_the_wrapper_lends_its_package_to_other_interpreters(tmp_path):
     """A Python without laggard, with a sitecustomize of its own."""
     site = tmp_path / "site"

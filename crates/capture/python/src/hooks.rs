@@ -196,8 +196,16 @@ extern "C" fn next(
 const COUNTED_TENSORS: usize = 8;
 
 /// Bytes a rank passes to a collective, `None` if they cannot be told.
-fn bytes_of(args: &Bound<'_, PyAny>) -> Option<u64> {
+///
+/// Only tensors that the script itself passes to a function of `functions` are looked at. One
+/// that PyTorch made would become Python's by the look, and the thread that lets go of it need
+/// the interpreter: as the process ends, that is its end.
+fn bytes_of(args: &Bound<'_, PyAny>, functions: &Bound<'_, PyDict>) -> Option<u64> {
     let py = args.py();
+    // SAFETY: the interpreter is attached; the pointer, null without a caller, is only compared.
+    if unsafe { ffi::PyEval_GetGlobals() } != functions.as_ptr() {
+        return None;
+    }
     let tensors = args.getattr(intern!(py, "input_tensors")).ok()?;
     let tensors = tensors.cast::<PyList>().ok()?;
     if tensors.len() > COUNTED_TENSORS {
@@ -214,6 +222,8 @@ fn bytes_of(args: &Bound<'_, PyAny>) -> Option<u64> {
 #[derive(Debug)]
 pub(crate) struct CollectiveHook {
     group: u32,
+    /// Globals of the module with the functions that a script calls.
+    functions: Py<PyDict>,
     /// Collectives of the whole group that were issued so far: all members count alike.
     issued: AtomicU64,
 }
@@ -221,9 +231,10 @@ pub(crate) struct CollectiveHook {
 #[pymethods]
 impl CollectiveHook {
     /// :param group: The same number on all members of the group, another for any other.
+    /// :param functions: What `torch.distributed.distributed_c10d` defines.
     #[new]
-    fn new(group: u32) -> Self {
-        Self { group, issued: AtomicU64::new(0) }
+    fn new(group: u32, functions: Py<PyDict>) -> Self {
+        Self { group, functions, issued: AtomicU64::new(0) }
     }
 
     fn __call__(&self, args: &Bound<'_, PyAny>) {
@@ -240,7 +251,8 @@ impl CollectiveHook {
             } else {
                 self.issued.fetch_add(1, Relaxed) + 1
             };
-            probe.collective(op, self.group, op_id.unwrap_or(0), number, bytes_of(args));
+            let bytes = bytes_of(args, self.functions.bind(py));
+            probe.collective(op, self.group, op_id.unwrap_or(0), number, bytes);
         });
     }
 }
