@@ -260,6 +260,28 @@ pub fn pipeline_absorbed(finding: &Finding) -> Vec<String> {
 /// Words an incident about a pipeline that stands still.
 pub fn pipeline_halted(halt: &Halt, scene: Scene<'_>, id: String) -> Incident {
     let culprits = who(&halt.ranks);
+    let mut evidence = vec![told(
+        "halt_point",
+        format!(
+            "of all blocks it is the only one that could go on; others went on for {} after \
+             its last call and input, and the next call usually takes {}",
+            duration(halt.silent_s),
+            duration(halt.usual_s)
+        ),
+        [("silent_s", halt.silent_s), ("usual_s", halt.usual_s)],
+    )];
+    evidence.extend(halt.ahead_s.map(|(ahead_s, late_s)| {
+        told(
+            "ranks_beside_it_went_on",
+            format!(
+                "ranks beside it made that call {} before the logs end; they are never more than \
+                 {} apart",
+                duration(ahead_s),
+                duration(late_s)
+            ),
+            [("ahead_s", ahead_s), ("usual_late_s", late_s)],
+        )
+    }));
     let text = format!("hang in iteration {}: {}", halt.iteration, halt_point(halt));
     Incident {
         id,
@@ -281,16 +303,7 @@ pub fn pipeline_halted(halt: &Halt, scene: Scene<'_>, id: String) -> Incident {
         gain_alone_s: 0.0,
         next_in_line: Vec::new(),
         text,
-        evidence: vec![told(
-            "halt_point",
-            format!(
-                "of all blocks it is the only one that could go on; others went on for {} after \
-                 its last call, and it usually takes {}",
-                duration(halt.silent_s),
-                duration(halt.usual_s)
-            ),
-            [("silent_s", halt.silent_s), ("usual_s", halt.usual_s)],
-        )],
+        evidence,
         advice: format!("look at what {culprits} is doing: its stack, its GPU"),
     }
 }

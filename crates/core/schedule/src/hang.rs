@@ -1,12 +1,13 @@
 use std::collections::BTreeMap;
 
 use crate::job::{Job, Observed};
+use crate::lanes::median_s;
 use crate::passes::blocks;
 use crate::{Axis, Block};
 
-/// Seconds by which the next call of a rank must be overdue when the last rank falls silent.
-/// Ours: less may be where a log that was cut ends.
-const OVERDUE_S: f64 = 0.02;
+/// A call is overdue once it is further from the usual than so many times the furthest that was
+/// seen, beyond what clocks may differ. Ours: less may be where a log that was cut ends.
+const SCATTERS: f64 = 3.0;
 
 /// Where a job stands still at the end of its logs.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,71 +20,154 @@ pub struct Halt {
     pub block: Block,
     /// The iteration.
     pub iteration: u64,
-    /// Seconds for which others went on after its last call.
+    /// Seconds for which others went on after its last call, or after its input came if that was
+    /// later.
     pub silent_s: f64,
-    /// Seconds that usually pass between begin and end of the block.
+    /// Seconds that usually pass from there to its next call.
     pub usual_s: f64,
+    /// Of ranks that share the stage and made that call: seconds for which others went on after
+    /// it, and how late this rank was at most before.
+    pub ahead_s: Option<(f64, f64)>,
     /// Whether it takes too long; otherwise the logs may merely end in the middle of work.
     pub overdue: bool,
 }
 
+/// How far a rank came in the last iteration.
+#[derive(Debug)]
+struct Reached {
+    at: usize,
+    /// Blocks.
+    done: usize,
+    /// The begin of the iteration, and what it called since.
+    times_ns: Vec<u64>,
+}
+
+/// How far all came, of the pipeline that stands still.
+#[derive(Debug)]
+struct Standing {
+    pipeline: usize,
+    /// The only node that could go on.
+    node: usize,
+    /// The ranks of its stage.
+    members: Vec<Reached>,
+    /// When its input was sent.
+    input_ns: u64,
+}
+
+/// What the analysis saw of iterations, by the marker that ends them.
+type Seen = BTreeMap<usize, Vec<Vec<Option<Observed>>>>;
+
 /// Finds the only block that is not finished although all it waits for is. Logs that merely end
-/// have one on each stage that was at work, and none whose end is overdue.
+/// have one on each stage that was at work, and none whose next call is overdue.
 ///
 /// # Source
 /// MegaTrace (2026), hang localisation; SPEC.md §3.7. Of the ranks of the stage the one with
-/// the fewest calls is named, then the one that fell silent first.
-pub(crate) fn halt(
-    job: &Job,
-    healthy: &BTreeMap<usize, Vec<Vec<Option<Observed>>>>,
-) -> Option<Halt> {
+/// the fewest calls is named. When a call is overdue is ours.
+pub(crate) fn halt(job: &Job, seen: &Seen) -> Option<Halt> {
     let (_, graph) = job.schedule.as_ref()?;
     let marker = job.marks_ns.len().checked_sub(1)?;
-    let begins = |at: usize| job.iterations.marks_ns[at][marker];
-    let stages = job.layout.size(Axis::Pipeline) as usize;
-    let ends_ns: Vec<u64> = (0..job.ranks.len()).map(|at| job.last_call_ns(at)).collect();
-    let until_ns = ends_ns.iter().copied().max()?;
+    let (until_ns, latest) =
+        (0..job.ranks.len()).map(|at| (job.last_call_ns(at), at)).max()?;
+    let Standing { pipeline, node, members, input_ns } = standing(job, marker, until_ns)?;
+    let least = members.iter().map(|rank| (rank.done, rank.times_ns.len())).min()?.1;
+    let (behind, ahead): (Vec<_>, Vec<_>) =
+        members.iter().partition(|rank| rank.times_ns.len() == least);
+    let due_ns = ahead.iter().filter_map(|rank| rank.times_ns.get(least)).max();
+    let places: Vec<usize> = members.iter().map(|rank| rank.at).collect();
+    let silence_s = |from_ns: u64| until_ns.saturating_sub(from_ns) as f64 * 1e-9;
+    let (stage, block) = graph.block(node);
+    let mut halt = Halt {
+        ranks: behind.iter().map(|rank| job.ranks[rank.at].rank).collect(),
+        stage: stage as u32,
+        block,
+        iteration: job.iterations.numbers[marker] + 1,
+        silent_s: f64::INFINITY,
+        usual_s: 0.0,
+        ahead_s: None,
+        // Ranks that stopped at the same call cannot be told apart: none may be early.
+        overdue: true,
+    };
+    for Reached { at, times_ns, .. } in behind {
+        let silent_s = silence_s(times_ns.last().copied()?.max(input_ns));
+        let pauses_s: Vec<f64> = seen
+            .iter()
+            .filter_map(|(marker, blocks)| {
+                let input_ns = blocks[pipeline][node]?.ready_ns;
+                pause_s(job, *at, *marker, (least, input_ns))
+            })
+            .collect();
+        let usual_s = median_s(pauses_s.iter().copied())?;
+        let longest_s = pauses_s.into_iter().fold(0.0, f64::max);
+        let clocks_s = job.clocks_differ_s(*at, latest);
+        let latest_s = longest_s + SCATTERS * (longest_s - usual_s);
+        let mut overdue = silent_s > latest_s + clocks_s;
+        if let Some(due_ns) = due_ns {
+            let spans = seen.keys().filter_map(|m| job.iterations.span_ns(*at, *m));
+            let late_s = spans.map(|span| job.most_late_s(&places, *at, span));
+            let late_s = late_s.fold(0.0, f64::max);
+            let ahead_s = silence_s(*due_ns);
+            overdue |= ahead_s > late_s * (1.0 + SCATTERS) + clocks_s;
+            halt.ahead_s = Some((ahead_s, late_s));
+        }
+        halt.overdue &= overdue;
+        halt.silent_s = halt.silent_s.min(silent_s);
+        halt.usual_s = halt.usual_s.max(usual_s);
+    }
+    Some(halt)
+}
+
+/// Works out how far the ranks came after a marker; `None` unless a single block could go on.
+fn standing(job: &Job, marker: usize, until_ns: u64) -> Option<Standing> {
+    let (_, graph) = job.schedule.as_ref()?;
     let mut found = None;
     for pipeline in 0..job.pipelines {
         let mut finished = vec![true; graph.nodes()];
-        let mut silent = BTreeMap::new();
-        for stage in 0..stages {
-            let nodes = graph.nodes_of(stage);
+        let mut ends_ns = vec![0; graph.nodes()];
+        let mut stages = Vec::new();
+        for stage in 0..job.layout.size(Axis::Pipeline) as usize {
+            let mut members = Vec::new();
             for at in job.members(pipeline, stage) {
-                let calls = job.calls(at, begins(at)?, until_ns + 1);
-                let done = blocks(graph.plan(), stage, &calls)?.len();
-                nodes.clone().skip(done).for_each(|node| finished[node] = false);
-                let progress =
-                    (done, calls.points.len() + calls.layers.len(), ends_ns[at]);
-                silent.entry(stage).or_insert_with(Vec::new).push((progress, at));
+                let begin_ns = job.iterations.marks_ns[at][marker]?;
+                let calls = job.calls(at, begin_ns, until_ns + 1);
+                let seen = blocks(graph.plan(), stage, &calls)?;
+                // A last block that sends nothing is done once anything follows it.
+                let open = seen.last().is_some_and(|last| last.end_ns == calls.end_ns);
+                let done = seen.len() - usize::from(open);
+                graph.nodes_of(stage).skip(done).for_each(|node| finished[node] = false);
+                for (node, seen) in graph.nodes_of(stage).zip(&seen) {
+                    ends_ns[node] = seen.end_ns.max(ends_ns[node]);
+                }
+                members.push(Reached { at, done, times_ns: calls.times_ns() });
             }
+            stages.push(members);
         }
         // Nothing of the next iteration has begun, or all of it is done.
-        let begun = silent.values().flatten().any(|((_, calls, _), _)| *calls > 0);
-        let halts = if begun { graph.halts(&finished) } else { Vec::new() };
-        for node in halts {
-            if found.replace((pipeline, node, silent.clone())).is_some() {
+        let begun = stages.iter().flatten().any(|rank| rank.times_ns.len() > 1);
+        for node in graph.halts(&finished).into_iter().filter(|_| begun) {
+            if found.is_some() {
                 return None;
             }
+            let members = std::mem::take(&mut stages[graph.block(node).0]);
+            let [_, source] = graph.predecessors(node);
+            let input_ns = source.map_or(0, |source| ends_ns[source]);
+            found = Some(Standing { pipeline, node, members, input_ns });
         }
     }
-    let (pipeline, node, silent) = found?;
-    let (stage, block) = graph.block(node);
-    let members = silent.get(&stage)?;
-    let ((_, least, _), _) = members.iter().min()?;
-    let behind = members.iter().filter(|((_, calls, _), _)| calls == least);
-    let behind: Vec<_> = behind.collect();
-    // Ranks that stopped at the same call cannot be told apart.
-    let last_ns = behind.iter().map(|((.., end_ns), _)| *end_ns).min()?;
-    let took_s = |blocks: &Vec<Vec<Option<Observed>>>| {
-        let seen = blocks[pipeline][node]?;
-        Some(seen.lead_s + seen.body_s)
-    };
-    let usual_s = crate::lanes::median_s(healthy.values().filter_map(took_s))?;
-    let silent_s = until_ns.saturating_sub(last_ns) as f64 * 1e-9;
-    let overdue = silent_s >= usual_s + OVERDUE_S;
-    let ranks = behind.iter().map(|(_, at)| job.ranks[*at].rank).collect();
-    let iteration = job.iterations.numbers[marker] + 1;
-    let stage = stage as u32;
-    Some(Halt { ranks, stage, block, iteration, silent_s, usual_s, overdue })
+    found
+}
+
+/// Seconds from a rank's call before this one in an iteration, or from when its input was there,
+/// to it.
+fn pause_s(
+    job: &Job,
+    at: usize,
+    marker: usize,
+    (number, input_ns): (usize, u64),
+) -> Option<f64> {
+    let span = job.iterations.span_ns(at, marker);
+    let (begin_ns, end_ns) = span.filter(|_| job.is_whole(at, marker))?;
+    let times_ns = job.calls(at, begin_ns, end_ns).times_ns();
+    let before_ns = *times_ns.get(number.checked_sub(1)?)?;
+    let next_ns = *times_ns.get(number).unwrap_or(&end_ns);
+    Some(next_ns.saturating_sub(before_ns.max(input_ns)) as f64 * 1e-9)
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::iterations::{Iterations, Wide, wide_lanes};
 use crate::lanes::{LaneCalls, LaneKind, lanes_of, median};
 use crate::lateness::{Lateness, Members, lateness};
-use crate::passes::{Calls, Point, Seen, between, blocks, plans};
+use crate::passes::{Calls, Point, Seen, apart_ns, between, blocks, plans};
 use crate::shape::{End, layer_lane, layout};
 use crate::{Axis, Gap, Graph, Layout, LayoutError, RankCalls, Scheme, Sizes};
 
@@ -168,9 +168,10 @@ impl Job {
         let graphs = plans(stages, self.ranks[at].stage as u32, sends)
             .filter_map(|(scheme, plan)| Some((scheme, Graph::new(plan).ok()?)));
         let explained = graphs.map(|(scheme, graph)| {
-            let fits = tried
-                .iter()
-                .filter(|(at, marker)| self.blocks(&graph, *at, *marker).is_some());
+            let fits = tried.iter().filter(|(at, marker)| {
+                self.blocks(&graph, *at, *marker).is_some()
+                    && self.exchanges(&graph, *at, *marker)
+            });
             (fits.count(), scheme, graph)
         });
         // The first of the best: the most usual.
@@ -182,6 +183,19 @@ impl Job {
         }
         best.filter(|(fits, ..)| fits * 2 > tried.len())
             .map(|(_, scheme, graph)| (scheme, graph))
+    }
+
+    /// Whether a rank sends and receives together where a schedule says that it does. No longer
+    /// apart than half a block: GPipe of two microbatches has the messages of 1F1B.
+    fn exchanges(&self, graph: &Graph, at: usize, marker: usize) -> bool {
+        let Some((begin_ns, end_ns)) = self.iterations.span_ns(at, marker) else {
+            return false;
+        };
+        let stage = self.ranks[at].stage;
+        let apart_ns =
+            apart_ns(graph.plan(), stage, self.calls(at, begin_ns, end_ns).points);
+        let blocks = graph.plan().order(stage).len() as u64;
+        apart_ns.is_some_and(|apart_ns| apart_ns * 2 * blocks < end_ns - begin_ns)
     }
 
     /// What the blocks of all pipelines took in an iteration.
@@ -269,6 +283,16 @@ impl Job {
             there.max().map(|there_ns| call.at_ns.saturating_sub(there_ns))
         });
         late_ns.max().unwrap_or(0) as f64 * 1e-9
+    }
+
+    /// How far apart two ranks' clocks and habits may be, in seconds: as far as their calls are
+    /// where all ranks meet.
+    pub(crate) fn clocks_differ_s(&self, one: usize, other: usize) -> f64 {
+        let differ_ns = |wide: &Wide| {
+            let [one, other] = [wide[one].1, wide[other].1];
+            one.offset_ns.abs_diff(other.offset_ns) + one.spread_ns + other.spread_ns
+        };
+        self.wide.iter().map(differ_ns).min().unwrap_or(0) as f64 * 1e-9
     }
 
     /// The last thing a rank called.

@@ -45,6 +45,18 @@ pub(crate) struct Calls<'a> {
     pub(crate) others_ns: &'a [u64],
 }
 
+impl Calls<'_> {
+    /// Its begin, and when it sent, received and met others in a layer, ascending.
+    pub(crate) fn times_ns(&self) -> Vec<u64> {
+        let points = self.points.iter().map(|point| point.at_ns);
+        let layers = self.layers.iter().map(|call| call.at_ns);
+        let mut times_ns: Vec<u64> =
+            std::iter::once(self.begin_ns).chain(points).chain(layers).collect();
+        times_ns.sort_unstable();
+        times_ns
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Point {
     pub(crate) at_ns: u64,
@@ -117,6 +129,13 @@ pub(crate) fn blocks(plan: &Plan, stage: usize, calls: &Calls<'_>) -> Option<Vec
         at = next;
     }
     Some(seen)
+}
+
+/// The longest time between the messages that a rank exchanges between two blocks of an
+/// iteration.
+pub(crate) fn apart_ns(plan: &Plan, stage: usize, points: &[Point]) -> Option<u64> {
+    let borders = borders(plan, stage, points)?.into_iter().flatten();
+    borders.map(|border| border.last_ns - border.first_ns).max()
 }
 
 fn at_border(borders: &[Option<Border>], at: usize) -> Option<Border> {

@@ -1,0 +1,75 @@
+//! Hangs in the call logs of simulated pipelines.
+
+use schedule::{Block, Diagnosis, Pass, ScheduleSettings, Scheme, Sizes, diagnose};
+use sim::{CalledJob, Primitive, Spot, Stop};
+
+fn job(tp: u32, scheme: Scheme, microbatches: u32) -> CalledJob {
+    CalledJob {
+        tp,
+        dp: 1,
+        pp: 2,
+        microbatches,
+        scheme,
+        pipeline_first: false,
+        iterations: 8,
+        noise: 0.02,
+        delays: Vec::new(),
+        stop: None,
+        hashes: false,
+        seed: 3,
+    }
+}
+
+fn said_of(job: &CalledJob) -> Diagnosis {
+    diagnose(job.logs(), &Sizes::default(), &ScheduleSettings::default())
+        .expect("a layout that can be")
+        .expect("iterations")
+}
+
+fn stopped(rank: u32, pass: Pass, microbatch: u32, before: Primitive) -> Stop {
+    let block = Block { pass, microbatch, chunk: 0 };
+    Stop { at: Spot { iteration: 6, rank, block }, before }
+}
+
+/// Their messages are the same; only when they are asked for differs.
+#[test]
+fn gpipe_of_two_microbatches_is_not_taken_for_1f1b() {
+    for tp in [1, 2] {
+        for scheme in [Scheme::GPipe, Scheme::OneForwardOneBackward] {
+            let said = said_of(&job(tp, scheme, 2));
+            assert_eq!(said.schedule, Some((scheme, 2)), "tp {tp}");
+            assert_eq!(said.halt, None, "tp {tp} {scheme:?}");
+        }
+    }
+}
+
+/// Nothing of the pipeline follows it.
+#[test]
+fn a_rank_that_stops_in_the_last_backward_is_named() {
+    let mut job = job(2, Scheme::GPipe, 4);
+    job.stop = Some(stopped(1, Pass::Backward, 3, Primitive::Layer(3)));
+    let halt = said_of(&job).halt.expect("a halt");
+    assert_eq!((&halt.ranks[..], halt.stage, halt.overdue), (&[1][..], 0, true));
+}
+
+/// The block takes 40 ms, and nobody goes on for longer than that; but the rank it shares the
+/// stage with has sent.
+#[test]
+fn a_rank_is_overdue_once_those_beside_it_have_gone_on() {
+    let mut job = job(2, Scheme::OneForwardOneBackward, 4);
+    job.noise = 0.05;
+    job.stop = Some(stopped(0, Pass::Forward, 0, Primitive::Send));
+    let halt = said_of(&job).halt.expect("a halt");
+    assert_eq!((&halt.ranks[..], halt.overdue), (&[0][..], true));
+    let (ahead_s, late_s) = halt.ahead_s.expect("a rank that has sent");
+    assert!(ahead_s > 5.0 * late_s, "{halt:?}");
+}
+
+/// Whoever was at work when logs were cut off may have gone on.
+#[test]
+fn a_rank_that_may_still_be_at_work_is_not_said_to_hang() {
+    let mut job = job(1, Scheme::GPipe, 6);
+    job.stop = Some(stopped(1, Pass::Backward, 0, Primitive::Send));
+    let halt = said_of(&job).halt.expect("a halt");
+    assert_eq!((&halt.ranks[..], halt.overdue), (&[1][..], false));
+}
