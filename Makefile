@@ -35,7 +35,8 @@ acceptance: install
 
 ## What it costs
 bench: install
-	cargo bench --locked --quiet --package frontier --package ring --package nccl --package preload
+	cargo bench --locked --quiet --package frontier --package pattern --package schedule \
+		--package ring --package nccl --package preload
 	$(BIN)/python python/benches/cost.py
 
 ## The ring under AddressSanitizer and ThreadSanitizer (needs a nightly toolchain)

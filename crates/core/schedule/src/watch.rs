@@ -1,4 +1,5 @@
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
 
 use crate::{Block, Graph, Localiser, Pass, Plan, ScheduleSettings, SlowBlock};
 
@@ -46,6 +47,8 @@ pub struct Watch {
     plans: Vec<Followed>,
     /// The next iteration to be looked at.
     next: u64,
+    /// Ranks that have not finished it.
+    behind: usize,
 }
 
 /// A schedule, with what is usual in it.
@@ -86,9 +89,7 @@ pub struct HeldUp {
     pub took_s: f64,
     /// What it usually takes.
     pub usual_s: f64,
-    /// Whether it is slow at all, rather than only one of its blocks.
-    pub slow: bool,
-    /// Ranks and blocks that held it up.
+    /// Ranks and blocks that held it up, none if it is not slow.
     pub causes: Vec<(u32, SlowBlock)>,
     /// Those that were slow as well, and nobody had to wait for.
     pub absorbed: Vec<(u32, SlowBlock)>,
@@ -147,32 +148,27 @@ impl Iteration {
 impl Watch {
     /// Nothing was seen yet.
     pub fn new(settings: ScheduleSettings) -> Self {
-        Self { settings, ranks: BTreeMap::new(), plans: Vec::new(), next: 0 }
+        Self { settings, ranks: BTreeMap::new(), plans: Vec::new(), next: 0, behind: 0 }
     }
 
     /// A rank begins a block.
     ///
     /// # Units
     /// `at_ns` is the rank's own clock.
-    pub fn begin(
-        &mut self,
-        rank: u32,
-        step: u32,
-        at_ns: u64,
-        place: Place,
-    ) -> Option<HeldUp> {
-        let seen = self.ranks.entry(rank).or_default();
+    pub fn begin(&mut self, rank: u32, at_ns: u64, place: Place) -> Option<HeldUp> {
+        let behind = &mut self.behind;
+        let seen = self.ranks.entry(rank).or_insert_with(|| {
+            *behind += 1;
+            RankBlocks::default()
+        });
         (seen.first_rank, seen.stages) = (place.first_rank, place.stages);
-        let again = seen.current.has(&place);
-        if again {
-            seen.turn();
-        }
+        let done = seen.current.has(&place).then(|| seen.turn());
         if seen.current.blocks.is_empty() {
-            (seen.current.began_ns, seen.current.step) = (at_ns, step);
+            seen.current.began_ns = at_ns;
         }
         seen.current.open = Some((place, at_ns));
         seen.receives = false;
-        again.then(|| self.look()).flatten()
+        self.look(done?)
     }
 
     /// A rank asks for another's output.
@@ -201,8 +197,8 @@ impl Watch {
         if seen.current.blocks.len() != seen.usual_blocks {
             return None;
         }
-        seen.turn();
-        self.look()
+        let done = seen.turn();
+        self.look(done)
     }
 
     /// Where the iteration under way stands: blocks that are not finished although all they wait
@@ -279,41 +275,41 @@ impl Watch {
         whole.map(|(places, stages)| (places.into_values().collect(), stages)).collect()
     }
 
-    /// Looks at the next iteration if all ranks have finished it.
-    fn look(&mut self) -> Option<HeldUp> {
+    /// Looks at the next iteration if all ranks have finished it, now that one has finished those
+    /// in `done`.
+    ///
+    /// # Complexity
+    /// Constant, and linear in the ranks once in an iteration.
+    fn look(&mut self, done: RangeInclusive<u64>) -> Option<HeldUp> {
         let number = self.next;
-        // What some rank has forgotten, or never had, is passed over.
-        let has = |seen: &RankBlocks| seen.done.iter().any(|done| done.number == number);
-        let missed = |seen: &RankBlocks| {
-            let oldest =
-                seen.done.front().map_or(seen.current.number, |done| done.number);
-            oldest > number
-        };
-        if self.ranks.values().any(missed) {
-            self.next += 1;
-        } else if !self.ranks.values().all(has) {
+        if *done.start() > number {
+            // What some rank has forgotten is passed over.
+            self.pass(*done.start());
             return None;
-        } else {
-            self.next += 1;
-            let pipelines = self.pipelines();
-            let held = self.judge(number, &pipelines);
-            self.forget(number);
-            return held;
         }
-        self.forget(number);
-        None
+        self.behind -= usize::from(*done.end() == number);
+        if self.behind > 0 {
+            return None;
+        }
+        let pipelines = self.pipelines();
+        let held = self.judge(number, &pipelines);
+        self.pass(number + 1);
+        held
     }
 
-    fn forget(&mut self, number: u64) {
+    /// Goes on to another iteration and forgets those before.
+    fn pass(&mut self, next: u64) {
+        self.next = next;
         for seen in self.ranks.values_mut() {
-            while seen.done.front().is_some_and(|done| done.number <= number) {
-                // The last one stays: it says who stands where.
-                if seen.done.len() == 1 {
-                    break;
-                }
+            // The last one stays: it says who stands where.
+            while seen.done.len() > 1
+                && seen.done.front().is_some_and(|done| done.number < next)
+            {
                 seen.done.pop_front();
             }
         }
+        let behind = |seen: &&RankBlocks| seen.iterations <= next;
+        self.behind = self.ranks.values().filter(behind).count();
     }
 
     fn judge(&mut self, number: u64, pipelines: &[(Vec<u32>, u32)]) -> Option<HeldUp> {
@@ -367,7 +363,6 @@ impl Watch {
             step,
             took_s,
             usual_s,
-            slow,
             causes: found.causes.into_iter().filter(|_| slow).filter_map(told).collect(),
             absorbed: absorbed.filter_map(told).collect(),
         };
@@ -377,15 +372,17 @@ impl Watch {
 }
 
 impl RankBlocks {
-    /// The iteration is over.
-    fn turn(&mut self) {
+    /// The iteration is over; the numbers of those that are kept.
+    fn turn(&mut self) -> RangeInclusive<u64> {
         self.usual_blocks = self.current.blocks.len();
+        let number = self.current.number;
         self.iterations += 1;
         let next = Iteration { number: self.iterations, ..Iteration::default() };
         self.done.push_back(std::mem::replace(&mut self.current, next));
         if self.done.len() > WAITING {
             self.done.pop_front();
         }
+        self.done.front().map_or(number, |done| done.number)..=number
     }
 }
 
@@ -455,7 +452,7 @@ mod tests {
             events.sort_by_key(|(at, begins, ..)| (*at, *begins));
             for (at, begins, rank, place) in events {
                 found.extend(if begins {
-                    watch.begin(rank, step, at, place)
+                    watch.begin(rank, at, place)
                 } else {
                     watch.end(rank, step, at, place)
                 });
@@ -479,7 +476,7 @@ mod tests {
             }
         });
         let [held] = &found[..] else { panic!("{found:?}") };
-        assert!(held.slow && held.step == 8);
+        assert_eq!(held.step, 8);
         let (rank, slow) = held.causes[0];
         assert_eq!((held.causes.len(), rank, slow.stage), (1, 1, 1));
         assert!(is(slow.block, Pass::Backward, 3));
@@ -497,7 +494,7 @@ mod tests {
             }
         });
         let [held] = &found[..] else { panic!("{found:?}") };
-        assert!(!held.slow && held.causes.is_empty());
+        assert_eq!(held.causes, []);
         let (rank, slow) = held.absorbed[0];
         assert_eq!((rank, slow.block.microbatch), (0, 3));
         assert!(slow.slack_s > 0.0);
@@ -519,10 +516,10 @@ mod tests {
             first_rank: 0,
         };
         for microbatch in 0..3 {
-            watch.begin(0, 6, 1 << 40, place(0, microbatch));
+            watch.begin(0, 1 << 40, place(0, microbatch));
             watch.end(0, 6, (1 << 40) + F_NS, place(0, microbatch));
         }
-        watch.begin(1, 6, 1 << 40, place(1, 0));
+        watch.begin(1, 1 << 40, place(1, 0));
         // Rank 0 has a fourth to do before it waits, but has not begun it.
         let block = Block { pass: Pass::Forward, microbatch: 0, chunk: 0 };
         let begun = Standstill { rank: 1, stage: 1, block, begun: true };

@@ -63,7 +63,7 @@ pub struct Job {
     /// Ranks that were killed before the job was started again.
     deaths: Vec<Incident>,
     arrivals: Arrivals,
-    pipeline: Option<Diagnosis>,
+    call_logs: Option<Diagnosis>,
     totals: BTreeMap<StageId, StageTotal>,
     windows: VecDeque<(WindowSummary, BTreeMap<StageId, f64>)>,
     series: Series,
@@ -139,7 +139,7 @@ impl Job {
             pipelines: Pipelines::new(settings.schedule.clone()),
             deaths: Vec::new(),
             arrivals: Arrivals::new(settings.arrival.clone()),
-            pipeline: None,
+            call_logs: None,
             tracker: Tracker::new(settings.incident.clone(), settings.frontier.clone()),
             totals: BTreeMap::new(),
             windows: VecDeque::new(),
@@ -529,8 +529,8 @@ impl Job {
                 id: self.id.clone(),
                 ranks: self.seen_ranks.len(),
                 steps: self.steps(),
-                analysed_steps: match &self.pipeline {
-                    Some(pipeline) => pipeline.timed,
+                analysed_steps: match &self.call_logs {
+                    Some(said) => said.timed,
                     None => self.analysed_steps.round() as u64,
                 },
                 source: self.source.clone(),
@@ -540,10 +540,10 @@ impl Job {
             },
             stages: stages.collect(),
             windows: windows.collect(),
-            pipeline: self.pipeline.as_ref().map(pipeline_summary),
+            pipeline: self.call_logs.as_ref().map(pipeline_summary),
             incidents: self.incidents(),
-            absorbed: match &self.pipeline {
-                Some(pipeline) => pipeline_absorbed(pipeline),
+            absorbed: match &self.call_logs {
+                Some(said) => pipeline_absorbed(said),
                 None => self.pipelines.absorbed().to_vec(),
             },
             what_if: self.what_if.as_ref().map(|findings| findings.what_if.clone()),
@@ -624,7 +624,7 @@ impl Job {
         if self.profiled.is_none() {
             texts.extend(self.timed_texts());
         }
-        texts.extend(self.pipeline.iter().flat_map(pipeline_notes));
+        texts.extend(self.call_logs.iter().flat_map(pipeline_notes));
         if !self.lost_records.is_empty() {
             let ranks: Vec<u32> = self.lost_records.keys().copied().collect();
             texts.push(format!(

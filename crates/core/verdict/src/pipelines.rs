@@ -24,7 +24,7 @@ impl Pipelines {
         Self { watch: Watch::new(settings), slow, absorbed, last_step: 0 }
     }
 
-    /// Takes a mark; whose blocks are slow for the first time, as `(ranks, stage)`.
+    /// Takes a mark; whose blocks are slow for the first time, for [`Self::line`].
     pub(crate) fn mark(&mut self, rank: u32, mark: &Mark) -> Option<usize> {
         if mark.kind == MarkKind::CollectiveIssue && mark.code == CollectiveOp::RECEIVE.0
         {
@@ -32,7 +32,7 @@ impl Pipelines {
         }
         let place = place_of(mark)?;
         let held = if mark.kind == MarkKind::BlockBegin {
-            self.watch.begin(rank, mark.step, mark.at.0, place)
+            self.watch.begin(rank, mark.at.0, place)
         } else {
             self.watch.end(rank, mark.step, mark.at.0, place)
         };

@@ -19,7 +19,7 @@ impl Job {
         match found {
             Ok(Some(found)) => {
                 self.earlier_steps += found.iterations;
-                self.pipeline = Some(found);
+                self.call_logs = Some(found);
             }
             Ok(None) => self.note(
                 "nothing in the logs marks iterations: no collective that all ranks enter once \
@@ -31,7 +31,7 @@ impl Job {
     }
 
     pub(super) fn pipeline_incidents(&self) -> Vec<Incident> {
-        let Some(pipeline) = &self.pipeline else { return Vec::new() };
+        let Some(pipeline) = &self.call_logs else { return Vec::new() };
         let (scene, settings) = (self.scene(), &self.settings.incident);
         let halt = pipeline.halt.iter().filter(|halt| halt.overdue);
         let halt = halt.map(|halt| pipeline_halted(halt, scene, "p0".to_owned()));

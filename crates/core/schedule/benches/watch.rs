@@ -1,0 +1,42 @@
+//! One iteration of a running job, mark by mark: 32 a rank, and what is said of all of them.
+
+use divan::{Bencher, black_box};
+use schedule::{Place, ScheduleSettings, Scheme, Watch};
+
+const STAGES: u32 = 8;
+const MICROBATCHES: u32 = 8;
+const BLOCK_NS: u64 = 40_000_000;
+
+fn main() {
+    divan::main();
+}
+
+#[divan::bench(args = [1_000, 10_000, 100_000], sample_count = 5, sample_size = 1)]
+fn iteration(bencher: Bencher<'_, '_>, ranks: u32) {
+    let plan = Scheme::OneForwardOneBackward.plan(STAGES, MICROBATCHES);
+    let mut watch = Watch::new(ScheduleSettings::default());
+    let mut step = 0;
+    let mut iteration = || {
+        step += 1;
+        let begin_ns = u64::from(step) << 40;
+        for at in 0..2 * MICROBATCHES as usize {
+            for rank in 0..ranks {
+                let stage = rank % STAGES;
+                let block = plan.order(stage as usize)[at];
+                let place = Place {
+                    pass: block.pass,
+                    stage,
+                    microbatch: block.microbatch,
+                    stages: STAGES,
+                    first_rank: rank - stage,
+                };
+                let at_ns = begin_ns + at as u64 * BLOCK_NS;
+                black_box(watch.begin(rank, at_ns, place));
+                black_box(watch.end(rank, step, at_ns + BLOCK_NS, place));
+            }
+        }
+    };
+    // Schedule and expectations are known.
+    (0..5).for_each(|_| iteration());
+    bencher.bench_local(iteration);
+}
