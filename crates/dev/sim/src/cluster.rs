@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use model::{CollectiveOp, Communicator, Operation, RankNs};
+use rand::RngExt;
+use rand::rngs::SmallRng;
 
 use crate::transfer::{Channel, Machine, Shape, ns, transfers};
 
@@ -68,6 +70,25 @@ pub enum Fault {
     },
 }
 
+impl Fault {
+    /// Any fault of a single rank, and that rank.
+    pub fn any(random: &mut SmallRng, ranks: u32) -> (Self, u32) {
+        let rank = random.random_range(0..ranks);
+        let factor = random.random_range(4.0..8.0);
+        let fault = match random.random_range(0..8) {
+            0 => Self::CardDown { rank },
+            1 => Self::GpuStops { rank },
+            2 => Self::LoopStops { rank },
+            3 => Self::ProxySleeps { rank, seconds: f64::INFINITY },
+            4 => Self::CardSlow { ranks: vec![rank], factor },
+            5 => Self::GpuSlow { ranks: vec![rank], factor },
+            6 => Self::ChannelSlow { rank, channel: random.random_range(0..4), factor },
+            _ => Self::ProxySleeps { rank, seconds: random.random_range(1.0..3.0) },
+        };
+        (fault, rank)
+    }
+}
+
 /// A job to simulate: `machines` in two pipeline stages, the first half the first.
 #[derive(Clone, Debug)]
 pub struct Cluster {
@@ -85,9 +106,9 @@ pub struct Cluster {
 
 /// One operation of one rank.
 #[derive(Debug)]
-struct Entered {
-    operation: Operation,
-    begun: f64,
+pub(crate) struct Entered {
+    pub(crate) operation: Operation,
+    pub(crate) begun: f64,
     ended: f64,
     /// Its channels in `Run::channels`, and the rank of the peer in the communicator.
     channels: std::ops::Range<usize>,
@@ -175,7 +196,7 @@ impl Cluster {
                 self.pass(&mut run, &mut free, (rank + half, rank), iteration);
             }
             compute(&mut free, 0..half);
-            for op in [REDUCE_SCATTER, ALL_GATHER] {
+            for op in [CollectiveOp::REDUCE_SCATTER_BASE, CollectiveOp::ALLGATHER_BASE] {
                 for group in self.data_groups() {
                     self.reduce(&mut run, &mut free, &group, op, iteration);
                 }
@@ -369,23 +390,38 @@ impl Run {
         ranks.iter().filter_map(|rank| Some((*rank, number(rank)?))).collect()
     }
 
-    fn flows(&self, entered: &Entered, rank: u32, at: f64) -> Vec<model::Flow> {
-        let channels = self.channels[entered.channels.clone()].iter();
-        let mut flows = Vec::new();
-        for channel in channels {
+    /// What each rank entered.
+    pub(crate) fn entered(&self) -> impl Iterator<Item = (u32, &[Entered])> {
+        self.entered.iter().map(|(rank, entered)| (*rank, entered.as_slice()))
+    }
+
+    /// The ends of an operation's channels that are a rank's: whether it sends, and to whom.
+    pub(crate) fn ends(
+        &self,
+        entered: &Entered,
+        rank: u32,
+    ) -> Vec<(&Channel, bool, u32)> {
+        let mut ends = Vec::new();
+        for channel in &self.channels[entered.channels.clone()] {
             for (end, other) in [(channel.from, channel.to), (channel.to, channel.from)] {
                 if let Some(peer) = entered.peers.get(&other).filter(|_| end == rank) {
-                    flows.push(channel.flow(rank, *peer, entered.begun, at));
+                    ends.push((channel, end == channel.from, *peer));
                 }
             }
         }
+        ends
+    }
+
+    fn flows(&self, entered: &Entered, rank: u32, at: f64) -> Vec<model::Flow> {
+        let ends = self.ends(entered, rank).into_iter();
+        let flow = |(channel, _, peer): (&Channel, bool, u32)| {
+            channel.flow(rank, peer, entered.begun, at)
+        };
+        let mut flows: Vec<model::Flow> = ends.map(flow).collect();
         flows.sort_by_key(|flow| (flow.channel, flow.peer, flow.direction));
         flows
     }
 }
-
-const REDUCE_SCATTER: CollectiveOp = CollectiveOp(17);
-const ALL_GATHER: CollectiveOp = CollectiveOp(14);
 
 fn data_name(group: &[u32]) -> String {
     format!("dp{}", group[0])

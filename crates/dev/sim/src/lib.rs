@@ -17,6 +17,7 @@
 //! # Source
 //! StageFrontier (2026), its controlled study and examples.
 
+mod callbacks;
 mod calls;
 mod campaign;
 mod cluster;
@@ -26,9 +27,10 @@ mod transfer;
 mod watch;
 mod window;
 
+pub use callbacks::{Begun, Callback, Route, Stage};
 pub use calls::{CalledJob, Delay, Primitive, Spot, Stop, log_text};
 pub use campaign::{Campaign, Row, Scenario, Score, simulate};
 pub use cluster::{Cluster, Fault, LOCALS, Run};
 pub use pipeline::{Drag, FORWARD_S, Pipeline};
-pub use watch::{LOOK_S, Watched, job_of, watch};
+pub use watch::{LOOK_S, Watched, job_of, watch, watch_by};
 pub use window::{STAGES, window_of};

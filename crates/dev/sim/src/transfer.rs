@@ -112,14 +112,24 @@ impl Channel {
         ends.last().copied().unwrap_or(0.0)
     }
 
-    /// What the live table of a rank says of it at `at`, for a rank that began at `begun`.
-    pub(crate) fn flow(&self, rank: u32, peer: u32, begun: f64, at: f64) -> Flow {
-        let sends = rank == self.from;
-        let times = if sends {
+    /// Transfers.
+    pub(crate) fn count(&self) -> u32 {
+        self.ready.len() as u32
+    }
+
+    /// When each is ready, transmitted and done at one end.
+    pub(crate) fn times(&self, sends: bool) -> [&Vec<f64>; 3] {
+        if sends {
             [&self.ready, &self.sent, &self.done]
         } else {
             [&self.asked, &self.arrived, &self.taken]
-        };
+        }
+    }
+
+    /// What the live table of a rank says of it at `at`, for a rank that began at `begun`.
+    pub(crate) fn flow(&self, rank: u32, peer: u32, begun: f64, at: f64) -> Flow {
+        let sends = rank == self.from;
+        let times = self.times(sends);
         let counts = times.map(|times| times.partition_point(|time| *time <= at));
         let moves = times.iter().zip(counts);
         let moves = moves.filter_map(|(times, count)| times.get(count.checked_sub(1)?));
@@ -128,7 +138,7 @@ impl Channel {
             channel: self.number,
             peer,
             direction: if sends { Direction::Send } else { Direction::Receive },
-            total: self.ready.len() as u32,
+            total: self.count(),
             ready,
             transmitted,
             done,

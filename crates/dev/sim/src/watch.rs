@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use collective::{
     ArrivalSettings, Communication, Failure, HangSettings, Straggler, Trigger,
 };
+use model::{Operation, RankNs};
 
 use crate::{Cluster, Run};
 
@@ -24,6 +25,22 @@ pub struct Watched {
     pub straggler: Option<(f64, Straggler)>,
 }
 
+impl Watched {
+    /// When somebody was named first, and who, ascending.
+    pub fn named(self) -> Option<(f64, Vec<u32>)> {
+        let failed = self.failures.map(|(at, failures)| {
+            let ranks = failures.into_iter().flat_map(|failure| failure.ranks);
+            (at, ranks.collect::<Vec<u32>>())
+        });
+        let failed = failed.filter(|(_, ranks)| !ranks.is_empty());
+        let slow = self.straggler.map(|(at, found)| (at, found.ranks));
+        let (at, mut named) = failed.or(slow)?;
+        named.sort_unstable();
+        named.dedup();
+        Some((at, named))
+    }
+}
+
 /// A job whose communicators are known, and nothing else.
 pub fn job_of(run: &Run) -> Communication {
     let mut job = Communication::new(HangSettings::default());
@@ -36,14 +53,26 @@ pub fn job_of(run: &Run) -> Communication {
 /// Watches a job until something fails, or until `until_s`.
 pub fn watch(cluster: &Cluster, until_s: f64) -> Watched {
     let run = cluster.run();
-    let mut job = job_of(&run);
+    watch_by(job_of(&run), cluster.ranks(), until_s, |rank, before_s, at_s| {
+        run.look(rank, before_s, at_s)
+    })
+}
+
+/// Watches a job of which `look` says what a rank's live table tells at a time that it had not
+/// told at the time before: the clock, what is in progress, what has ended since.
+pub fn watch_by(
+    mut job: Communication,
+    ranks: u32,
+    until_s: f64,
+    mut look: impl FnMut(u32, f64, f64) -> (RankNs, Vec<Operation>, Vec<Operation>),
+) -> Watched {
     let mut watched = Watched::default();
     let mut first_blamed = None;
     let mut triggers: BTreeMap<u32, Trigger> = BTreeMap::new();
     let (mut before, mut at, mut close_until) = (0.0, LOOK_S, 0.0);
     while at <= until_s {
-        for rank in 0..cluster.ranks() {
-            let (clock, open, ended) = run.look(rank, before, at);
+        for rank in 0..ranks {
+            let (clock, open, ended) = look(rank, before, at);
             let trigger = triggers
                 .entry(rank)
                 .or_insert_with(|| Trigger::new(ArrivalSettings::default()));

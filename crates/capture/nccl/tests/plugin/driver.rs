@@ -6,7 +6,7 @@ use std::env;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::fs;
 use std::mem::transmute;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::ptr;
 
@@ -95,13 +95,22 @@ impl Introduction {
 impl Plugin {
     /// Opens the library as NCCL does and takes the table of a version.
     pub(crate) fn open(version: usize) -> Self {
-        let beside = env::current_exe().unwrap().with_file_name("liblaggard_nccl.so");
-        let path = CString::new(beside.as_os_str().as_encoded_bytes()).unwrap();
+        Self::open_at(&Self::library(), version)
+    }
+
+    /// The library as it was built.
+    pub(crate) fn library() -> PathBuf {
+        env::current_exe().unwrap().with_file_name("liblaggard_nccl.so")
+    }
+
+    /// Opens a copy of it.
+    pub(crate) fn open_at(library: &Path, version: usize) -> Self {
+        let path = CString::new(library.as_os_str().as_encoded_bytes()).unwrap();
         let symbol = CString::new(format!("ncclProfiler_v{version}")).unwrap();
         // SAFETY: both are texts that end in zero; the symbol is a table of functions.
         unsafe {
             let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
-            assert!(!library.is_null(), "{} is not there", beside.display());
+            assert!(!library.is_null(), "{} cannot be opened", path.to_string_lossy());
             let functions = libc::dlsym(library, symbol.as_ptr()).cast::<Functions>();
             let functions = functions.as_ref().expect("a table of this version");
             assert!(!functions.name.is_null());

@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "NCCL calls through C pointers, and tests fork")]
 #![expect(clippy::unwrap_used, reason = "what tests share is a test too")]
 
+mod cluster;
 mod driver;
 mod golden;
 mod odd;

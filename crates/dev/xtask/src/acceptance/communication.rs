@@ -31,22 +31,6 @@ fn cluster(fault: Option<(Fault, f64)>, seed: u64) -> Cluster {
     Cluster { machines: 4, iterations: 60, fault, jitter: 0.2, seed }
 }
 
-fn any_fault(random: &mut SmallRng) -> (Fault, u32) {
-    let rank = random.random_range(0..4 * LOCALS);
-    let factor = random.random_range(4.0..8.0);
-    let fault = match random.random_range(0..8) {
-        0 => Fault::CardDown { rank },
-        1 => Fault::GpuStops { rank },
-        2 => Fault::LoopStops { rank },
-        3 => Fault::ProxySleeps { rank, seconds: f64::INFINITY },
-        4 => Fault::CardSlow { ranks: vec![rank], factor },
-        5 => Fault::GpuSlow { ranks: vec![rank], factor },
-        6 => Fault::ChannelSlow { rank, channel: random.random_range(0..4), factor },
-        _ => Fault::ProxySleeps { rank, seconds: random.random_range(1.0..3.0) },
-    };
-    (fault, rank)
-}
-
 /// One injected fault: what it was, how long it took until somebody was named, and who was.
 struct Case {
     fault: Fault,
@@ -58,20 +42,11 @@ struct Case {
 fn campaign() -> Vec<Case> {
     let mut random = SmallRng::seed_from_u64(20);
     let cases = (0..CAMPAIGN).map(|seed| {
-        let (fault, culprit) = any_fault(&mut random);
+        let (fault, culprit) = Fault::any(&mut random, 4 * LOCALS);
         let onset_s = random.random_range(10.0..14.0);
         let job = cluster(Some((fault.clone(), onset_s)), seed as u64);
         let watched = watch(&job, onset_s + PATIENCE_S);
-        let failed = watched.failures.and_then(|(at, failures)| {
-            let ranks = failures.into_iter().flat_map(|failure| failure.ranks);
-            Some((at, ranks.collect::<Vec<u32>>())).filter(|(_, ranks)| !ranks.is_empty())
-        });
-        let slow = watched.straggler.map(|(at, found)| (at, found.ranks));
-        let (at, mut named) = failed.or(slow).unzip();
-        if let Some(named) = &mut named {
-            named.sort_unstable();
-            named.dedup();
-        }
+        let (at, named) = watched.named().unzip();
         let after_s = at.map(|at| at - onset_s);
         Case { fault, culprit, after_s, named: named.unwrap_or_default() }
     });
