@@ -1,9 +1,13 @@
 """What the tests share: running jobs under laggard and looking at what it says."""
 
+import contextlib
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +16,8 @@ import pytest
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
 JOBS = HERE / "jobs"
+# From the last sign of life until a hang is told; ranks and tests read one clock.
+LATENCY_S = 2.0
 
 
 @dataclass
@@ -53,6 +59,92 @@ def job_environment(**more):
     """The environment of a job: this environment's programs first, no noise."""
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
     return {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", **more}
+
+
+class Watched:
+    """A job under laggard, and what is said of it meanwhile."""
+
+    def __init__(self, command, recording, *options, before=(), **environment):
+        self.recording = recording
+        self.descendants = []
+        self.said_at = None
+        wrapper = [BIN / "laggard", "run", "--json", "--record", recording, *options, "--"]
+        self.process = subprocess.Popen(
+            [*before, *wrapper, *command],
+            env=job_environment(**environment),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def line(self, pattern):
+        """The first line said that matches."""
+        for line in self.process.stderr:
+            if re.search(pattern, line):
+                self.said_at = time.monotonic_ns()
+                self.descendants = descendants(self.process.pid)
+                return line
+        raise AssertionError("the job ended and nobody said so")
+
+    def end(self):
+        """Ends it as an impatient user would; the verdict."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            stdout, _ = self.process.communicate(timeout=60)
+        finally:
+            self.kill()
+        return json.loads(stdout.splitlines()[-1])
+
+    def verdict(self):
+        """Waits for its end."""
+        stdout, stderr = self.process.communicate(timeout=90)
+        assert self.process.returncode == 0, stderr
+        return json.loads(stdout.splitlines()[-1])
+
+    def check_latency(self):
+        """From the last thing a rank did until it was said; shown by pytest -rP."""
+        with self.recording.open() as lines:
+            marks = [json.loads(line)[1] for line in lines if line.startswith("[")]
+        latency_s = (self.said_at - max(at for at in marks if at < self.said_at)) * 1e-9
+        print(f"said after {latency_s:.2f} s")
+        assert latency_s < LATENCY_S
+
+    def kill(self):
+        # torchrun gives each rank a session of its own.
+        for pid in {self.process.pid, *self.descendants}:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def descendants(pid):
+    """Processes that a process started, directly or not."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    found = [child for child, parent in parents.items() if parent == pid]
+    return found + [below for child in found for below in descendants(child)]
+
+
+@pytest.fixture
+def watch(tmp_path):
+    """Starts jobs under `laggard run --json --record`."""
+    jobs = []
+
+    def watch(command, *options, **environment):
+        jobs.append(Watched(command, tmp_path / "job.jsonl", *options, **environment))
+        return jobs[-1]
+
+    yield watch
+    for job in jobs:
+        job.kill()
+
+
+def assert_told_again(incident, recording):
+    """The same is said of a recording."""
+    again = json.loads(laggard("analyze", "--json", recording).stdout)["incidents"][0]
+    assert (again["text"], again["evidence"]) == (incident["text"], incident["evidence"])
 
 
 @pytest.fixture

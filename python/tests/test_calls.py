@@ -1,13 +1,11 @@
 """Collectives of NCCL before 2.23, seen by its calls alone."""
 
-import json
 import os
-import signal
 import subprocess
 import time
 
 import pytest
-from conftest import BIN, HERE, JOBS, job_environment, torchrun
+from conftest import BIN, HERE, JOBS, assert_told_again, job_environment, torchrun
 
 FAKE = HERE.parent.parent / "crates/capture/preload/tests/preload/fake_nccl.c"
 
@@ -22,42 +20,25 @@ def nccl(tmp_path_factory):
 
 
 @pytest.fixture
-def job(nccl, tmp_path):
+def job(nccl, watch):
     """Starts four ranks under laggard of which rank 1 does not come to the last all-reduce."""
-    started = []
 
-    def start(*what, slow_rank=1):
+    def job(*what, slow_rank=1):
         command = torchrun(JOBS / "calls.py", *what, ranks=4)
-        options = ["--json", "--preload", "--record", tmp_path / "job.jsonl"]
-        started.append(
-            subprocess.Popen(
-                [BIN / "laggard", "run", *options, "--", *command],
-                # Time enough for all of them to start.
-                env=job_environment(
-                    SLOW_RANK=str(slow_rank), START=str(time.time() + 8), FAKE_NCCL=str(nccl)
-                ),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
-        return started[-1]
+        # Time enough for all of them to start.
+        start = str(time.time() + 8)
+        stand_in = {"FAKE_NCCL": str(nccl), "START": start}
+        return watch(command, "--preload", SLOW_RANK=str(slow_rank), **stand_in)
 
-    yield start
-    for process in started:
-        process.kill()
+    return job
 
 
-def test_a_rank_that_does_not_call_is_named_while_the_job_hangs(job, tmp_path):
-    process = job()
-    line = next(line for line in process.stderr if line.startswith("laggard: hang"))
+def test_a_rank_that_does_not_call_is_named_while_the_job_hangs(job):
+    hangs = job()
+    line = hangs.line("laggard: hang")
     assert "rank 1 never entered ALLREDUCE #40" in line
-    process.send_signal(signal.SIGTERM)
-    stdout, _ = process.communicate(timeout=60)
-    command = [BIN / "laggard", "analyze", "--json", tmp_path / "job.jsonl"]
-    replay = subprocess.run(command, capture_output=True, check=True)
-    live, again = (json.loads(text)["incidents"][0] for text in (stdout, replay.stdout))
-    assert (again["text"], again["evidence"]) == (live["text"], live["evidence"])
+    live = hangs.end()["incidents"][0]
+    assert_told_again(live, hangs.recording)
     assert live["kind"] == "hang"
     assert live["subject"]["ranks"] == [1]
     stacks = [e["text"] for e in live["evidence"] if e["method"] == "stack"]
@@ -65,10 +46,7 @@ def test_a_rank_that_does_not_call_is_named_while_the_job_hangs(job, tmp_path):
 
 
 def test_a_job_that_idles_after_its_last_collective_is_healthy(job):
-    process = job("pauses", slow_rank=-1)
-    stdout, stderr = process.communicate(timeout=90)
-    assert process.returncode == 0, stderr
-    assert json.loads(stdout.splitlines()[-1])["incidents"] == []
+    assert job("pauses", slow_rank=-1).verdict()["incidents"] == []
 
 
 def test_a_preloaded_library_of_the_user_stays(job, nccl, tmp_path):

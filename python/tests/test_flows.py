@@ -1,63 +1,39 @@
 """Collectives of NCCL that stop in the middle or become slow, seen by its profiler plugin."""
 
-import json
-import signal
-import subprocess
 import time
 
 import pytest
-from conftest import BIN, JOBS, job_environment, torchrun
+from conftest import JOBS, assert_told_again, torchrun
 
 
 @pytest.fixture
-def job(tmp_path):
+def job(watch):
     """Starts four ranks under laggard whose link from rank 1 to rank 2 fails them."""
-    started = []
 
-    def start(what):
-        command = torchrun(JOBS / "flows.py", what, ranks=4)
-        record = ["--record", tmp_path / "job.jsonl"]
-        started.append(
-            subprocess.Popen(
-                [BIN / "laggard", "run", "--json", *record, "--", *command],
-                # Time enough for all of them to start.
-                env=job_environment(SLOW_RANK="1", START=str(time.time() + 8)),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
-        return started[-1]
+    def job(what):
+        # Time enough for all of them to start.
+        start = str(time.time() + 8)
+        return watch(torchrun(JOBS / "flows.py", what, ranks=4), SLOW_RANK="1", START=start)
 
-    yield start
-    for process in started:
-        process.kill()
+    return job
 
 
-def first_incident(process, recording):
-    """The incident, which is that of the replay too."""
-    stdout, _ = process.communicate(timeout=60)
-    command = [BIN / "laggard", "analyze", "--json", recording]
-    replay = subprocess.run(command, capture_output=True, check=True)
-    live, again = (json.loads(text)["incidents"][0] for text in (stdout, replay.stdout))
-    assert (again["text"], again["evidence"]) == (live["text"], live["evidence"])
-    return live
-
-
-def test_a_link_that_delivers_no_more_is_named_while_the_job_hangs(job, tmp_path):
-    process = job("stops")
-    line = next(line for line in process.stderr if line.startswith("laggard: hang"))
+def test_a_link_that_delivers_no_more_is_named_while_the_job_hangs(job):
+    stops = job("stops")
+    line = stops.line("laggard: hang")
     assert "what is sent between ranks 1-2 in ALLREDUCE #40 of group ring" in line
     assert "does not arrive (rank 1 to 2, channels 0-1)" in line
-    process.send_signal(signal.SIGTERM)
-    incident = first_incident(process, tmp_path / "job.jsonl")
+    incident = stops.end()["incidents"][0]
+    assert_told_again(incident, stops.recording)
     assert incident["subject"]["ranks"] == [1, 2]
     assert incident["subject"]["flow"] == "rank 1 to 2, channels 0-1"
     assert "not_delivered" in {evidence["label"] for evidence in incident["evidence"]}
 
 
-def test_a_link_that_delivers_late_is_named(job, tmp_path):
-    incident = first_incident(job("slow"), tmp_path / "job.jsonl")
+def test_a_link_that_delivers_late_is_named(job):
+    slow = job("slow")
+    incident = slow.verdict()["incidents"][0]
+    assert_told_again(incident, slow.recording)
     assert incident["kind"] == "slow"
     assert incident["subject"]["ranks"] == [1, 2]
     assert "what is sent between ranks 1-2 arrives late" in incident["text"]

@@ -1,98 +1,27 @@
 """Jobs that stop moving: who holds them, where, while they hang."""
 
-import contextlib
 import json
 import os
 import re
-import signal
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
-from conftest import BIN, JOBS, job_environment, torchrun
+from conftest import BIN, JOBS, Watched, assert_told_again, torchrun
 
 CULPRIT = 2
 SEEDS = int(os.environ.get("LAGGARD_TEST_SEEDS", "1"))
 # Long enough for a hang to be spoken of.
 PAUSE_S = os.environ.get("LAGGARD_TEST_PAUSE_S", "5")
-# The clock of the ranks and of this test is the same.
-LATENCY_S = 2.0
-
-
-class Hanging:
-    """A job under laggard that stops moving, and what is said of it meanwhile."""
-
-    def __init__(self, command, recording, before=(), **environment):
-        self.recording = recording
-        self.descendants = []
-        self.said_at = None
-        wrapper = [BIN / "laggard", "run", "--json", "--record", recording, "--"]
-        self.process = subprocess.Popen(
-            [*before, *wrapper, *command],
-            env=job_environment(**environment),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-
-    def line(self, pattern):
-        """The first line said that matches."""
-        for line in self.process.stderr:
-            if re.search(pattern, line):
-                self.said_at = time.monotonic_ns()
-                self.descendants = descendants(self.process.pid)
-                return line
-        raise AssertionError("the job ended and nobody said so")
-
-    def end(self):
-        """Ends it as an impatient user would; the verdict."""
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            stdout, _ = self.process.communicate(timeout=60)
-        finally:
-            self.kill()
-        return json.loads(stdout.splitlines()[-1])
-
-    def check_latency(self):
-        """From the last thing a rank did until it was said; shown by pytest -rP."""
-        with self.recording.open() as lines:
-            marks = [json.loads(line)[1] for line in lines if line.startswith("[")]
-        latency_s = (self.said_at - max(at for at in marks if at < self.said_at)) * 1e-9
-        print(f"said after {latency_s:.2f} s")
-        assert latency_s < LATENCY_S
-
-    def kill(self):
-        # torchrun gives each rank a session of its own.
-        for pid in {self.process.pid, *self.descendants}:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-
-def descendants(pid):
-    """Processes that a process started, directly or not."""
-    parents = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-    found = [child for child, parent in parents.items() if parent == pid]
-    return found + [below for child in found for below in descendants(child)]
 
 
 @pytest.fixture
-def hanging(tmp_path):
-    jobs = []
-
-    def start(reason, culprit=CULPRIT, **environment):
+def hanging(watch):
+    def hanging(reason, culprit=CULPRIT, **environment):
         command = torchrun(JOBS / "hangs.py", reason, ranks=4)
-        environment["SLOW_RANK"] = str(culprit)
-        jobs.append(Hanging(command, tmp_path / "job.jsonl", **environment))
-        return jobs[-1]
+        return watch(command, SLOW_RANK=str(culprit), **environment)
 
-    yield start
-    for job in jobs:
-        job.kill()
+    return hanging
 
 
 # For each culprit the other ranks, and the pair it makes with the next one.
@@ -222,7 +151,7 @@ def test_a_network_that_is_cut_accuses_nobody(seed, cable, tmp_path):
         launcher = [BIN / "torchrun", "--nnodes", 2, "--nproc-per-node", 2, "--node-rank", node]
         meet = ["--master-addr", cable.ENDS[0], "--master-port", 29511]
         command = [str(part) for part in (*launcher, *meet, JOBS / "hangs.py", "cut")]
-        side = Hanging(
+        side = Watched(
             command,
             tmp_path / f"node{node}.jsonl",
             before=["ip", "netns", "exec", name],
@@ -255,11 +184,7 @@ def test_a_recorded_hang_is_the_same_hang_again(hanging):
     job = hanging("loader")
     job.line("hang since step")
     (live,) = job.end()["incidents"]
-    replay = subprocess.run(
-        [BIN / "laggard", "analyze", "--json", job.recording], capture_output=True, check=True
-    )
-    (again,) = json.loads(replay.stdout)["incidents"]
-    assert (again["text"], again["evidence"]) == (live["text"], live["evidence"])
+    assert_told_again(live, job.recording)
 
 
 @pytest.mark.parametrize(
@@ -275,9 +200,7 @@ def test_a_known_pause_is_no_hang(reason, collective, pause, hanging):
     assert "waiting since step" in said and pause in said
     assert said.endswith((" and writes a checkpoint\n", " and compiles\n"))
     job.line(r"the job moves again after \d")
-    stdout, _ = job.process.communicate(timeout=60)
-    assert job.process.returncode == 0
-    incidents = json.loads(stdout.splitlines()[-1])["incidents"]
+    incidents = job.verdict()["incidents"]
     assert [i for i in incidents if i["kind"] == "hang"] == [], "one incident, not two"
     assert all(incident["severity"] == "info" or not incident["open"] for incident in incidents)
 
@@ -295,8 +218,7 @@ def test_a_rank_that_is_stuck_for_a_while_is_one_incident(hanging):
     began = time.monotonic()
     job.line("hang since step 40")
     assert time.monotonic() - began < 60
-    stdout, _ = job.process.communicate(timeout=60)
-    (incident,) = json.loads(stdout.splitlines()[-1])["incidents"]
+    (incident,) = job.verdict()["incidents"]
     assert incident["subject"]["ranks"] == [2]
     assert incident["subject"]["stage"] == "data.next_wait"
     methods = [evidence["method"] for evidence in incident["evidence"]]

@@ -6,7 +6,6 @@ import re
 
 import pytest
 from conftest import JOBS, torchrun
-from test_hangs import Hanging
 
 STAGES, MICROBATCHES = 4, 8
 BLOCK_BEGIN = 18
@@ -90,17 +89,14 @@ def test_a_healthy_pipeline_has_no_incident(seed, run):
     assert done.incidents == []
 
 
-def test_a_pipeline_that_stands_still_is_explained(tmp_path):
+def test_a_pipeline_that_stands_still_is_explained(watch):
     command = torchrun(JOBS / "pipeline.py", ranks=STAGES)
-    job = Hanging(command, tmp_path / "job.jsonl", SLOW_BLOCK="2,F,5,12,12", DELAY="3600")
-    try:
-        said = job.line("hang since step")
-        what = "rank 2 does not finish the forward of microbatch 5 on pipeline stage 2"
-        assert f"hang since step 12: {what}; rank 2 is in work (pipeline.py:" in said
-        (hang,) = job.end()["incidents"]
-        assert (hang["kind"], hang["subject"]["ranks"]) == ("hang", [2])
-        methods = {evidence["method"] for evidence in hang["evidence"]}
-        assert methods == {"schedule", "stack"}
-        job.check_latency()
-    finally:
-        job.kill()
+    job = watch(command, SLOW_BLOCK="2,F,5,12,12", DELAY="3600")
+    said = job.line("hang since step")
+    what = "rank 2 does not finish the forward of microbatch 5 on pipeline stage 2"
+    assert f"hang since step 12: {what}; rank 2 is in work (pipeline.py:" in said
+    (hang,) = job.end()["incidents"]
+    assert (hang["kind"], hang["subject"]["ranks"]) == ("hang", [2])
+    methods = {evidence["method"] for evidence in hang["evidence"]}
+    assert methods == {"schedule", "stack"}
+    job.check_latency()

@@ -387,13 +387,7 @@ fn seconds(ns: u64) -> f64 {
 
 /// The median, 0 of nothing.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => 0.0,
-        odd if odd % 2 == 1 => values[middle],
-        _ => f64::midpoint(values[middle - 1], values[middle]),
-    }
+    model::median(&mut values).unwrap_or(0.0)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use model::{Block, StageId, Window};
 
-use crate::median;
+use model::median;
 
 /// Ranks whose step totals are gathered at a time, which bounds the extra memory.
 const RANK_CHUNK: usize = 256;

@@ -1,6 +1,6 @@
-use model::{Label, StageId, Window};
+use model::{Label, StageId, Window, median};
 
-use crate::{Gates, WindowFrontier, localise, median, ranking};
+use crate::{Gates, WindowFrontier, localise, ranking};
 
 /// The labeler's answer.
 #[derive(Clone, Debug, Default, PartialEq)]

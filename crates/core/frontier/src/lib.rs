@@ -16,7 +16,6 @@ mod label;
 mod localise;
 mod peers;
 mod replay;
-mod select;
 mod sketch;
 mod window;
 
@@ -27,6 +26,5 @@ pub use label::{Axes, label};
 pub use localise::{Localisation, localise};
 pub use peers::{PeerMethod, peer_scores};
 pub use replay::{Replay, assume_synchronisation, synchronising_stages};
-pub use select::median;
 pub use sketch::{BoundarySketch, Histogram, Sketch, SketchError};
 pub use window::{StageStep, StepAccount, WindowFrontier, analyse, candidates, ranking};

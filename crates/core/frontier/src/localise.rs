@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
 
-use model::{StageId, Window};
+use model::{StageId, Window, median};
 
-use crate::{Gates, WindowFrontier, median};
+use crate::{Gates, WindowFrontier};
 
 /// Who reaches a stage's boundary last, and by how much.
 ///

@@ -270,7 +270,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::median;
+    use model::median;
 
     /// A step of up to 6 boundaries and 60 ranks, and a way to deal the ranks to hosts.
     fn any_step() -> impl Strategy<Value = (usize, Vec<f64>, Vec<usize>)> {

@@ -1,7 +1,7 @@
-use model::{Label, StageId, Window};
+use model::{Label, StageId, Window, median};
 
 use crate::{
-    Axes, Baseline, Front, Gates, RowAccount, StageBaseline, account_row, label, median,
+    Axes, Baseline, Front, Gates, RowAccount, StageBaseline, account_row, label,
 };
 
 /// A stage in one step.

@@ -1,8 +1,6 @@
 //! The words of ranks that arrive late in timed collectives, and of communicators that
 //! became slow.
 
-use std::collections::BTreeMap;
-
 use collective::{Late, LateIn, Slowed};
 use model::{CollectiveOp, Evidence, Incident, IncidentKind, Method, Pace, Subject};
 
@@ -81,16 +79,16 @@ pub fn slowed(
         ("bytes_per_s", slowed.bytes_per_s),
         ("usual_bytes_per_s", slowed.usual_bytes_per_s),
     ];
-    let evidence = Evidence {
-        method: Method::Collective,
-        label: "bandwidth".to_owned(),
-        text: format!(
+    let evidence = Evidence::new(
+        Method::Collective,
+        "bandwidth",
+        format!(
             "median of windows of like operations against the healthy ones before, as seen by \
              the last of {} to arrive",
             who(&slowed.ranks)
         ),
-        values: values.map(|(name, value)| (name.to_owned(), value)).into(),
-    };
+        &values,
+    );
     Incident {
         kind: IncidentKind::Degraded,
         subject: Subject {
@@ -139,10 +137,10 @@ fn of_place(place: &LateIn, culprits: &str) -> Evidence {
         ("struck_operations", place.struck as f64),
         ("operations", place.operations as f64),
     ];
-    Evidence {
-        method: Method::Collective,
-        label: "arrival".to_owned(),
-        text: format!(
+    Evidence::new(
+        Method::Collective,
+        "arrival",
+        format!(
             "in {} of {} operations of {} the others waited {} longer than {culprits}: who \
              arrives last waits least; {} in total",
             place.struck,
@@ -151,8 +149,8 @@ fn of_place(place: &LateIn, culprits: &str) -> Evidence {
             duration(place.lateness_s),
             duration(place.cost_s),
         ),
-        values: BTreeMap::from(values.map(|(name, value)| (name.to_owned(), value))),
-    }
+        &values,
+    )
 }
 
 fn collective(op: CollectiveOp, group: &str) -> String {

@@ -141,18 +141,16 @@ fn evidence(block: Block, slow: &[SlowBlock]) -> Evidence {
     let (took_s, usual_s) = (mean(|slow| slow.took_s), mean(|slow| slow.usual_s));
     let times =
         if slow.len() == 1 { "once".to_owned() } else { format!("{} times", slow.len()) };
-    Evidence {
-        method: Method::Schedule,
-        label: "critical_path".to_owned(),
-        text: format!(
+    Evidence::new(
+        Method::Schedule,
+        "critical_path",
+        format!(
             "the {block} took {} instead of {}, and the pipeline had no slack for it, {times}",
             duration(took_s),
             duration(usual_s)
         ),
-        values: [("block_s", took_s), ("usual_block_s", usual_s)]
-            .map(|(name, value)| (name.to_owned(), value))
-            .into(),
-    }
+        &[("block_s", took_s), ("usual_block_s", usual_s)],
+    )
 }
 
 /// Says where a pipeline stands still, as in a sentence.
@@ -164,12 +162,8 @@ pub fn standstill(halt: &Standstill) -> String {
 
 /// Supports that.
 pub fn halted(halt: &Standstill) -> Evidence {
-    Evidence {
-        method: Method::Schedule,
-        label: "halt_point".to_owned(),
-        text: format!("{}; everything it waits for is done", standstill(halt)),
-        values: BTreeMap::new(),
-    }
+    let text = format!("{}; everything it waits for is done", standstill(halt));
+    Evidence::new(Method::Schedule, "halt_point", text, &[])
 }
 
 /// Says what slow blocks the pipeline's slack took.

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use frontier::{WindowFrontier, median};
-use model::{StageId, Sync, Window};
+use frontier::WindowFrontier;
+use model::{StageId, Sync, Window, median};
 
 use crate::{Fault, FaultKind, IncidentSettings};
 

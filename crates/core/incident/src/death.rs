@@ -35,15 +35,9 @@ pub fn death(
         text +=
             &format!(", before it entered {} ({entered} {were} in it)", collective(wait));
     }
-    let ended = Evidence {
-        method: Method::Host,
-        label: "killed".to_owned(),
-        text: "its process ended without closing its ring".to_owned(),
-        values: signal
-            .map(|signal| ("signal".to_owned(), f64::from(signal)))
-            .into_iter()
-            .collect(),
-    };
+    let values = signal.map(|signal| ("signal", f64::from(signal)));
+    let seen = "its process ended without closing its ring";
+    let ended = Evidence::new(Method::Host, "killed", seen, values.as_slice());
     let (ranks, step) = (vec![rank], u64::from(step));
     Incident {
         id,

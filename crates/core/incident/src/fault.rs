@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
-use frontier::{Gates, WindowFrontier, median, ranking};
-use model::{Boundary, Ending, MarkKind, Pace, StageId, Window};
+use frontier::{Gates, WindowFrontier, ranking};
+use model::{Boundary, Ending, MarkKind, Pace, StageId, Window, median};
 
 use crate::lateness::{Lateness, medians_of_others};
 use crate::{IncidentSettings, pace_of};

@@ -108,19 +108,12 @@ fn evidence(found: &FunctionFault) -> Evidence {
     for (name, excess) in &found.others {
         text += &format!("; {} {} more", short(name), share(*excess));
     }
-    let values = [
-        ("beta", Some(found.beta)),
-        ("peers_beta", Some(found.peers_beta)),
-        ("mu", found.mu.map(|(mu, _)| mu)),
-        ("peers_mu", found.mu.map(|(_, peers)| peers)),
-    ];
-    let values = values.into_iter().filter_map(|(name, value)| Some((name, value?)));
-    Evidence {
-        method: Method::Pattern,
-        label: if found.ranks.is_empty() { "common" } else { "partial" }.to_owned(),
-        text,
-        values: values.map(|(name, value)| (name.to_owned(), value)).collect(),
-    }
+    let mut values = vec![("beta", found.beta), ("peers_beta", found.peers_beta)];
+    values.extend(
+        found.mu.into_iter().flat_map(|(mu, peers)| [("mu", mu), ("peers_mu", peers)]),
+    );
+    let label = if found.ranks.is_empty() { "common" } else { "partial" };
+    Evidence::new(Method::Pattern, label, text, &values)
 }
 
 /// A function with its callers: "recv_into ← read_shard ← next".

@@ -312,12 +312,7 @@ pub(crate) fn of_wait(kind: StallKind, wait: &Wait) -> Evidence {
         ("entered_ranks", wait.entered.len() as f64),
         ("missing_ranks", wait.missing.len() as f64),
     ];
-    Evidence {
-        method: Method::Collective,
-        label: "min_op".to_owned(),
-        text,
-        values: values.map(|(name, value)| (name.to_owned(), value)).into(),
-    }
+    Evidence::new(Method::Collective, "min_op", text, &values)
 }
 
 /// Stacks, equal ones folded, the culprits' first.
@@ -337,11 +332,9 @@ fn of_stacks(stacks: &BTreeMap<u32, Stack>, culprits: &[u32]) -> Vec<Evidence> {
             None => folded.push((text, vec![*rank])),
         }
     }
-    let evidence = folded.into_iter().map(|(text, ranks)| Evidence {
-        method: Method::Stack,
-        label: "stack".to_owned(),
-        text: format!("rank {}: {text}", fold_ranks(&ranks)),
-        values: BTreeMap::new(),
+    let evidence = folded.into_iter().map(|(text, ranks)| {
+        let text = format!("rank {}: {text}", fold_ranks(&ranks));
+        Evidence::new(Method::Stack, "stack", text, &[])
     });
     evidence.collect()
 }

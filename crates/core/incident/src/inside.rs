@@ -1,6 +1,6 @@
 //! The words of what stands still inside an operation that all ranks have begun.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use collective::{Cause, Failure, Link};
 use model::{Evidence, Method, fold_ranks};
@@ -111,12 +111,11 @@ pub(crate) fn label(cause: Cause) -> &'static str {
 pub(crate) fn evidence(failure: &Failure) -> Evidence {
     let still = duration(failure.still_s);
     let mut text = format!("no counter of {} moved for {still}", place(failure));
-    let mut values = BTreeMap::from([("still_s".to_owned(), failure.still_s)]);
+    let mut values = vec![("still_s", failure.still_s)];
     if failure.in_flight > 0 {
         let came = if failure.in_flight == 1 { "transfer is" } else { "transfers are" };
         text += &format!("; {} {came} in flight", failure.in_flight);
-        values.insert("in_flight".to_owned(), failure.in_flight as f64);
+        values.push(("in_flight", failure.in_flight as f64));
     }
-    let label = label(failure.cause).to_owned();
-    Evidence { method: Method::Collective, label, text, values }
+    Evidence::new(Method::Collective, label(failure.cause), text, &values)
 }

@@ -1,6 +1,6 @@
 //! How much more own work than its peers a rank did, step by step.
 
-use frontier::{Replay, WindowFrontier, median};
+use frontier::{Replay, WindowFrontier};
 use model::Window;
 
 use crate::IncidentSettings;
@@ -120,7 +120,7 @@ impl<'window> Lateness<'window> {
                 (middle - low).min(high - middle)
             })
             .collect();
-        median(&mut spreads).unwrap_or(0.0)
+        model::median(&mut spreads).unwrap_or(0.0)
     }
 }
 
@@ -161,7 +161,7 @@ mod tests {
             for (at, found) in medians_of_others(&values).into_iter().enumerate() {
                 let mut others = values.clone();
                 others.remove(at);
-                assert_eq!(Some(found), median(&mut others));
+                assert_eq!(Some(found), model::median(&mut others));
             }
         }
     }

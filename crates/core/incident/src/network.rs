@@ -58,18 +58,11 @@ pub fn network(rank: u32, fault: &NetworkFault) -> Evidence {
             ("port", text, values.collect())
         }
     };
-    Evidence {
-        method: Method::Host,
-        label: label.to_owned(),
-        text: match fault {
-            NetworkFault::Port { .. } => format!("host of rank {rank}: {what}"),
-            _ => format!("rank {rank}: {what}"),
-        },
-        values: values
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect(),
-    }
+    let text = match fault {
+        NetworkFault::Port { .. } => format!("host of rank {rank}: {what}"),
+        _ => format!("rank {rank}: {what}"),
+    };
+    Evidence::new(Method::Host, label, text, &values)
 }
 
 fn named(pair: &QueuePairName) -> String {

@@ -1,7 +1,5 @@
 //! The words of what holds a pipeline back, and of where it stands still.
 
-use std::collections::BTreeMap;
-
 use model::{
     Evidence, Incident, IncidentKind, Method, Pace, Severity, Subject, fold_ranks,
 };
@@ -139,7 +137,8 @@ fn passes(finding: &Finding) -> String {
 fn evidence(finding: &Finding) -> Vec<Evidence> {
     let mut evidence: Vec<Evidence> = finding.passes.iter().map(of_pass).collect();
     if let Some((usual_s, took_s)) = finding.outside_s {
-        evidence.push(told(
+        evidence.push(Evidence::new(
+            Method::Schedule,
             "outside",
             format!(
                 "outside the pipeline, in optimizer, input and logging, an iteration took {} \
@@ -147,11 +146,12 @@ fn evidence(finding: &Finding) -> Vec<Evidence> {
                 duration(took_s),
                 duration(usual_s)
             ),
-            [("outside_s", took_s), ("usual_outside_s", usual_s)],
+            &[("outside_s", took_s), ("usual_outside_s", usual_s)],
         ));
     }
     if let Some(share) = finding.wide_share {
-        evidence.push(told(
+        evidence.push(Evidence::new(
+            Method::Schedule,
             "arrival",
             format!(
                 "where all ranks meet, {} of what they waited longer than usual for one rank \
@@ -159,33 +159,36 @@ fn evidence(finding: &Finding) -> Vec<Evidence> {
                 percent(share),
                 who(&finding.ranks)
             ),
-            [("alone_share", share)],
+            &[("alone_share", share)],
         ));
     }
     if let Some(share) = finding.last_share {
-        evidence.push(told(
+        evidence.push(Evidence::new(
+            Method::Schedule,
             "last",
             format!(
                 "{} was the last of its stage to enter {} of the calls in which its layers meet",
                 who(&finding.ranks),
                 percent(share)
             ),
-            [("last_share", share)],
+            &[("last_share", share)],
         ));
     }
     if let Some((first_ns, last_ns)) = finding.span_ns {
         let [first_s, last_s] = [first_ns, last_ns].map(|ns| ns as f64 * 1e-9);
-        evidence.push(told(
+        evidence.push(Evidence::new(
+            Method::Schedule,
             "span",
             format!("from {first_s:.3} to {last_s:.3} (seconds since 1970)"),
-            [("onset_unix_s", first_s), ("end_unix_s", last_s)],
+            &[("onset_unix_s", first_s), ("end_unix_s", last_s)],
         ));
     }
     evidence
 }
 
 fn of_pass(pass: &SlowPass) -> Evidence {
-    told(
+    Evidence::new(
+        Method::Schedule,
         "critical_path",
         format!(
             "{} passes took {} instead of {}, {:.2} times as long; {} of {} were slow and on \
@@ -197,14 +200,8 @@ fn of_pass(pass: &SlowPass) -> Evidence {
             pass.slow,
             pass.of,
         ),
-        [("pass_s", pass.took_s), ("usual_pass_s", pass.usual_s)],
+        &[("pass_s", pass.took_s), ("usual_pass_s", pass.usual_s)],
     )
-}
-
-fn told<const N: usize>(label: &str, text: String, values: [(&str, f64); N]) -> Evidence {
-    let values = values.map(|(name, value)| (name.to_owned(), value));
-    let (method, label) = (Method::Schedule, label.to_owned());
-    Evidence { method, label, text, values: BTreeMap::from(values) }
 }
 
 fn advice(finding: &Finding) -> String {
@@ -260,7 +257,8 @@ pub fn pipeline_absorbed(finding: &Finding) -> Vec<String> {
 /// Words an incident about a pipeline that stands still.
 pub fn pipeline_halted(halt: &Halt, scene: Scene<'_>, id: String) -> Incident {
     let culprits = who(&halt.ranks);
-    let mut evidence = vec![told(
+    let mut evidence = vec![Evidence::new(
+        Method::Schedule,
         "halt_point",
         format!(
             "of all blocks it is the only one that could go on; others went on for {} after \
@@ -268,10 +266,11 @@ pub fn pipeline_halted(halt: &Halt, scene: Scene<'_>, id: String) -> Incident {
             duration(halt.silent_s),
             duration(halt.usual_s)
         ),
-        [("silent_s", halt.silent_s), ("usual_s", halt.usual_s)],
+        &[("silent_s", halt.silent_s), ("usual_s", halt.usual_s)],
     )];
     evidence.extend(halt.ahead_s.map(|(ahead_s, late_s)| {
-        told(
+        Evidence::new(
+            Method::Schedule,
             "ranks_beside_it_went_on",
             format!(
                 "ranks beside it made that call {} before the logs end; they are never more than \
@@ -279,7 +278,7 @@ pub fn pipeline_halted(halt: &Halt, scene: Scene<'_>, id: String) -> Incident {
                 duration(ahead_s),
                 duration(late_s)
             ),
-            [("ahead_s", ahead_s), ("usual_late_s", late_s)],
+            &[("ahead_s", ahead_s), ("usual_late_s", late_s)],
         )
     }));
     let text = format!("hang in iteration {}: {}", halt.iteration, halt_point(halt));

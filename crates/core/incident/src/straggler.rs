@@ -103,12 +103,7 @@ fn evidence(found: &Straggler) -> Evidence {
         ("usual_s", found.slow.usual_s),
         ("cost_s", found.cost_s),
     ];
-    Evidence {
-        method: Method::Collective,
-        label: label(found.cause).to_owned(),
-        text,
-        values: values.map(|(name, value)| (name.to_owned(), value)).into(),
-    }
+    Evidence::new(Method::Collective, label(found.cause), text, &values)
 }
 
 fn advice(found: &Straggler) -> String {

@@ -405,12 +405,8 @@ impl Track {
             ("stage_gain", self.gain),
             ("median_lag_s", self.lag_s),
         ];
-        Evidence {
-            method: Method::Frontier,
-            label: label.name().to_owned(),
-            text: words::evidence(telling, self.struck_steps),
-            values: values.map(|(name, value)| (name.to_owned(), value)).into(),
-        }
+        let text = words::evidence(telling, self.struck_steps);
+        Evidence::new(Method::Frontier, label.name(), text, &values)
     }
 }
 

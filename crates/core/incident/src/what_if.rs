@@ -1,7 +1,5 @@
 //! The words of what a what-if analysis finds.
 
-use std::collections::BTreeMap;
-
 use model::{
     Evidence, Incident, IncidentKind, Method, Pace, Removal, Severity, Subject, WhatIf,
     fold_ranks,
@@ -62,7 +60,7 @@ pub fn what_if(
                     ..Subject::default()
                 },
                 text,
-                evidence: evidence("data_imbalance", why, &values),
+                evidence: Evidence::new(Method::Schedule, "data_imbalance", why, &values),
                 advice:
                     "balance the sequences: let every microbatch cost the same, counting \
                          that attention grows with the square of a sequence's length"
@@ -84,7 +82,12 @@ pub fn what_if(
             let words = Words {
                 subject: Subject::default(),
                 text,
-                evidence: evidence("unexplained", why, &[("slowdown", *slowdown)]),
+                evidence: Evidence::new(
+                    Method::Schedule,
+                    "unexplained",
+                    why,
+                    &[("slowdown", *slowdown)],
+                ),
                 advice: format!(
                     "look at {op_type}, and at the heat map for ranks above the others"
                 ),
@@ -189,7 +192,7 @@ impl Told<'_> {
                 ..Subject::default()
             },
             text,
-            evidence: evidence("rank_fault", why, &values),
+            evidence: Evidence::new(Method::Schedule, "rank_fault", why, &values),
             advice: format!(
                 "look at the machine of {}: clocks, temperature, other load; take it out if \
                  nothing helps",
@@ -224,7 +227,12 @@ impl Told<'_> {
                 ..Subject::default()
             },
             text,
-            evidence: evidence("stage_imbalance", why, &pass_values(passes, removal)),
+            evidence: Evidence::new(
+                Method::Schedule,
+                "stage_imbalance",
+                why,
+                &pass_values(passes, removal),
+            ),
             advice: format!(
                 "give stage {stage} fewer layers: partition the model anew, counting the output \
                  layer and the loss as the layers they cost; no machine is at fault"
@@ -276,14 +284,4 @@ fn pass_values(
         values.push(("added_share", removal.added_share));
     }
     values
-}
-
-fn evidence(label: &str, text: String, values: &[(&str, f64)]) -> Evidence {
-    let values = values.iter().map(|(name, value)| ((*name).to_owned(), *value));
-    Evidence {
-        method: Method::Schedule,
-        label: label.to_owned(),
-        text,
-        values: values.collect::<BTreeMap<_, _>>(),
-    }
 }

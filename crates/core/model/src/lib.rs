@@ -9,6 +9,7 @@ mod clock;
 mod flow;
 mod input;
 mod mark;
+mod median;
 mod network;
 mod profile;
 mod stack;
@@ -23,6 +24,7 @@ pub use clock::RankNs;
 pub use flow::{Communicator, Direction, Flow, Operation};
 pub use input::Input;
 pub use mark::{CollectiveOp, Mark, MarkKind, PAYLOAD_WORDS};
+pub use median::median;
 pub use network::{NetworkFault, QueuePairName};
 pub use profile::{
     AbnormalRank, CollectiveTimes, FunctionSummary, ProfileSummary, RankArrivals,

@@ -308,6 +308,24 @@ pub struct Evidence {
     pub values: std::collections::BTreeMap<String, f64>,
 }
 
+impl Evidence {
+    /// What `method` says, under its `label`.
+    pub fn new(
+        method: Method,
+        label: &str,
+        text: impl Into<String>,
+        values: &[(&str, f64)],
+    ) -> Self {
+        let values = values.iter().map(|(name, value)| ((*name).to_owned(), *value));
+        Self {
+            method,
+            label: label.to_owned(),
+            text: text.into(),
+            values: values.collect(),
+        }
+    }
+}
+
 /// A fault that the incident hides: it costs nothing now and everything once this one is
 /// mended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -283,16 +283,7 @@ pub(crate) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// The middle of some values; of an even number the mean of the middle two.
+/// The median, 0 of nothing.
 pub(crate) fn median(values: &mut [f64]) -> f64 {
-    if values.is_empty() {
-        return 0.0;
-    }
-    let (half, is_odd) = (values.len() / 2, values.len() % 2 == 1);
-    let (below, upper, _) = values.select_nth_unstable_by(half, f64::total_cmp);
-    if is_odd {
-        return *upper;
-    }
-    let lower = below.iter().copied().fold(f64::MIN, f64::max);
-    f64::midpoint(lower, *upper)
+    model::median(values).unwrap_or(0.0)
 }

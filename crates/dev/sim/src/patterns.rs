@@ -258,6 +258,6 @@ mod tests {
             .iter()
             .filter_map(|step| Some(step.stages[slot]?.advance_s))
             .collect();
-        assert!(frontier::median(&mut middle).unwrap() < 0.002);
+        assert!(model::median(&mut middle).unwrap() < 0.002);
     }
 }

@@ -11,7 +11,7 @@ impl Job {
     pub(super) fn incidents(&self) -> Vec<Incident> {
         let mut incidents = self.tracker.incidents(self.scene());
         for stall in self.hangs.passed(self.scene()) {
-            let same = incidents.iter_mut().find(|incident| {
+            join(&mut incidents, stall, |incident, stall| {
                 let steps = incident.first_step.saturating_sub(1)
                     ..=incident.last_step.saturating_add(1);
                 let ranks = &incident.subject.ranks;
@@ -19,21 +19,15 @@ impl Job {
                     && (ranks.is_empty()
                         || stall.subject.ranks.iter().any(|rank| ranks.contains(rank)))
             });
-            match same {
-                Some(incident) => incident.evidence.extend(stall.evidence),
-                None => incidents.push(stall),
-            }
         }
         for (held_up, alone) in self.held_up() {
             // What stages and collectives say about the same ranks is one incident.
-            let same = incidents.iter_mut().find(|incident| {
+            let same = |incident: &Incident, held_up: &Incident| {
                 !held_up.subject.ranks.is_empty()
                     && incident.subject.ranks == held_up.subject.ranks
-            });
-            match same {
-                Some(incident) => incident.evidence.extend(held_up.evidence),
-                None if alone => incidents.push(held_up),
-                None => {}
+            };
+            if alone || incidents.iter().any(|incident| same(incident, &held_up)) {
+                join(&mut incidents, held_up, same);
             }
         }
         incidents.extend(self.pipeline_incidents());
@@ -58,14 +52,10 @@ impl Job {
                 continue;
             }
             // What stages and flows say about the same ranks is one incident.
-            let same = incidents.iter_mut().find(|incident| {
+            join(&mut incidents, inside, |incident, inside| {
                 incident.open == inside.open
                     && incident.subject.ranks == inside.subject.ranks
             });
-            match same {
-                Some(incident) => incident.evidence.extend(inside.evidence),
-                None => incidents.push(inside),
-            }
         }
         let deaths = death.into_iter().chain(self.deaths.iter().cloned());
         deaths.chain(hang).chain(incidents).collect()
@@ -105,5 +95,17 @@ impl Job {
 
     pub(super) fn death(&self) -> Option<Incident> {
         self.hangs.death(self.scene(), "k0".to_owned(), true)
+    }
+}
+
+/// Gives the evidence of `found` to the incident that is the same one, or adds `found`.
+fn join(
+    incidents: &mut Vec<Incident>,
+    found: Incident,
+    same: impl Fn(&Incident, &Incident) -> bool,
+) {
+    match incidents.iter_mut().find(|incident| same(incident, &found)) {
+        Some(incident) => incident.evidence.extend(found.evidence),
+        None => incidents.push(found),
     }
 }

@@ -340,7 +340,7 @@ impl Compared {
         let others = ranks.iter().map(|rank| rank.rank);
         let others = others.filter(|rank| !abnormal.contains(rank));
         let mut others: Vec<f64> = others.map(of).collect();
-        let peers = frontier::median(&mut others)?;
+        let peers = model::median(&mut others)?;
         let more = abnormal.into_iter().filter(|rank| of(*rank) - peers >= excess_min);
         let culprits: Vec<u32> = more.collect();
         let largest = culprits.iter().map(|rank| of(*rank)).fold(0.0, f64::max);

@@ -238,7 +238,7 @@ fn periodic_callback(id: &str) -> Row {
         .iter()
         .filter_map(|step| Some(step.stages.get(3)?.as_ref()?.advance_s))
         .collect();
-    let middle_ms = frontier::median(&mut middle).unwrap_or(f64::NAN) * 1e3;
+    let middle_ms = model::median(&mut middle).unwrap_or(f64::NAN) * 1e3;
     let measured = format!(
         "share {share:.3}, spikes / makespans {truth:.3}, median {middle_ms:.1} ms"
     );
