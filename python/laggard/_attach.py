@@ -17,7 +17,7 @@ import zlib
 
 import laggard_autoload
 
-from . import _events, _native
+from . import _events, _native, _profile
 from ._native import mark
 
 # Numbers of MarkKind in crates/core/model.
@@ -142,6 +142,10 @@ def _of_device(name):
             _note(f"no device times of the forward pass: {error!r}")
 
     return call
+
+
+def _patch_profiler(torch):
+    _native.set_recorder(_profile.Recorder(torch, _native))
 
 
 def _patch_device(torch):
@@ -372,6 +376,7 @@ def _attach():
         _patch_pipelines,
         _patch_collectives,
         _patch_device,
+        _patch_profiler,
     ):
         try:
             patch(torch)

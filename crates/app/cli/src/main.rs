@@ -5,6 +5,7 @@
 //! the command it wraps.
 
 mod analyze;
+mod ask;
 mod child;
 mod demo;
 mod doctor;
@@ -42,6 +43,7 @@ enum Command {
     Run(run::RunArgs),
     Demo(demo::DemoArgs),
     Analyze(analyze::AnalyzeArgs),
+    Profile(ask::ProfileArgs),
     Doctor(doctor::DoctorArgs),
 }
 
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Demo(args) => demo::demo(args),
         Command::Analyze(args) => analyze::analyze(&args),
+        Command::Profile(args) => ask::profile(&args),
         Command::Doctor(args) => doctor::doctor(args),
     };
     result.unwrap_or_else(|error| {

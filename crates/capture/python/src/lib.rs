@@ -9,6 +9,7 @@
 mod contexts;
 mod hooks;
 mod probe;
+mod profile;
 mod summary;
 
 use pyo3::prelude::*;
@@ -26,6 +27,8 @@ mod _native {
     use crate::probe::{
         activate, close, current_step, group, is_active, note, ring_path, set_role,
     };
+    #[pymodule_export]
+    use crate::profile::{profile_written, set_recorder};
     #[pymodule_export]
     use crate::summary::job_verdict;
 }

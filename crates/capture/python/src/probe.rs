@@ -12,8 +12,10 @@ use std::sync::{Mutex, Once};
 use model::{Mark, MarkKind, RankNs};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
-use ring::{Identity, NameKind, RingDirectory, RingWriter, process_started};
+use ring::{Identity, NameKind, ProfileDesk, RingDirectory, RingWriter, process_started};
 use steps::StepCounter;
+
+use crate::profile::Windows;
 
 /// The active probe, null while the process is no rank. A probe is never freed: a thread
 /// may be in the middle of a write.
@@ -34,6 +36,8 @@ pub(crate) struct Probe {
     pid: u32,
     /// Codes given to names that came without a code of their own.
     codes: Mutex<HashMap<String, u16>>,
+    /// Touched under the interpreter's lock only; `None` if there was no room for a desk.
+    windows: Option<Windows>,
 }
 
 /// What the loop thread keeps to itself.
@@ -49,7 +53,7 @@ struct LoopState {
     proved: Cell<bool>,
 }
 
-// SAFETY: `of_loop` is touched only by functions that Python calls, so under the
+// SAFETY: `of_loop` and `windows` are touched only by functions that Python calls, so under the
 // interpreter's lock (the stable ABI excludes builds without one); everything else is atomic
 // or never changes.
 unsafe impl Sync for Probe {}
@@ -206,6 +210,9 @@ impl Probe {
         of_loop.counter.set(counter);
         if step != before {
             self.step.store(step, Relaxed);
+            if let Some(windows) = &self.windows {
+                windows.on_step(step);
+            }
         }
         let proves = matches!(kind, MarkKind::OptimizerEnd | MarkKind::StepEnd);
         if proves || (step != before && of_loop.proved.get()) {
@@ -214,6 +221,11 @@ impl Probe {
             self.ring.set_stepped(step);
         }
         step
+    }
+
+    /// The profile windows of this rank.
+    pub(crate) fn windows(&self) -> Option<&Windows> {
+        self.windows.as_ref()
     }
 
     /// The process the probe belongs to.
@@ -315,13 +327,12 @@ pub(crate) fn activate(
         job,
     };
     let root = directory.unwrap_or_else(RingDirectory::default_root);
-    let ring = RingDirectory::create(&root, &identity.job)
+    let (ring, desk) = RingDirectory::create(&root, &identity.job)
         .and_then(|directory| {
-            RingWriter::create(
-                &directory,
-                &identity,
-                slots.unwrap_or(ring::default_slots()),
-            )
+            let slots = slots.unwrap_or(ring::default_slots());
+            // The desk first: it is there once the ring is seen.
+            let desk = ProfileDesk::create(&directory, &identity);
+            Ok((RingWriter::create(&directory, &identity, slots)?, desk))
         })
         .map_err(|error| match error {
             ring::RingError::Slots { .. } => PyValueError::new_err(error.to_string()),
@@ -339,6 +350,7 @@ pub(crate) fn activate(
         step: AtomicU32::new(0),
         pid,
         codes: Mutex::default(),
+        windows: desk.ok().map(Windows::new),
     }));
     PROBE.store(probe, Release);
     Ok(())

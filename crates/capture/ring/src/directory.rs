@@ -9,6 +9,8 @@ use crate::{Identity, LiveSource, RingError};
 
 /// Stands in every directory we made, so that no other is ever cleaned away.
 const MARKER: &str = ".laggard";
+/// How the names of directories with traces begin.
+const TRACES_PREFIX: &str = "laggard-traces-";
 
 /// The directory with the rings of one job: private to the user, in memory where possible.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +19,9 @@ pub struct RingDirectory {
 }
 
 impl RingDirectory {
+    /// Name of the link to where traces are written: they need not be in memory.
+    pub(crate) const TRACES: &str = "traces";
+
     /// Where rings stand unless `LAGGARD_DIR` says otherwise.
     pub fn default_root() -> PathBuf {
         // SAFETY: the call cannot fail and touches nothing.
@@ -62,6 +67,11 @@ impl RingDirectory {
         self.path.join(format!("rank{}.{}.requests", identity.rank, identity.pid))
     }
 
+    /// Where the desk of a process stands.
+    pub fn desk_path(&self, identity: &Identity) -> PathBuf {
+        self.path.join(format!("rank{}.{}.desk", identity.rank, identity.pid))
+    }
+
     /// The rings that are there now.
     ///
     /// # Errors
@@ -98,12 +108,39 @@ impl RingDirectory {
         Ok(files)
     }
 
-    /// Removes the directory with all its rings. Processes that still write keep their
-    /// mapping and notice nothing.
+    /// Makes a private directory for traces under `root`, and a link to it; traces are large,
+    /// and what the rings stand in may be memory.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    pub fn make_traces(&self, root: &Path) -> Result<PathBuf, RingError> {
+        // SAFETY: the call cannot fail and touches nothing.
+        let user = unsafe { libc::geteuid() };
+        let job = self.path.file_name().unwrap_or_default().to_string_lossy();
+        let target = root.join(format!("{TRACES_PREFIX}{user}-{job}"));
+        make_private(&target)?;
+        let link = self.path.join(Self::TRACES);
+        std::os::unix::fs::symlink(&target, &link).map_err(|source| RingError::Io {
+            action: "link",
+            path: link,
+            source,
+        })?;
+        Ok(target)
+    }
+
+    /// Removes the directory with all its rings and traces. Processes that still write keep
+    /// their mapping and notice nothing.
     ///
     /// # Errors
     /// What the operating system says.
     pub fn remove(&self) -> io::Result<()> {
+        let ours = |target: &PathBuf| {
+            let name = target.file_name().unwrap_or_default();
+            name.to_string_lossy().starts_with(TRACES_PREFIX)
+        };
+        let traces = fs::read_link(self.path.join(Self::TRACES)).ok().filter(ours);
+        // Traces that resist must not keep the rings.
+        drop(traces.map(fs::remove_dir_all));
         fs::remove_dir_all(&self.path)
     }
 }
@@ -247,6 +284,16 @@ mod tests {
         assert_eq!(clean_stale(root.path(), Duration::ZERO).unwrap(), 1);
         assert!(!ours.path().exists());
         assert!(found.path().join("draft").exists());
+    }
+
+    #[test]
+    fn traces_go_with_the_directory() {
+        let root = tempfile::tempdir().unwrap();
+        let rings = RingDirectory::create(&root.path().join("rings"), "job").unwrap();
+        let traces = rings.make_traces(root.path()).unwrap();
+        fs::write(rings.path().join("traces/rank0.json"), "{").unwrap();
+        rings.remove().unwrap();
+        assert!(!traces.exists() && !rings.path().exists());
     }
 
     #[test]

@@ -55,6 +55,12 @@ pub enum RingError {
         /// The file.
         path: PathBuf,
     },
+    /// The file is not the desk of a rank.
+    #[error("{} is not the desk of a rank", path.display())]
+    NotADesk {
+        /// The file.
+        path: PathBuf,
+    },
     /// The number of operations is not a power of two between 64 and 65536.
     #[error(
         "{operations} operations: a live table needs a power of two from 64 to 65536"

@@ -60,6 +60,16 @@ pub(crate) fn open(path: &Path) -> Result<Mmap, RingError> {
     unsafe { Mmap::map(&file) }.map_err(io_error("map", path))
 }
 
+/// Maps a file of another process that both write to.
+pub(crate) fn open_shared(path: &Path) -> Result<MmapMut, RingError> {
+    let mut open = OpenOptions::new();
+    let file = open.read(true).write(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let file = file.map_err(io_error("open", path))?;
+    // SAFETY: all that changes in it is atomic; such files stand in a private directory, so
+    // nobody shortens them.
+    unsafe { MmapMut::map_mut(&file) }.map_err(io_error("map", path))
+}
+
 fn reserve(file: &File, bytes: usize) -> io::Result<()> {
     let length = libc::off_t::try_from(bytes).map_err(io::Error::other)?;
     // SAFETY: a plain system call on a descriptor that `file` keeps open.

@@ -6,7 +6,8 @@
 //! last seconds before a crash can be read.
 //!
 //! Beside its ring a process may have a live table, of the communication it is in
-//! ([`LiveWriter`], [`LiveReader`]).
+//! ([`LiveWriter`], [`LiveReader`]), and has a desk where profile windows are ordered
+//! ([`ProfileDesk`], [`ProfileClerk`]).
 //!
 //! [`RingWriter`] is for the process, [`RingReader`] for everyone else, [`JobReader`] reads
 //! all rings of a job as one stream of [`model::Input`]s. docs/formats.md has the layouts.
@@ -32,6 +33,8 @@ mod live;
 #[cfg(not(loom))]
 mod map;
 #[cfg(not(loom))]
+mod profile;
+#[cfg(not(loom))]
 mod requests;
 mod slots;
 
@@ -46,5 +49,6 @@ pub use {
         LiveWriter, OperationToken, Reached, Route, STEP_BITS,
     },
     map::{Drained, RingReader, RingWriter, default_slots},
+    profile::{ProfileAnswer, ProfileClerk, ProfileDesk, ProfileOrder, ProfileState},
     requests::{QUEUE_PAIRS, QueuePair, QueuePairIndex, RequestReader, RequestWriter},
 };

@@ -1,6 +1,10 @@
 //! The words of functions that stand out.
 
-use model::{Evidence, Incident, IncidentKind, Method, Pace, Subject, fold_ranks};
+use std::collections::BTreeMap;
+
+use model::{
+    Evidence, Incident, IncidentKind, Method, Pace, Subject, fold_ranks, median,
+};
 
 use crate::words::{percent, who};
 use crate::{IncidentSettings, Scene};
@@ -27,8 +31,8 @@ pub struct FunctionFault {
     pub excess_share: f64,
     /// Seconds of that.
     pub cost_s: f64,
-    /// Its mean utilisation there and on the others, if measured.
-    pub mu: Option<(f64, f64)>,
+    /// Its mean utilisation there, and on the others that ran it; `None` if it was not measured.
+    pub mu: (Option<f64>, Option<f64>),
     /// Further functions that cost the same ranks more: name and excess.
     pub others: Vec<(String, f64)>,
     /// First and last step of the profile.
@@ -96,24 +100,57 @@ fn evidence(found: &FunctionFault) -> Evidence {
         );
     }
     match found.mu {
-        Some((mu, peers)) => {
-            text += &format!(
-                ", at {} utilisation ({} on its peers)",
-                percent(mu),
-                percent(peers)
-            );
+        (Some(mu), peers) => {
+            text += &format!(", at {} utilisation", percent(mu));
+            if let Some(peers) = peers {
+                text += &format!(" ({} on its peers)", percent(peers));
+            }
         }
-        None => text += "; utilisation of hardware was not recorded",
+        (None, _) => text += "; utilisation of hardware was not recorded",
     }
     for (name, excess) in &found.others {
         text += &format!("; {} {} more", short(name), share(*excess));
     }
     let mut values = vec![("beta", found.beta), ("peers_beta", found.peers_beta)];
-    values.extend(
-        found.mu.into_iter().flat_map(|(mu, peers)| [("mu", mu), ("peers_mu", peers)]),
-    );
+    values.extend(found.mu.0.map(|mu| ("mu", mu)));
+    values.extend(found.mu.1.map(|mu| ("peers_mu", mu)));
     let label = if found.ranks.is_empty() { "common" } else { "partial" };
     Evidence::new(Method::Pattern, label, text, &values)
+}
+
+/// Share of a profile window that a rank's loop must have stood ready without a core, more than its
+/// peers', before it is spoken of. Taste: on a busy host everybody waits a little.
+const WITHOUT_CORE_MIN: f64 = 0.2;
+
+/// Says that ranks wanted for a core, and what to do, if they did more than their peers.
+///
+/// `shares` is for how much of a profile window each rank's loop stood ready without a core.
+pub fn without_core(
+    ranks: &[u32],
+    shares: &BTreeMap<u32, f64>,
+) -> Option<(Evidence, String)> {
+    let (own, mut others): (Vec<_>, Vec<_>) =
+        shares.iter().partition(|(rank, _)| ranks.contains(rank));
+    let own = own.into_iter().map(|(_, share)| *share).reduce(f64::max)?;
+    let mut others: Vec<f64> = others.drain(..).map(|(_, share)| *share).collect();
+    let peers = median(&mut others)?;
+    if own - peers < WITHOUT_CORE_MIN {
+        return None;
+    }
+    let text = format!(
+        "the loop of rank {} stood ready and had no core for {} of the profile window, its peers' \
+         for {}",
+        fold_ranks(ranks),
+        share(own),
+        share(peers),
+    );
+    let values = [("without_core_share", own), ("peers_without_core_share", peers)];
+    let evidence = Evidence::new(Method::Host, "without_core", text, &values);
+    let advice = format!(
+        "on {}, look at what shares its cores: affinity, limits of its cgroup, other processes",
+        who(ranks)
+    );
+    Some((evidence, advice))
 }
 
 /// A function with its callers: "recv_into ← read_shard ← next".
@@ -146,7 +183,7 @@ fn advice(found: &FunctionFault) -> String {
             "the data loader: storage, decoding, worker processes, CPU cores",
         ),
         (
-            &["gc.collect", "garbage"],
+            &["gc.collect", "garbage", "Python GC"],
             "garbage collection: collect on all ranks in the same step, or freeze what lives on",
         ),
         (&["sleep"], "why it sleeps"),

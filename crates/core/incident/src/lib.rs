@@ -34,7 +34,7 @@ pub use arrival::{late, slowed};
 pub use blocks::{SlowBlocks, absorbed, halted, standstill};
 pub use death::death;
 pub use fault::{Fault, FaultKind, Hidden, find_faults};
-pub use function::{FunctionFault, function};
+pub use function::{FunctionFault, function, without_core};
 pub use hang::hang;
 pub use network::network;
 pub use pace::pace_of;

@@ -1,10 +1,13 @@
 use serde::{Deserialize, Serialize};
 
-use crate::{CollectiveOp, Communicator, Mark, NetworkFault, Operation, RankNs, Stack};
+use crate::{
+    CollectiveOp, Communicator, Mark, NetworkFault, Operation, ProfileWindow, RankNs,
+    Stack,
+};
 
 /// One thing a job's analysis is told. All of them, in order, are the job: the same inputs
 /// give the same verdict, live or from a recording.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "is")]
 pub enum Input {
     /// A rank has come, or more is known of it.
@@ -159,6 +162,24 @@ pub enum Input {
         /// What.
         fault: NetworkFault,
     },
+    /// Ranks are about to be profiled in these steps: they and the next one are slow for that.
+    ProfileOrdered {
+        /// The ranks.
+        ranks: Vec<u32>,
+        /// The first step.
+        first_step: u32,
+        /// How many.
+        steps: u32,
+    },
+    /// What a profile window showed of a rank.
+    Profiled {
+        /// The rank.
+        rank: u32,
+        /// What.
+        window: Box<ProfileWindow>,
+    },
+    /// All that came of the profile window was told.
+    ProfileEnded,
     /// What is not complete now has been so for long: what was told is one moment of a job.
     Stuck,
     /// All stacks that were asked for, and could be had, were told.

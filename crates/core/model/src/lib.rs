@@ -7,6 +7,7 @@
 
 mod clock;
 mod flow;
+mod function;
 mod input;
 mod mark;
 mod median;
@@ -22,13 +23,16 @@ mod window;
 
 pub use clock::RankNs;
 pub use flow::{Communicator, Direction, Flow, Operation};
+pub use function::{
+    Dictionary, Function, FunctionClass, FunctionId, Pattern, WorkerPatterns,
+};
 pub use input::Input;
 pub use mark::{CollectiveOp, Mark, MarkKind, PAYLOAD_WORDS};
 pub use median::median;
 pub use network::{NetworkFault, QueuePairName};
 pub use profile::{
-    AbnormalRank, CollectiveTimes, FunctionSummary, ProfileSummary, RankArrivals,
-    RankProfile,
+    AbnormalRank, CollectiveTimes, FunctionSummary, ProfileSummary, ProfileWindow,
+    RankArrivals, RankProfile,
 };
 pub use stack::{Frame, ProcessState, Stack};
 pub use stage::{StageId, StageNames};

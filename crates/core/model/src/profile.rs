@@ -1,5 +1,7 @@
 use serde::{Deserialize, Serialize};
 
+use crate::WorkerPatterns;
+
 /// What profiles of the ranks say: where their time goes, who is late to collectives, which
 /// functions stand out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -10,6 +12,28 @@ pub struct ProfileSummary {
     pub collectives: Option<CollectiveTimes>,
     /// Functions that cost most on any rank, and all that stand out.
     pub functions: Vec<FunctionSummary>,
+}
+
+/// What a profile window showed of one rank, and what it cost it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ProfileWindow {
+    /// Steps that were recorded.
+    pub steps: u32,
+    /// Length of what was analysed, in seconds.
+    pub span_s: f64,
+    /// Share in which a collective runs, exposed or not.
+    pub communication_share: f64,
+    /// Whether anything ran on a device.
+    pub has_device: bool,
+    /// Its costliest functions.
+    pub patterns: WorkerPatterns,
+    /// Seconds its loop stood still for the profiler to start and to stop.
+    pub stall_s: f64,
+    /// Seconds in which its trace was written, beside the loop.
+    pub write_s: f64,
+    /// Share of the window in which its loop stood ready and had no core; null if nobody looked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub without_core_share: Option<f64>,
 }
 
 /// Where one rank's time goes, on its critical path: the shares sum to 1.

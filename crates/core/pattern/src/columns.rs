@@ -1,4 +1,4 @@
-use crate::Pattern;
+use model::Pattern;
 
 /// Patterns of one function on all workers that ran it, a column a dimension.
 ///

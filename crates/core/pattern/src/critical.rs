@@ -85,7 +85,7 @@ pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{FunctionClass, FunctionId};
+    use model::{FunctionClass, FunctionId};
 
     fn event(start_ns: i64, end_ns: i64, class: FunctionClass) -> Event {
         Event { start_ns, end_ns, function: FunctionId(class as u64), class }

@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use crate::{FunctionClass, Pattern};
+use model::{FunctionClass, Pattern};
 
 /// From and to, both included.
 pub type Range = [f64; 2];

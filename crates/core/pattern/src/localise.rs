@@ -1,6 +1,8 @@
 use std::collections::BTreeMap;
 
-use crate::{Columns, ExpectedBox, Pattern, PatternSettings};
+use model::Pattern;
+
+use crate::{Columns, ExpectedBox, PatternSettings};
 
 /// Whether what is wrong is wrong almost everywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

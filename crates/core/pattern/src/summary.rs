@@ -1,40 +1,8 @@
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use model::{FunctionId, Pattern};
 
-use crate::{
-    Deviation, Event, FunctionId, PatternSettings, critical_execution, critical_shares,
-};
-
-/// How one function behaves on one worker.
-///
-/// # Invariants
-/// beta, mu and sigma lie in 0 to 1 (PT-P2); mu and sigma are 0 where nothing was measured.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Pattern {
-    /// Share of the time it is critical.
-    pub beta: f32,
-    /// Mean utilisation of its resource while it does its work.
-    pub mu: f32,
-    /// Standard deviation of that.
-    pub sigma: f32,
-    /// Executions.
-    pub events: u32,
-    /// Executions whose resource was measured.
-    pub measured: u32,
-}
-
-impl Pattern {
-    /// Beta, mu and sigma.
-    pub fn values(&self) -> [f32; 3] {
-        [self.beta, self.mu, self.sigma]
-    }
-
-    /// Whether mu and sigma say anything; if not, the worker had no counters for it.
-    pub fn is_measured(&self) -> bool {
-        self.measured > 0
-    }
-}
+use crate::{Deviation, Event, PatternSettings, critical_execution, critical_shares};
 
 /// Utilisation of the resource a function uses, over the profile.
 ///

@@ -1,8 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Deserialize, Serialize};
-
-use crate::{Dictionary, FunctionId, Pattern};
+use model::{Dictionary, FunctionId, Pattern, WorkerPatterns};
 
 /// Bytes a worker's file may have as JSON: the paper's 30 KB.
 const MAX_BYTES: usize = 30_000;
@@ -10,50 +8,36 @@ const MAX_BYTES: usize = 30_000;
 const PATTERN_BYTES: usize = 130;
 const FUNCTION_BYTES: usize = 100;
 
-/// What travels of one worker's profile instead of its trace.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct WorkerPatterns {
-    /// The worker.
-    pub worker: u32,
-    /// A pattern for each of its costliest functions.
-    pub patterns: BTreeMap<FunctionId, Pattern>,
-    /// What stands behind their ids; empty if the reader knows them.
-    pub functions: Dictionary,
-}
-
-impl WorkerPatterns {
-    /// Keeps the functions that cost a worker most, as many as 30 KB of JSON hold.
-    pub fn new(
-        worker: u32,
-        patterns: &BTreeMap<FunctionId, Pattern>,
-        dictionary: &Dictionary,
-    ) -> Self {
-        let mut costliest: Vec<(FunctionId, Pattern)> =
-            patterns.iter().map(|(id, pattern)| (*id, *pattern)).collect();
-        costliest.sort_by(|(a, one), (b, other)| {
-            other.beta.total_cmp(&one.beta).then(a.cmp(b))
-        });
-        let mut told = BTreeSet::new();
-        let mut bytes = FUNCTION_BYTES;
-        let fits = |(id, _): &(FunctionId, Pattern)| {
-            bytes += PATTERN_BYTES;
-            for (id, function) in dictionary.stack_with_ids(*id) {
-                if told.insert(id) {
-                    bytes += FUNCTION_BYTES + function.name.escape_default().count();
-                }
+/// Keeps the functions that cost a worker most, as many as 30 KB of JSON hold.
+pub fn costliest(
+    worker: u32,
+    patterns: &BTreeMap<FunctionId, Pattern>,
+    dictionary: &Dictionary,
+) -> WorkerPatterns {
+    let mut costliest: Vec<(FunctionId, Pattern)> =
+        patterns.iter().map(|(id, pattern)| (*id, *pattern)).collect();
+    costliest
+        .sort_by(|(a, one), (b, other)| other.beta.total_cmp(&one.beta).then(a.cmp(b)));
+    let mut told = BTreeSet::new();
+    let mut bytes = FUNCTION_BYTES;
+    let fits = |(id, _): &(FunctionId, Pattern)| {
+        bytes += PATTERN_BYTES;
+        for (id, function) in dictionary.stack_with_ids(*id) {
+            if told.insert(id) {
+                bytes += FUNCTION_BYTES + function.name.escape_default().count();
             }
-            bytes <= MAX_BYTES
-        };
-        let patterns: BTreeMap<_, _> = costliest.into_iter().take_while(fits).collect();
-        let functions = dictionary.only(patterns.keys().copied());
-        Self { worker, patterns, functions }
-    }
+        }
+        bytes <= MAX_BYTES
+    };
+    let patterns: BTreeMap<_, _> = costliest.into_iter().take_while(fits).collect();
+    let functions = dictionary.only(patterns.keys().copied());
+    WorkerPatterns { worker, patterns, functions }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::FunctionClass;
+    use model::FunctionClass;
 
     #[test]
     fn the_costliest_functions_travel_with_their_callers() {
@@ -65,7 +49,7 @@ mod tests {
             (id, Pattern { beta: f32::from(at) * 1e-3, ..Pattern::default() })
         });
         let patterns = patterns.collect();
-        let kept = WorkerPatterns::new(3, &patterns, &dictionary);
+        let kept = costliest(3, &patterns, &dictionary);
         assert!((100..140).contains(&kept.patterns.len()), "{}", kept.patterns.len());
         assert!(kept.patterns.values().all(|pattern| pattern.beta >= 0.35));
         let first = *kept.patterns.keys().next().unwrap();

@@ -1,5 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
+use std::ops::RangeInclusive;
 
 use model::{Ending, RankNs, RankStep, StageId, Window, threshold};
 use serde::{Deserialize, Serialize};
@@ -103,6 +104,8 @@ pub struct Aligner {
     pending: BTreeMap<u32, Pending>,
     /// The first pending step and the first rank it waits for, as last looked at.
     waits_for: Option<(u32, u32)>,
+    /// Steps that are left out on every rank.
+    left_out: Option<RangeInclusive<u32>>,
     /// The settled step before the open window.
     previous: Option<JobStep>,
     open: Vec<JobStep>,
@@ -144,6 +147,11 @@ impl Aligner {
         self.expected.contains_key(&rank)
     }
 
+    /// What makes a rank incomparable with others.
+    pub fn role(&self, rank: u32) -> Option<&str> {
+        self.expected.get(&rank)?.role.as_deref()
+    }
+
     /// Number of ranks that were announced or have delivered something.
     pub fn ranks(&self) -> usize {
         self.expected.len()
@@ -170,8 +178,11 @@ impl Aligner {
         });
         expected.next = expected.next.max(step.step.saturating_add(1));
         self.unseen.remove(&rank);
-        let settled_until = self.open.last().or(self.previous.as_ref());
-        if settled_until.is_some_and(|settled| step.step <= settled.step) {
+        if self.settled_until().is_some_and(|settled| step.step <= settled) {
+            return;
+        }
+        if self.left_out.as_ref().is_some_and(|range| range.contains(&step.step)) {
+            self.settle();
             return;
         }
         let start = step.start;
@@ -180,6 +191,12 @@ impl Aligner {
         pending.start = pending.start.min(start);
         pending.ranks.insert(rank, step);
         self.settle();
+    }
+
+    /// Leaves out steps that say nothing of the job, on every rank; they are counted all the
+    /// same, and no window reaches over them. Replaces what was left out before.
+    pub fn leave_out(&mut self, steps: RangeInclusive<u32>) {
+        self.left_out = Some(steps);
     }
 
     /// Settles what is there and closes the last window.
@@ -203,6 +220,10 @@ impl Aligner {
     /// Optimizer steps that make up one iteration of the loop, once it is known.
     pub fn iteration_steps(&self) -> Option<usize> {
         Some(self.learner.cycle().len()).filter(|steps| *steps > 0)
+    }
+
+    fn settled_until(&self) -> Option<u32> {
+        self.open.last().or(self.previous.as_ref()).map(|settled| settled.step)
     }
 
     fn settled_any(&self) -> bool {
@@ -244,6 +265,15 @@ impl Aligner {
     }
 
     fn on_settled(&mut self, step: JobStep) {
+        let left_out = self.left_out.clone().zip(self.settled_until());
+        if let Some((range, last)) = left_out
+            && last < *range.start()
+            && step.step > *range.end()
+        {
+            self.steps += u64::from(range.end() - range.start()) + 1;
+            self.close();
+            self.previous = None;
+        }
         self.steps += u64::from(step.is_trained());
         let signature = signature(&step);
         if let Some(signature) = signature {
@@ -527,6 +557,21 @@ mod tests {
         assert_eq!(windows[0].mismatched_steps, 9);
         let mut boundaries = windows[0].blocks.iter().flat_map(|b| b.boundaries.iter());
         assert!(boundaries.all(|boundary| boundary.sync == Sync::None));
+    }
+
+    #[test]
+    fn no_window_reaches_over_steps_that_are_left_out() {
+        let mut aligner = Aligner::new(settings());
+        (0..2).for_each(|rank| aligner.expect(rank, None));
+        aligner.leave_out(17..=21);
+        for step in steps(&PLAIN.repeat(41)) {
+            (0..2).for_each(|rank| aligner.push(rank, step.clone()));
+        }
+        aligner.finish();
+        assert_eq!(aligner.steps(), 41);
+        let windows = aligner.take_windows();
+        assert_eq!(spans(&windows), [(0, 10), (10, 7), (22, 10), (32, 9)]);
+        assert!(windows.iter().all(|window| window.incomplete_steps == 0));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
 
+use model::{Dictionary, FunctionClass, FunctionId, Pattern};
 use pattern::{
-    Dictionary, Event, FunctionClass, FunctionId, Overlap, Pattern, PatternSettings,
-    Resource, Series, critical_shares, summarise,
+    Event, Overlap, PatternSettings, Resource, Series, critical_shares, summarise,
 };
 use rustc_hash::FxHashMap;
 
@@ -46,24 +46,36 @@ pub fn profile(trace: &Trace, settings: &PatternSettings) -> Profile {
         |event| resources(event.class).iter().find_map(|resource| series.get(resource)),
         settings,
     );
-    let mut shares: BTreeMap<FunctionClass, f64> = BTreeMap::new();
-    for (id, pattern) in &patterns {
-        if let Some(function) = dictionary.get(*id) {
-            *shares.entry(function.class).or_default() += f64::from(pattern.beta);
-        }
-    }
     let collectives: Vec<Event> = events
         .into_iter()
         .filter(|event| event.class == FunctionClass::Collective)
         .collect();
     let communication = critical_shares(&collectives, (from_ns, to_ns), Overlap::Split);
-    Profile {
-        span_s: (to_ns - from_ns) as f64 * 1e-9,
+    Profile::of_patterns(
         patterns,
         dictionary,
-        shares,
-        communication_share: communication.iter().sum(),
+        (to_ns - from_ns) as f64 * 1e-9,
+        communication.iter().sum(),
         has_device,
+    )
+}
+
+impl Profile {
+    /// A profile whose patterns were made elsewhere.
+    pub fn of_patterns(
+        patterns: BTreeMap<FunctionId, Pattern>,
+        dictionary: Dictionary,
+        span_s: f64,
+        communication_share: f64,
+        has_device: bool,
+    ) -> Self {
+        let mut shares: BTreeMap<FunctionClass, f64> = BTreeMap::new();
+        for (id, pattern) in &patterns {
+            if let Some(function) = dictionary.get(*id) {
+                *shares.entry(function.class).or_default() += f64::from(pattern.beta);
+            }
+        }
+        Self { span_s, patterns, dictionary, shares, communication_share, has_device }
     }
 }
 

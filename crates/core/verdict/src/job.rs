@@ -2,6 +2,7 @@ mod calls;
 mod fusion;
 mod profile;
 mod what_if;
+mod window;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -17,6 +18,7 @@ use schedule::Diagnosis;
 use steps::{Aligner, Segmenter};
 use whatif::Findings;
 
+use crate::escalation::Escalation;
 use crate::hangs::Hangs;
 use crate::holdups::Holdups;
 use crate::pipelines::Pipelines;
@@ -81,6 +83,7 @@ pub struct Job {
     side_channels: BTreeMap<StageId, SideTotal>,
     what_if: Option<Findings>,
     profiled: Option<Profiled>,
+    escalation: Escalation,
 }
 
 #[derive(Debug, Default)]
@@ -155,6 +158,10 @@ impl Job {
             side_channels: BTreeMap::new(),
             what_if: None,
             profiled: None,
+            escalation: Escalation::new(
+                settings.profile.clone(),
+                settings.trigger.clone(),
+            ),
             settings,
         }
     }
@@ -213,7 +220,14 @@ impl Job {
                 self.hangs.join(group, &name, &members);
                 self.arrivals.join(group, &name);
             }
+            // A profiler that stops takes its time: no rank hangs in it.
+            Input::Quiet { .. } if self.escalation.is_under_way() => {}
             Input::Quiet { at } => self.hangs.quiet(at, || self.pipelines.halts()),
+            Input::ProfileOrdered { ranks, first_step, steps } => {
+                self.order_profile(ranks, first_step, steps);
+            }
+            Input::Profiled { rank, window } => self.escalation.told(rank, *window),
+            Input::ProfileEnded => self.end_profile(),
             Input::Stack { rank, stack } => self.hangs.stack(rank, stack),
             Input::Network { rank, fault } => {
                 let evidence = network(rank, &fault);
@@ -264,19 +278,22 @@ impl Job {
                 self.hangs.kill(rank, signal);
                 self.lines.extend(self.death().filter(|_| first).map(|death| death.text));
             }
-            Input::Restart => {
-                self.finish();
-                let id = format!("k{}", self.deaths.len() + 1);
-                let death = self.hangs.death(self.scene(), id, false);
-                self.deaths.extend(death.filter(|_| self.deaths.len() < MAX_DEATHS));
-                self.earlier_steps += self.aligner.steps();
-                self.aligner = Aligner::new(self.settings.window.clone());
-                self.hangs = Hangs::new(self.settings.hang.clone());
-                self.holdups = Holdups::default();
-                self.pipelines = Pipelines::new(self.settings.schedule.clone());
-                *self.notes.entry(Note::Restarted).or_default() += 1;
-            }
+            Input::Restart => self.restart(),
         }
+    }
+
+    /// All ranks start over; what was found stays.
+    fn restart(&mut self) {
+        self.finish();
+        let id = format!("k{}", self.deaths.len() + 1);
+        let death = self.hangs.death(self.scene(), id, false);
+        self.deaths.extend(death.filter(|_| self.deaths.len() < MAX_DEATHS));
+        self.earlier_steps += self.aligner.steps();
+        self.aligner = Aligner::new(self.settings.window.clone());
+        self.hangs = Hangs::new(self.settings.hang.clone());
+        self.holdups = Holdups::default();
+        self.pipelines = Pipelines::new(self.settings.schedule.clone());
+        *self.notes.entry(Note::Restarted).or_default() += 1;
     }
 
     pub(crate) fn note(&mut self, text: String) {
@@ -339,6 +356,7 @@ impl Job {
         }
         if let Some(step) = input.segmenter.push(mark, stage) {
             self.seen_ranks.insert(rank);
+            self.escalation.step(rank, &step);
             self.aligner.push(rank, step);
             self.take_windows();
         } else if mark.kind == MarkKind::OptimizerEnd {
@@ -399,6 +417,7 @@ impl Job {
     fn take_windows(&mut self) {
         for window in self.aligner.take_windows() {
             self.analyse(window);
+            self.escalation.look_again();
         }
     }
 

@@ -4,6 +4,7 @@
 //! answers with lines while the job runs and a [`model::Verdict`] at any time. The same
 //! input gives the same answer, byte for byte, whether it is read live or from a file.
 
+mod escalation;
 mod hangs;
 mod holdups;
 mod job;
@@ -11,6 +12,7 @@ mod pipelines;
 mod series;
 mod settings;
 
+pub use escalation::ProfileSettings;
 pub use job::{CALLS, Job, ProfiledRank, SNAPSHOT, TIMED, WHAT_IF};
 pub use series::{Column, Series};
 pub use settings::{BaselineChoice, LayoutSettings, Settings};

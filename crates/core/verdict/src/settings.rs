@@ -4,10 +4,12 @@ use collective::{ArrivalSettings, HangSettings};
 use frontier::{Baseline, Gates};
 use incident::IncidentSettings;
 use model::{StageNames, thresholds};
-use pattern::PatternSettings;
+use pattern::{PatternSettings, TriggerSettings};
 use schedule::{Axis, LayoutError, ScheduleSettings, Sizes};
 use serde::{Deserialize, Serialize};
 use steps::WindowSettings;
+
+use crate::ProfileSettings;
 
 /// Everything that can be set about the analysis; one table of the settings file each.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -23,6 +25,10 @@ pub struct Settings {
     pub arrival: ArrivalSettings,
     /// How functions of profiles are compared.
     pub pattern: PatternSettings,
+    /// When iterations are said to have become slower.
+    pub trigger: TriggerSettings,
+    /// When ranks of a running job are profiled, and for how long.
+    pub profile: ProfileSettings,
     /// When a pipeline is said to be held back.
     pub schedule: ScheduleSettings,
     /// How the ranks of a pipeline divide the work, where it is not to be inferred.

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -7,10 +7,12 @@ use model::Input;
 use ring::{JobReader, RankState, RingDirectory};
 use verdict::{Job, Settings};
 
+use crate::asked::ProfileRequest;
 use crate::deaths::{Deaths, End};
 use crate::flight::{FlightFeed, monotonic_now};
 use crate::live::{LiveFeed, READ_CLOSELY_EVERY};
 use crate::ports::Ports;
+use crate::profiles::Profiles;
 use crate::ras::Ras;
 use crate::requests::RequestFeed;
 use crate::sockets::stuck_sockets;
@@ -36,6 +38,9 @@ pub struct Agent {
     ports: Ports,
     ras: Ras,
     deaths: Deaths,
+    profiles: Profiles,
+    /// Whether somebody waits for what the window shows.
+    asked: bool,
     settings: Settings,
     looked: Option<Instant>,
     /// Whether the job was told to end: whoever is killed from then on is so by its launcher.
@@ -50,7 +55,8 @@ impl Agent {
         let live = LiveFeed::new(settings.arrival.clone());
         let (requests, ports) = (RequestFeed::default(), Ports::default());
         let (ras, deaths) = (Ras::default(), Deaths::default());
-        let (journal, looked, ending) = (None, None, false);
+        let profiles = Profiles::default();
+        let (journal, looked, ending, asked) = (None, None, false, false);
         Self {
             reader,
             job,
@@ -61,6 +67,8 @@ impl Agent {
             ports,
             ras,
             deaths,
+            profiles,
+            asked,
             settings,
             looked,
             ending,
@@ -102,6 +110,7 @@ impl Agent {
         live.poll(now, monotonic_now(), &mut |input| keep(journal, job, input));
         requests.poll(now, monotonic_now(), &mut |input| keep(journal, job, input));
         self.look_for_hang(now);
+        self.profile(now);
         let Self { ras, settings, journal, job, .. } = self;
         ras.poll(settings, &mut |input| keep(journal, job, input));
         self.job.take_lines()
@@ -109,7 +118,44 @@ impl Agent {
 
     /// How long the next [`Self::poll`] may wait.
     pub fn patience(&self, now: Instant) -> Duration {
-        if self.live.is_close(now) { READ_CLOSELY_EVERY } else { POLL_EVERY }
+        let closely = self.live.is_close(now) || self.profiles.is_busy();
+        if closely { READ_CLOSELY_EVERY } else { POLL_EVERY }
+    }
+
+    /// Has ranks profiled if that is asked for, and tells what came of it.
+    fn profile(&mut self, now: Instant) {
+        let Self { profiles, reader, settings, journal, job, .. } = self;
+        let alive: BTreeSet<u32> =
+            reader.ranks().filter(|rank| rank.alive).map(|rank| rank.pid).collect();
+        profiles.poll(now, settings, |pid| alive.contains(&pid), &mut |input| {
+            keep(journal, job, input);
+        });
+        let directory = reader.directory();
+        if profiles.is_busy() {
+            return;
+        }
+        if std::mem::take(&mut self.asked) {
+            // Whoever asked may have gone.
+            drop(ProfileRequest::tell(directory, &job.verdict()));
+        }
+        let mut settings = settings.profile.clone();
+        let wanted = match ProfileRequest::take(directory) {
+            Some(ProfileRequest { ranks, seconds }) => {
+                self.asked = true;
+                if let Some(seconds) = seconds {
+                    (settings.max_s, settings.max_steps) = (seconds, u32::MAX);
+                }
+                let chosen =
+                    if ranks.is_empty() { job.ranks_to_profile() } else { ranks };
+                Some(chosen)
+            }
+            None => job.wanted_profile(monotonic_now()),
+        };
+        if let Some(wanted) = wanted {
+            let (step_s, ranks) = (job.usual_step_s(), reader.ranks());
+            let input = profiles.order(directory, ranks, &wanted, step_s, &settings);
+            keep(journal, job, input);
+        }
     }
 
     /// Says how long the job has been quiet, and looks where its ranks are if that is asked
@@ -194,6 +240,9 @@ impl Agent {
         self.read(JobReader::drain);
         self.tell_deaths();
         self.read_flight(FlightFeed::release_all);
+        let Self { profiles, settings, journal, job, .. } = &mut self;
+        let profiles = std::mem::take(profiles);
+        profiles.finish(settings, &mut |input| keep(journal, job, input));
         let faults = self.reader.faults();
         if faults > 0 {
             let text = format!("the probes counted {faults} faults of their own");

@@ -4,13 +4,17 @@
 //! costs the job nothing but records.
 
 mod agent;
+mod asked;
 mod deaths;
 mod flight;
 mod live;
 mod ports;
+mod probes;
+mod profiles;
 mod ras;
 mod requests;
 mod sockets;
 mod stacks;
 
 pub use agent::Agent;
+pub use asked::ProfileRequest;

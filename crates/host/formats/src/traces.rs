@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use model::{StageNames, fold_ranks};
-use pattern::{PatternSettings, WorkerPatterns};
-use trace::{Names, SliceKind, Trace, match_collectives, profile, rank_steps};
+use model::{ProfileWindow, StageNames, WorkerPatterns, fold_ranks};
+use pattern::{PatternSettings, Resource, costliest};
+use trace::{Counter, Names, SliceKind, Trace, match_collectives, profile, rank_steps};
 use verdict::{Job, ProfiledRank, Settings};
+
+use crate::{FormatError, Limits, Recording, load};
 
 /// What a profiler recorded of a rank, whole.
 #[derive(Clone, Debug)]
@@ -70,7 +72,7 @@ impl RankTrace {
     pub fn patterns(&self) -> WorkerPatterns {
         let worker = self.trace.rank.or_else(|| self.rank_in_name()).unwrap_or(0);
         let profile = &self.profiled.profile;
-        WorkerPatterns::new(worker, &profile.patterns, &profile.dictionary)
+        costliest(worker, &profile.patterns, &profile.dictionary)
     }
 
     /// The rank in the file's name: the number after the word `rank` or `worker`.
@@ -84,6 +86,35 @@ impl RankTrace {
         let mut words = ["rank", "worker"].into_iter();
         words.find_map(|word| number_at(name.find(word)? + word.len()))
     }
+}
+
+/// Summarises the trace of a profile window; steps and costs are left to who ordered it.
+///
+/// `busy` is the share of a core that the rank's loop kept busy, by the wall clock in nanoseconds.
+/// # Errors
+/// Those of [`load`]; [`FormatError::Unknown`] for a file that is no trace.
+pub fn load_window(
+    path: &Path,
+    busy: &[(i64, f32)],
+    settings: &PatternSettings,
+) -> Result<ProfileWindow, FormatError> {
+    let trace = match load(path, Limits::default())? {
+        Recording::Trace(recorded) => recorded.traces.into_iter().next(),
+        _ => None,
+    };
+    let mut trace = trace.ok_or_else(|| FormatError::Unknown {
+        path: path.to_owned(),
+        found: "no trace of a profiler".to_owned(),
+    })?;
+    trace.counters.push(Counter { resource: Resource::Cpu, samples: busy.to_vec() });
+    let found = profile(&trace, settings);
+    Ok(ProfileWindow {
+        span_s: found.span_s,
+        communication_share: found.communication_share,
+        has_device: found.has_device,
+        patterns: costliest(0, &found.patterns, &found.dictionary),
+        ..ProfileWindow::default()
+    })
 }
 
 /// Traces that begin further apart are not of one profile.

@@ -1,7 +1,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Expected, FunctionClass};
+use model::FunctionClass;
+
+use crate::Expected;
 
 fn columns(rows: impl IntoIterator<Item = [f32; 3]>) -> Columns {
     let mut columns = Columns::default();

@@ -3,16 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use collective::Late;
-use incident::{FunctionFault, Scene, function};
+use incident::{FunctionFault, Scene, function, without_core};
 use model::{
-    AbnormalRank, CollectiveOp, CollectiveTimes, Ending, FunctionSummary, Incident,
-    Input, MarkKind, ProfileSummary, RankArrivals, RankNs, RankProfile, RankStep,
-    Segment, StageNames,
+    AbnormalRank, CollectiveOp, CollectiveTimes, Dictionary, Ending, FunctionClass,
+    FunctionId, FunctionSummary, Incident, Input, MarkKind, Pattern, ProfileSummary,
+    RankArrivals, RankNs, RankProfile, RankStep, Segment, StageNames,
 };
-use pattern::{
-    Columns, Dictionary, ExpectedBox, FunctionClass, FunctionFinding, FunctionId,
-    Pattern, Problem, by_host, localise,
-};
+use pattern::{Columns, ExpectedBox, FunctionFinding, Problem, by_host, localise};
 use steps::{Aligner, WindowSettings};
 use trace::{Matches, Profile};
 
@@ -54,6 +51,11 @@ pub struct ProfiledRank {
 pub(super) struct Profiled {
     pub(super) summary: ProfileSummary,
     faults: Vec<FunctionFault>,
+    /// Share of the window in which each rank's loop stood ready and had no core.
+    pub(super) without_core: BTreeMap<u32, f64>,
+    /// Whether it is a short window of a job whose stages are accounted: what only some ranks
+    /// do then is no incident, unless they hold the job back.
+    pub(super) of_running_job: bool,
 }
 
 /// One function over the ranks.
@@ -81,12 +83,24 @@ impl Job {
         self.take_collectives(matches);
         let entries = entries(&ranks, matches);
         self.add_profiled_steps(&mut ranks, entries.as_ref());
-        let mut profiled = Profiled::default();
-        profiled.summary.ranks = ranks.iter().map(rank_profile).collect();
+        let steps = self.windows.iter().map(|(window, _)| window);
+        let last = |window: &model::WindowSummary| window.first_step + window.steps;
+        let steps = (
+            steps.clone().map(|window| window.first_step).min().unwrap_or(0),
+            steps.map(last).max().map_or(0, |last| last.saturating_sub(1)),
+        );
+        let mut profiled = self.compare(&ranks, steps);
         profiled.summary.collectives =
             collective_times(&ranks, matches, entries.as_ref());
-        self.compare_functions(&ranks, &mut profiled);
         self.profiled = Some(profiled);
+    }
+
+    /// Compares the functions of ranks that were recorded from the first to the last of `steps`.
+    pub(super) fn compare(&self, ranks: &[ProfiledRank], steps: (u64, u64)) -> Profiled {
+        let mut profiled = Profiled::default();
+        profiled.summary.ranks = ranks.iter().map(rank_profile).collect();
+        self.compare_functions(ranks, steps, &mut profiled);
+        profiled
     }
 
     fn take_collectives(&mut self, matches: &Matches) {
@@ -179,7 +193,12 @@ impl Job {
         }
     }
 
-    fn compare_functions(&self, ranks: &[ProfiledRank], profiled: &mut Profiled) {
+    fn compare_functions(
+        &self,
+        ranks: &[ProfiledRank],
+        steps: (u64, u64),
+        profiled: &mut Profiled,
+    ) {
         let settings = &self.settings.pattern;
         let mut dictionary = Dictionary::default();
         let mut columns: BTreeMap<FunctionId, Columns> = BTreeMap::new();
@@ -213,7 +232,7 @@ impl Job {
             .take(MAX_TOLD)
             .map(|(_, compared)| compared.summary(&dictionary, &self.hosts));
         profiled.summary.functions = told.collect();
-        profiled.faults = self.function_faults(ranks, &compared, &dictionary);
+        profiled.faults = self.function_faults(ranks, &compared, &dictionary, steps);
     }
 
     /// What is worth an incident: functions that cost some ranks more than their peers, one
@@ -225,15 +244,10 @@ impl Job {
         ranks: &[ProfiledRank],
         compared: &[Compared],
         dictionary: &Dictionary,
+        steps: (u64, u64),
     ) -> Vec<FunctionFault> {
         let settings = &self.settings.pattern;
         let span_s = ranks.iter().map(|rank| rank.profile.span_s).fold(0.0, f64::max);
-        let steps = self.windows.iter().map(|(window, _)| window);
-        let last = |window: &model::WindowSummary| window.first_step + window.steps;
-        let steps = (
-            steps.clone().map(|window| window.first_step).min().unwrap_or(0),
-            steps.map(last).max().map_or(0, |last| last.saturating_sub(1)),
-        );
         let mut faults: Vec<FunctionFault> = Vec::new();
         for one in compared.iter().filter(|one| one.class != FunctionClass::Collective) {
             let (culprits, beta, peers_beta, excess_share) = match one.found.problem {
@@ -298,17 +312,27 @@ impl Job {
         for (fault, at) in profiled.faults.iter().zip(1..) {
             let id = format!("f{at}");
             let found = function(fault, scene, id, &self.settings.incident);
+            // What slows all, or by turns, is what all do, or by turns.
             let same = incidents.iter_mut().find(|incident| {
                 incident.subject.ranks == fault.ranks
                     && incident.subject.function.is_none()
+                    && (!fault.ranks.is_empty() || profiled.of_running_job)
             });
-            match same.filter(|_| !fault.ranks.is_empty()) {
+            match same {
                 Some(incident) => {
                     incident.subject.function = found.subject.function;
                     incident.evidence.extend(found.evidence);
                     incident.advice = found.advice;
                 }
+                None if profiled.of_running_job && !fault.ranks.is_empty() => {}
                 None => incidents.push(found),
+            }
+        }
+        for incident in incidents.iter_mut().filter(|i| !i.subject.ranks.is_empty()) {
+            let found = without_core(&incident.subject.ranks, &profiled.without_core);
+            if let Some((evidence, advice)) = found {
+                incident.evidence.push(evidence);
+                incident.advice = advice;
             }
         }
     }
@@ -347,16 +371,19 @@ impl Compared {
         (!culprits.is_empty()).then_some((culprits, largest, peers))
     }
 
-    /// Mean utilisation on these ranks and on the others, if it was measured.
-    fn mu(&self, ranks: &[u32]) -> Option<(f64, f64)> {
+    /// Mean utilisation on these ranks, or on all if there are none, and on the others that ran
+    /// it; `None` for what was not measured.
+    fn mu(&self, ranks: &[u32]) -> (Option<f64>, Option<f64>) {
         let mean = |of_ranks: bool| {
             let all = self.columns.workers.iter().zip(&self.columns.values[1]);
-            let chosen = all.filter(|(rank, _)| ranks.contains(rank) == of_ranks);
+            let chosen = all.filter(|(rank, _)| {
+                (ranks.is_empty() || ranks.contains(rank)) == of_ranks
+            });
             let (count, sum) = chosen
                 .fold((0.0, 0.0), |(n, sum), (_, mu)| (n + 1.0, sum + f64::from(*mu)));
-            if count > 0.0 { sum / count } else { 0.0 }
+            (self.columns.is_measured && count > 0.0).then(|| sum / count)
         };
-        self.columns.is_measured.then(|| (mean(true), mean(false)))
+        (mean(true), mean(false))
     }
 
     fn summary(

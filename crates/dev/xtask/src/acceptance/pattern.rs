@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
+use model::{FunctionClass, Pattern};
 use pattern::{
-    Columns, ExpectedBox, FunctionClass, FunctionFinding, Pattern, PatternSettings,
-    Problem, localise,
+    Columns, ExpectedBox, FunctionFinding, PatternSettings, Problem, localise,
 };
 
 use super::Row;

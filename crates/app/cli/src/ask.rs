@@ -1,0 +1,151 @@
+//! `laggard profile`: asks the agent of a running job for a profile window.
+
+use std::fs;
+use std::io::stdout;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use agent::ProfileRequest;
+use anyhow::{Context, Result, bail};
+use ring::RingDirectory;
+
+use crate::environment;
+use crate::output::{print, say};
+use crate::render::{Colour, verdict_text};
+
+/// How often it is looked for the answer.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Profile ranks of a running job
+///
+/// The ranks record the same few steps with PyTorch's profiler; what their functions cost is
+/// compared and printed. Without --ranks those that are late and two of their peers, or four
+/// ranks of a job in which none is. The job must run under `laggard run`, on this host.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  laggard profile
+  laggard profile 1795268852-7029 --ranks 0-3,7 --seconds 5
+  laggard profile --json | jq .profile.functions[0]")]
+pub(crate) struct ProfileArgs {
+    /// The job, as its lines name it; not needed while only one runs
+    job: Option<String>,
+    /// Ranks to profile, as in 0-3,7
+    #[arg(long)]
+    ranks: Option<String>,
+    /// How long to record, in seconds; without it as long as the settings say
+    #[arg(long, value_name = "N")]
+    seconds: Option<f64>,
+    /// How long to wait for the answer, in seconds
+    #[arg(long, value_name = "N", default_value_t = 300.0)]
+    patience: f64,
+    /// Print the verdict as one line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn profile(args: &ProfileArgs) -> Result<ExitCode> {
+    let request = ProfileRequest {
+        ranks: args.ranks.as_deref().map_or(Ok(Vec::new()), ranks_of)?,
+        seconds: args
+            .seconds
+            .map(|seconds| positive("--seconds", seconds))
+            .transpose()?,
+    };
+    let patience = Duration::try_from_secs_f64(positive("--patience", args.patience)?)?;
+    let job = find(&environment::ring_root(), args.job.as_deref())?;
+    request.ask(&job).context("failed to ask the job's agent")?;
+    let asked = Instant::now();
+    let verdict = loop {
+        if let Some(verdict) = ProfileRequest::answer(&job)? {
+            break verdict;
+        }
+        if !job.path().is_dir() {
+            bail!("the job ended before its ranks were profiled");
+        }
+        if asked.elapsed() > patience {
+            bail!(
+                "no answer after {patience:?}: is the job under laggard run, does it step?"
+            );
+        }
+        std::thread::sleep(LOOK_EVERY);
+    };
+    if args.json {
+        print(&format!("{}\n", serde_json::to_string(&verdict)?))?;
+    } else {
+        print(&verdict_text(&verdict, Colour::of(&stdout()), false))?;
+    }
+    if verdict.profile.is_none() {
+        say("laggard: no rank recorded anything; the notes say why");
+    }
+    Ok(ExitCode::from(u8::from(verdict.profile.is_none()) * 2))
+}
+
+fn positive(name: &str, value: f64) -> Result<f64> {
+    if value > 0.0 && value.is_finite() {
+        return Ok(value);
+    }
+    bail!("{name} {value} is no time: give seconds above 0")
+}
+
+/// Ranks from text as in `0-3,7`.
+fn ranks_of(text: &str) -> Result<Vec<u32>> {
+    const MAX: usize = 1 << 17;
+    let mut ranks = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| text.trim().parse::<u32>();
+        let (Ok(first), Ok(last)) = (number(first), number(last)) else {
+            bail!("--ranks {text}: {part:?} is no rank: write them as in 0-3,7");
+        };
+        ranks.extend((first..=last).take(MAX - ranks.len().min(MAX)));
+    }
+    Ok(ranks)
+}
+
+/// The directory of a job that runs here.
+fn find(root: &Path, job: Option<&str>) -> Result<RingDirectory> {
+    let entries = fs::read_dir(root).into_iter().flatten().flatten();
+    let mut running: Vec<String> = entries
+        .filter(|entry| entry.path().is_dir())
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    running.sort();
+    let id = match (job, running.as_slice()) {
+        (Some(job), _) if running.iter().any(|id| id == job) => job,
+        (None, [id]) => id,
+        (_, []) => bail!("no job runs under laggard here (looked in {})", root.display()),
+        (Some(job), _) => {
+            bail!("no job {job} here; these are: {}", running.join(", "))
+        }
+        (None, _) => bail!("several jobs run here, name one: {}", running.join(", ")),
+    };
+    Ok(RingDirectory::create(root, id)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_read_as_they_are_written() {
+        assert_eq!(ranks_of("0-2,7").unwrap(), [0, 1, 2, 7]);
+        for wrong in ["", "x", "1-", "1,,2", "-1"] {
+            assert!(ranks_of(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(ranks_of("0-4294967295").unwrap().len(), 1 << 17);
+    }
+
+    #[test]
+    fn a_job_is_found_by_its_id_or_because_it_is_the_only_one() {
+        let root = tempfile::tempdir().unwrap();
+        assert!(find(root.path(), None).is_err());
+        RingDirectory::create(root.path(), "a").unwrap();
+        assert!(find(root.path(), None).unwrap().path().ends_with("a"));
+        RingDirectory::create(root.path(), "b").unwrap();
+        assert!(find(root.path(), None).is_err());
+        assert!(find(root.path(), Some("b")).unwrap().path().ends_with("b"));
+        assert!(find(root.path(), Some("c")).is_err());
+    }
+}

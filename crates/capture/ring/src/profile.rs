@@ -1,0 +1,291 @@
+//! The desk of a rank: where the agent orders a profile window, and the rank says how it went.
+//!
+//! One page that both map. The rank looks at a single word as each step begins; an order is
+//! written before that word counts it, and so is an answer.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use memmap2::MmapMut;
+
+use crate::{Identity, RingDirectory, RingError, file};
+
+const MAGIC: [u8; 8] = *b"LAGDESK\0";
+/// Bump it with any change of [`Desk`].
+const LAYOUT: u32 = 1;
+const BYTES: usize = 4096;
+
+#[repr(C)]
+struct Desk {
+    magic: [u8; 8],
+    layout: u32,
+    /// Number of the order, from 1 on; 0 before the first.
+    order: AtomicU32,
+    first_step: AtomicU32,
+    steps: AtomicU32,
+    limit_ms: AtomicU32,
+    /// Number of the order the answer is about.
+    answered: AtomicU32,
+    state: AtomicU32,
+    /// Steps that were recorded.
+    recorded: AtomicU32,
+    start_ns: AtomicU64,
+    stop_ns: AtomicU64,
+    write_ns: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Desk>() == 64);
+
+/// A window that is to be profiled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProfileOrder {
+    /// Number of the order, from 1 on.
+    pub number: u32,
+    /// First step, the same on all ranks.
+    pub first_step: u32,
+    /// Steps.
+    pub steps: u32,
+    /// Time after which it ends at the next step all the same.
+    pub limit_ms: u32,
+}
+
+/// What became of an order on one rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ProfileState {
+    /// The rank has not come to the first step.
+    #[default]
+    Waiting = 0,
+    /// It records.
+    Recording = 1,
+    /// It writes what it recorded, beside the training.
+    Writing = 2,
+    /// The trace is there.
+    Written = 3,
+    /// A profiler of the user's runs.
+    Refused = 4,
+    /// The profiler failed, or the user started one meanwhile.
+    Failed = 5,
+    /// The rank was past the first step when it saw the order.
+    Missed = 6,
+}
+
+impl ProfileState {
+    const ALL: [Self; 7] = [
+        Self::Waiting,
+        Self::Recording,
+        Self::Writing,
+        Self::Written,
+        Self::Refused,
+        Self::Failed,
+        Self::Missed,
+    ];
+
+    /// Whether nothing more will come of the order.
+    pub fn is_final(self) -> bool {
+        self as u32 >= Self::Written as u32
+    }
+}
+
+/// What a rank says of an order.
+///
+/// # Units
+/// Nanoseconds the training loop stood still for it; `write_ns` passed beside the loop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProfileAnswer {
+    /// What became of it.
+    pub state: ProfileState,
+    /// Steps that were recorded.
+    pub recorded_steps: u32,
+    /// Starting the profiler.
+    pub start_ns: u64,
+    /// Stopping it.
+    pub stop_ns: u64,
+    /// Writing the trace.
+    pub write_ns: u64,
+}
+
+/// The rank's side. Nothing here waits, allocates or makes a system call, except for
+/// [`Self::create`].
+#[derive(Debug)]
+pub struct ProfileDesk {
+    map: MmapMut,
+    path: PathBuf,
+}
+
+/// The agent's side.
+#[derive(Debug)]
+pub struct ProfileClerk {
+    map: MmapMut,
+    path: PathBuf,
+}
+
+#[expect(clippy::cast_ptr_alignment, reason = "a mapping begins at a page")]
+fn desk(map: &MmapMut) -> &Desk {
+    // SAFETY: both sides map whole pages, larger than a desk; every bit pattern is valid, and
+    // what changes is atomic.
+    unsafe { &*map.as_ptr().cast::<Desk>() }
+}
+
+impl ProfileDesk {
+    /// Sets up the desk of a process.
+    ///
+    /// # Errors
+    /// [`RingError::Io`] if the file system refuses.
+    pub fn create(
+        directory: &RingDirectory,
+        identity: &Identity,
+    ) -> Result<Self, RingError> {
+        let path = directory.desk_path(identity);
+        let map = file::create(&path, BYTES, |map| {
+            // SAFETY: the map is larger than a desk, page-aligned and zero-filled, for which all
+            // fields are valid; `map` is the only access.
+            #[expect(clippy::cast_ptr_alignment, reason = "a mapping begins at a page")]
+            let desk = unsafe { &mut *map.as_mut_ptr().cast::<Desk>() };
+            desk.magic = MAGIC;
+            desk.layout = LAYOUT;
+        })?;
+        Ok(Self { map, path })
+    }
+
+    /// Number of the last order; one load.
+    #[inline]
+    pub fn last_order(&self) -> u32 {
+        desk(&self.map).order.load(Relaxed)
+    }
+
+    /// The last order.
+    pub fn order(&self) -> ProfileOrder {
+        let desk = desk(&self.map);
+        ProfileOrder {
+            number: desk.order.load(Acquire),
+            first_step: desk.first_step.load(Relaxed),
+            steps: desk.steps.load(Relaxed),
+            limit_ms: desk.limit_ms.load(Relaxed),
+        }
+    }
+
+    /// Answers an order.
+    pub fn answer(&self, number: u32, answer: ProfileAnswer) {
+        let desk = desk(&self.map);
+        desk.recorded.store(answer.recorded_steps, Relaxed);
+        desk.start_ns.store(answer.start_ns, Relaxed);
+        desk.stop_ns.store(answer.stop_ns, Relaxed);
+        desk.write_ns.store(answer.write_ns, Relaxed);
+        desk.state.store(answer.state as u32, Relaxed);
+        desk.answered.store(number, Release);
+    }
+
+    /// Where the trace of an order is to be.
+    pub fn trace_path(&self, number: u32) -> PathBuf {
+        trace_path(&self.path, number)
+    }
+}
+
+impl ProfileClerk {
+    /// Opens the desk of a rank.
+    ///
+    /// # Errors
+    /// [`RingError::NotADesk`] and [`RingError::Layout`] for foreign files, [`RingError::Io`] if
+    /// the file cannot be mapped.
+    pub fn open(path: &Path) -> Result<Self, RingError> {
+        let map = file::open_shared(path)?;
+        if map.len() < BYTES || !map.starts_with(&MAGIC) {
+            return Err(RingError::NotADesk { path: path.to_owned() });
+        }
+        let found = desk(&map).layout;
+        if found != LAYOUT {
+            let path = path.to_owned();
+            return Err(RingError::Layout { path, found, supported: LAYOUT });
+        }
+        Ok(Self { map, path: path.to_owned() })
+    }
+
+    /// Places an order; the one before must have come to its end.
+    pub fn order(&self, order: ProfileOrder) {
+        let desk = desk(&self.map);
+        desk.first_step.store(order.first_step, Relaxed);
+        desk.steps.store(order.steps, Relaxed);
+        desk.limit_ms.store(order.limit_ms, Relaxed);
+        desk.order.store(order.number, Release);
+    }
+
+    /// What the rank says of order `number`.
+    pub fn answer(&self, number: u32) -> ProfileAnswer {
+        let desk = desk(&self.map);
+        if desk.answered.load(Acquire) != number {
+            return ProfileAnswer::default();
+        }
+        let state = desk.state.load(Relaxed) as usize;
+        ProfileAnswer {
+            state: ProfileState::ALL.get(state).copied().unwrap_or(ProfileState::Failed),
+            recorded_steps: desk.recorded.load(Relaxed),
+            start_ns: desk.start_ns.load(Relaxed),
+            stop_ns: desk.stop_ns.load(Relaxed),
+            write_ns: desk.write_ns.load(Relaxed),
+        }
+    }
+
+    /// Where the trace of an order is to be.
+    pub fn trace_path(&self, number: u32) -> PathBuf {
+        trace_path(&self.path, number)
+    }
+}
+
+/// In [`RingDirectory::traces`], which need not be in memory as the desk is.
+fn trace_path(desk: &Path, number: u32) -> PathBuf {
+    let name = desk.file_stem().unwrap_or_default().to_string_lossy();
+    desk.with_file_name(RingDirectory::TRACES).join(format!("{name}.{number}.json"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn both() -> (tempfile::TempDir, ProfileDesk, ProfileClerk) {
+        let root = tempfile::tempdir().unwrap();
+        let directory = RingDirectory::create(root.path(), "job").unwrap();
+        let identity = Identity { rank: 3, pid: 77, ..Identity::default() };
+        let desk = ProfileDesk::create(&directory, &identity).unwrap();
+        let clerk = ProfileClerk::open(&directory.desk_path(&identity)).unwrap();
+        (root, desk, clerk)
+    }
+
+    #[test]
+    fn an_order_arrives_and_its_answer_comes_back() {
+        let (_root, desk, clerk) = both();
+        assert_eq!(desk.last_order(), 0);
+        let order =
+            ProfileOrder { number: 1, first_step: 40, steps: 10, limit_ms: 20_000 };
+        clerk.order(order);
+        assert_eq!((desk.last_order(), desk.order()), (1, order));
+        assert_eq!(clerk.answer(1).state, ProfileState::Waiting);
+        let answer = ProfileAnswer {
+            state: ProfileState::Written,
+            recorded_steps: 10,
+            start_ns: 1,
+            stop_ns: 2,
+            write_ns: 3,
+        };
+        desk.answer(1, answer);
+        assert_eq!(clerk.answer(1), answer);
+        assert_eq!(clerk.answer(2), ProfileAnswer::default(), "of another order");
+        assert_eq!(desk.trace_path(1), clerk.trace_path(1));
+        assert!(desk.trace_path(1).ends_with("traces/rank3.77.1.json"));
+    }
+
+    #[test]
+    fn a_foreign_file_is_no_desk() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("x.desk");
+        std::fs::write(&path, vec![1; BYTES]).unwrap();
+        assert!(matches!(ProfileClerk::open(&path), Err(RingError::NotADesk { .. })));
+        let other = MAGIC.into_iter().chain([9]).chain([0; BYTES]);
+        std::fs::write(&path, other.collect::<Vec<u8>>()).unwrap();
+        assert!(matches!(
+            ProfileClerk::open(&path),
+            Err(RingError::Layout { found: 9, .. })
+        ));
+    }
+}

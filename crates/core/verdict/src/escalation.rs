@@ -1,0 +1,201 @@
+//! When a running job is worth a profile, of which ranks, and what of it was told.
+
+use std::collections::BTreeMap;
+
+use model::{ProfileWindow, RankNs, RankStep, median, threshold};
+use pattern::{Trigger, TriggerSettings};
+use serde::{Deserialize, Serialize};
+use steps::{Iteration, IterationTimer};
+
+/// Suspects that are profiled.
+const MAX_SUSPECTS: usize = 6;
+/// Ranks that are profiled where nobody in particular is suspected.
+const UNSUSPECTED: usize = 4;
+/// Steps whose length is remembered, to say what a window does to it.
+const REMEMBERED_STEPS: usize = 50;
+
+/// When ranks of a running job are profiled, and for how long; the `[profile]` table of the
+/// settings file.
+///
+/// # Source
+/// PerfTracker (2025) for `max_s`; the others are our choice.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ProfileSettings {
+    /// Whether a job that is slow is profiled unasked.
+    pub enabled: bool,
+    /// Seconds from one such window to the next.
+    #[serde(deserialize_with = "threshold")]
+    pub every_s: f64,
+    /// Seconds a window lasts at most.
+    #[serde(deserialize_with = "threshold")]
+    pub max_s: f64,
+    /// Steps a window has at most: stopping a profiler takes as long as it recorded much.
+    pub max_steps: u32,
+    /// Ranks that are profiled beside the suspects, to compare with.
+    pub peers: usize,
+}
+
+impl Default for ProfileSettings {
+    fn default() -> Self {
+        Self { enabled: true, every_s: 600.0, max_s: 20.0, max_steps: 10, peers: 2 }
+    }
+}
+
+/// What is known of windows: the one under way, and when the next may be.
+#[derive(Debug, Default)]
+pub(crate) struct Escalation {
+    settings: ProfileSettings,
+    timer: IterationTimer,
+    trigger: Trigger,
+    /// The rank whose iterations are timed: all ranks of a job keep step.
+    timed: Option<u32>,
+    /// Whether something has happened that may be worth a window.
+    fresh: bool,
+    slower: bool,
+    ordered_at: Option<RankNs>,
+    under_way: Option<Ordered>,
+    /// Seconds of the last steps outside windows.
+    usual_s: Vec<f64>,
+}
+
+/// A window under way.
+#[derive(Debug, Default)]
+pub(crate) struct Ordered {
+    pub(crate) first_step: u32,
+    pub(crate) steps: u32,
+    pub(crate) ranks: Vec<u32>,
+    pub(crate) told: BTreeMap<u32, ProfileWindow>,
+    /// Seconds of its steps, without those in which the profiler starts and stops.
+    lasted_s: Vec<f64>,
+}
+
+impl Escalation {
+    pub(crate) fn new(settings: ProfileSettings, trigger: TriggerSettings) -> Self {
+        Self { settings, trigger: Trigger::new(trigger), ..Self::default() }
+    }
+
+    /// Takes a rank's next step.
+    pub(crate) fn step(&mut self, rank: u32, step: &RankStep) {
+        if *self.timed.get_or_insert(rank) != rank {
+            return;
+        }
+        let Some(end) = step.segments.last().map(|segment| segment.end) else { return };
+        let lasted_s = end.seconds_since(step.start);
+        match &mut self.under_way {
+            Some(window) if window.covers(step.step) => {
+                if step.step > window.first_step && step.step < window.last_step() {
+                    window.lasted_s.push(lasted_s);
+                }
+                return;
+            }
+            _ => {
+                self.usual_s.push(lasted_s);
+                if self.usual_s.len() > REMEMBERED_STEPS {
+                    self.usual_s.remove(0);
+                }
+            }
+        }
+        match self.timer.push(step) {
+            Iteration::Open => {}
+            Iteration::Relearned => self.trigger.relearn(),
+            Iteration::Done { duration_s } => {
+                if self.trigger.iteration(duration_s, end.seconds_since(RankNs(0))) {
+                    self.slower = true;
+                    self.fresh = true;
+                }
+            }
+        }
+    }
+
+    /// What a step usually takes.
+    pub(crate) fn usual_step_s(&self) -> Option<f64> {
+        median(&mut self.usual_s.clone())
+    }
+
+    /// A window of steps was analysed.
+    pub(crate) fn look_again(&mut self) {
+        self.fresh = true;
+    }
+
+    /// Whether a window may be ordered, and something has happened since it was asked last.
+    pub(crate) fn may_order(&mut self, now: RankNs, last_at: RankNs) -> bool {
+        let waits =
+            |ordered_at: RankNs| now.seconds_since(ordered_at) < self.settings.every_s;
+        // A job that stands still comes to no step's beginning: its stacks are asked for.
+        let blocked = self.trigger.is_blocked(now.seconds_since(last_at));
+        self.settings.enabled
+            && self.under_way.is_none()
+            && !blocked
+            && !self.ordered_at.is_some_and(waits)
+            && std::mem::take(&mut self.fresh)
+    }
+
+    /// Whether the loop has become slower; asked once, answered once.
+    pub(crate) fn take_slower(&mut self) -> bool {
+        std::mem::take(&mut self.slower)
+    }
+
+    /// The ranks to profile: suspects and some to compare them with, or just some.
+    pub(crate) fn choose(&self, suspects: &[u32], all: &[u32]) -> Vec<u32> {
+        let others = all.iter().filter(|rank| !suspects.contains(rank));
+        let (suspects, others) = if suspects.is_empty() {
+            (Vec::new(), others.take(UNSUSPECTED).collect::<Vec<_>>())
+        } else {
+            let suspects = suspects.iter().take(MAX_SUSPECTS).copied().collect();
+            (suspects, others.take(self.settings.peers).collect())
+        };
+        let mut ranks: Vec<u32> =
+            suspects.into_iter().chain(others.into_iter().copied()).collect();
+        ranks.sort_unstable();
+        ranks
+    }
+
+    /// A window is ordered.
+    pub(crate) fn order(
+        &mut self,
+        ranks: Vec<u32>,
+        first_step: u32,
+        steps: u32,
+        at: RankNs,
+    ) {
+        self.ordered_at = Some(at);
+        self.under_way = Some(Ordered { first_step, steps, ranks, ..Ordered::default() });
+    }
+
+    /// A rank's window is told.
+    pub(crate) fn told(&mut self, rank: u32, window: ProfileWindow) {
+        if let Some(ordered) =
+            self.under_way.as_mut().filter(|ordered| ordered.ranks.contains(&rank))
+        {
+            ordered.told.insert(rank, window);
+        }
+    }
+
+    /// The window under way is over.
+    pub(crate) fn end(&mut self) -> Option<Ordered> {
+        self.under_way.take()
+    }
+
+    /// Whether a window is under way.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.under_way.is_some()
+    }
+}
+
+impl Ordered {
+    /// The step in which profilers stop.
+    pub(crate) fn last_step(&self) -> u32 {
+        self.first_step.saturating_add(self.steps)
+    }
+
+    fn covers(&self, step: u32) -> bool {
+        (self.first_step..=self.last_step()).contains(&step)
+    }
+
+    /// By how much its steps were longer than usual, if both are known.
+    pub(crate) fn slowdown(&self, usual_s: Option<f64>) -> Option<f64> {
+        let lasted_s = median(&mut self.lasted_s.clone())?;
+        usual_s.filter(|usual_s| *usual_s > 0.0).map(|usual_s| lasted_s / usual_s)
+    }
+}

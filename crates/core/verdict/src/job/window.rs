@@ -1,0 +1,119 @@
+//! Profile windows of a running job: which are wanted, and what they show.
+
+use model::{IncidentKind, Input, Method, ProfileWindow, RankNs, fold_ranks};
+use trace::Profile;
+
+use super::{Job, ProfiledRank};
+use crate::escalation::Ordered;
+
+impl Job {
+    /// Ranks whose functions should be recorded now: those of the costliest incident that goes
+    /// on and whose function is not known, and a few of their peers; some of all ranks if none
+    /// is suspected. `None` on a healthy job, and while the last window is too near.
+    pub fn wanted_profile(&mut self, now: RankNs) -> Option<Vec<u32>> {
+        let last_at = self.last_at()?;
+        if !self.escalation.may_order(now, last_at) {
+            return None;
+        }
+        let suspects = match self.suspects() {
+            Some(suspects) => suspects,
+            None if self.escalation.take_slower() => Vec::new(),
+            None => return None,
+        };
+        let ranks = self.with_peers(&suspects);
+        (ranks.len() > 1).then_some(ranks)
+    }
+
+    /// The same of any job, because somebody asks for it.
+    pub fn ranks_to_profile(&self) -> Vec<u32> {
+        self.with_peers(&self.suspects().unwrap_or_default())
+    }
+
+    /// Ranks of the costliest incident that goes on and whose function is not known.
+    fn suspects(&self) -> Option<Vec<u32>> {
+        let mut slow = self.incidents().into_iter().filter(|incident| {
+            incident.open
+                && incident.kind != IncidentKind::Hang
+                && incident.subject.function.is_none()
+        });
+        slow.next().map(|incident| incident.subject.ranks)
+    }
+
+    fn with_peers(&self, suspects: &[u32]) -> Vec<u32> {
+        let role = suspects.first().and_then(|rank| self.aligner.role(*rank));
+        let comparable = |rank: &u32| role.is_none() || self.aligner.role(*rank) == role;
+        let all: Vec<u32> = self.seen_ranks.iter().copied().filter(comparable).collect();
+        self.escalation.choose(suspects, &all)
+    }
+
+    /// What a step usually takes, in seconds.
+    pub fn usual_step_s(&self) -> Option<f64> {
+        self.escalation.usual_step_s()
+    }
+
+    pub(super) fn order_profile(&mut self, ranks: Vec<u32>, first_step: u32, steps: u32) {
+        let at = self.last_at().unwrap_or(RankNs(0));
+        self.aligner.leave_out(first_step..=first_step.saturating_add(steps));
+        self.escalation.order(ranks, first_step, steps, at);
+    }
+
+    /// Compares what the window showed, if it showed enough ranks.
+    pub(super) fn end_profile(&mut self) {
+        let Some(ordered) = self.escalation.end() else { return };
+        if ordered.told.is_empty() {
+            return;
+        }
+        self.tell_cost(&ordered);
+        let steps = (u64::from(ordered.first_step), u64::from(ordered.last_step()) - 1);
+        let without_core = ordered.told.iter();
+        let without_core = without_core
+            .filter_map(|(rank, window)| Some((*rank, window.without_core_share?)))
+            .collect();
+        let ranks = ordered.told.into_iter().map(|(rank, window)| {
+            let host = self.hosts.get(&rank).cloned();
+            profiled_rank(rank, host, window)
+        });
+        let mut profiled = self.compare(&ranks.collect::<Vec<_>>(), steps);
+        profiled.without_core = without_core;
+        profiled.of_running_job = true;
+        self.profiled = Some(profiled);
+        let incidents = self.incidents().into_iter();
+        let found = incidents.filter(|incident| incident.subject.function.is_some());
+        let evidence = found.flat_map(|incident| incident.evidence);
+        let told =
+            evidence.filter(|e| matches!(e.method, Method::Pattern | Method::Host));
+        self.lines.extend(told.map(|evidence| evidence.text));
+    }
+
+    /// Says what the window cost.
+    fn tell_cost(&mut self, ordered: &Ordered) {
+        let longest = |seconds: fn(&ProfileWindow) -> f64| {
+            ordered.told.values().map(seconds).fold(0.0, f64::max)
+        };
+        let (stall_s, write_s) = (longest(|w| w.stall_s), longest(|w| w.write_s));
+        let mut text = format!(
+            "steps {}-{} were profiled on rank {}: the loop stood still for {stall_s:.2} s, \
+             traces were written in {write_s:.2} s beside it",
+            ordered.first_step,
+            ordered.last_step().saturating_sub(1),
+            fold_ranks(&ordered.told.keys().copied().collect::<Vec<_>>()),
+        );
+        if let Some(slowdown) = ordered.slowdown(self.usual_step_s()) {
+            text += &format!(", steps took {slowdown:.2} times as long");
+        }
+        text += "; these steps are left out of the accounting";
+        self.take(Input::Note { text });
+    }
+}
+
+fn profiled_rank(rank: u32, host: Option<String>, window: ProfileWindow) -> ProfiledRank {
+    let ProfileWindow { span_s, communication_share, has_device, patterns, .. } = window;
+    let profile = Profile::of_patterns(
+        patterns.patterns,
+        patterns.functions,
+        span_s,
+        communication_share,
+        has_device,
+    );
+    ProfiledRank { rank, host, profile, ..ProfiledRank::default() }
+}

@@ -1,0 +1,253 @@
+//! Profile windows: ordered at the desks of ranks, read once they are written, never kept.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use formats::load_window;
+use model::{Input, ProfileWindow};
+use ring::{
+    ProfileAnswer, ProfileClerk, ProfileOrder, ProfileState, RankState, RingDirectory,
+};
+use verdict::{ProfileSettings, Settings};
+
+use crate::probes::{Loop, Probes};
+
+/// Time and steps that orders need to reach all ranks before the first step.
+const AHEAD_S: f64 = 0.2;
+const AHEAD_STEPS: f64 = 2.0;
+/// Times it should take, and seconds beside, after which ranks that did not answer are given up.
+const PATIENCE: f64 = 10.0;
+const PATIENCE_S: f64 = 30.0;
+/// Seconds of a step where none is known yet.
+const UNKNOWN_STEP_S: f64 = 1.0;
+
+/// The profile windows of one job on this host.
+#[derive(Debug, Default)]
+pub(crate) struct Profiles {
+    orders: u32,
+    traces: Option<PathBuf>,
+    under_way: Option<UnderWay>,
+    reading: Option<Receiver<Input>>,
+}
+
+#[derive(Debug)]
+struct UnderWay {
+    order: ProfileOrder,
+    ranks: BTreeMap<u32, Ordered>,
+    probes: Probes,
+    until: Instant,
+}
+
+/// A rank that was given an order.
+#[derive(Debug)]
+struct Ordered {
+    pid: u32,
+    clerk: ProfileClerk,
+    /// What the kernel said of its loop while it recorded.
+    seen: Loop,
+    answer: ProfileAnswer,
+}
+
+/// A trace that is written.
+struct Written {
+    rank: u32,
+    path: PathBuf,
+    seen: Loop,
+    answer: ProfileAnswer,
+}
+
+impl Profiles {
+    /// Whether a window is under way.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.under_way.is_some() || self.reading.is_some()
+    }
+
+    /// Orders a window at the desks of `wanted`; what to tell the analysis, or why it cannot
+    /// be.
+    pub(crate) fn order(
+        &mut self,
+        directory: &RingDirectory,
+        ranks: impl Iterator<Item = RankState>,
+        wanted: &[u32],
+        usual_step_s: Option<f64>,
+        settings: &ProfileSettings,
+    ) -> Input {
+        if let Err(text) = self.make_traces(directory) {
+            return Input::Note { text };
+        }
+        let (mut desks, mut step) = (BTreeMap::new(), 0);
+        for rank in ranks.filter(|rank| rank.alive && wanted.contains(&rank.rank)) {
+            let Some(at) = rank.step else { continue };
+            let clerk = ProfileClerk::open(&rank.ring.with_extension("desk"));
+            let Ok(clerk) = clerk else { continue };
+            step = step.max(at);
+            let (seen, answer) = (Loop::default(), ProfileAnswer::default());
+            desks.insert(rank.rank, Ordered { pid: rank.pid, clerk, seen, answer });
+        }
+        if desks.is_empty() {
+            let text = "no rank could be profiled: none has a desk".to_owned();
+            return Input::Note { text };
+        }
+        self.orders += 1;
+        let usual_s = usual_step_s.unwrap_or(UNKNOWN_STEP_S).max(1e-6);
+        let ahead = (AHEAD_STEPS + AHEAD_S / usual_s).ceil();
+        let steps = (settings.max_s / usual_s).floor();
+        let steps = steps.clamp(1.0, f64::from(settings.max_steps.max(1)));
+        let order = ProfileOrder {
+            number: self.orders,
+            first_step: step.saturating_add(ahead as u32),
+            steps: steps as u32,
+            limit_ms: (settings.max_s * 1e3) as u32,
+        };
+        for ordered in desks.values() {
+            ordered.clerk.order(order);
+        }
+        let told = desks.keys().copied().collect();
+        let patience_s = PATIENCE * usual_s * (ahead + steps) + PATIENCE_S;
+        self.under_way = Some(UnderWay {
+            order,
+            ranks: desks,
+            probes: Probes::default(),
+            until: Instant::now() + Duration::from_secs_f64(patience_s.min(1e6)),
+        });
+        let (first_step, steps) = (order.first_step, order.steps);
+        Input::ProfileOrdered { ranks: told, first_step, steps }
+    }
+
+    fn make_traces(&mut self, directory: &RingDirectory) -> Result<(), String> {
+        if self.traces.is_none() {
+            let made = directory.make_traces(&std::env::temp_dir());
+            let refused = |error| format!("no rank can be profiled: {error}");
+            self.traces = Some(made.map_err(refused)?);
+        }
+        Ok(())
+    }
+
+    /// Looks how far ranks have come, and gives `take` what was recorded. `is_alive` says
+    /// whether a process still runs.
+    pub(crate) fn poll(
+        &mut self,
+        now: Instant,
+        settings: &Settings,
+        is_alive: impl Fn(u32) -> bool,
+        take: &mut dyn FnMut(Input),
+    ) {
+        if let Some(under_way) = &mut self.under_way
+            && (under_way.look(&is_alive) || now >= under_way.until)
+        {
+            let (written, refused) =
+                self.under_way.take().map(UnderWay::written).unwrap_or_default();
+            refused.into_iter().for_each(&mut *take);
+            self.reading = Some(read(written, settings));
+        }
+        let Some(reading) = &self.reading else { return };
+        while let Ok(input) = reading.try_recv() {
+            let over = input == Input::ProfileEnded;
+            take(input);
+            if over {
+                self.reading = None;
+                return;
+            }
+        }
+    }
+
+    /// Takes what is written; for the end of the job, when no rank runs any more.
+    pub(crate) fn finish(mut self, settings: &Settings, take: &mut dyn FnMut(Input)) {
+        if let Some(mut under_way) = self.under_way.take() {
+            under_way.look(&|_| false);
+            let (written, refused) = under_way.written();
+            refused.into_iter().for_each(&mut *take);
+            self.reading = Some(read(written, settings));
+        }
+        for input in self.reading.into_iter().flatten() {
+            take(input);
+        }
+    }
+}
+
+impl UnderWay {
+    /// Asks the ranks; whether all have said their last word.
+    fn look(&mut self, is_alive: &impl Fn(u32) -> bool) -> bool {
+        let mut recording = Vec::new();
+        let mut over = true;
+        for ordered in self.ranks.values_mut() {
+            let before = ordered.answer.state;
+            ordered.answer = ordered.clerk.answer(self.order.number);
+            let state = ordered.answer.state;
+            if state == ProfileState::Recording {
+                recording.push(ordered.pid);
+            } else if before == ProfileState::Recording {
+                ordered.seen = self.probes.take(ordered.pid);
+            }
+            over &= state.is_final() || !is_alive(ordered.pid);
+        }
+        self.probes.sample(recording);
+        over
+    }
+
+    /// What is written, and why the rest is not.
+    fn written(self) -> (Vec<Written>, Vec<Input>) {
+        let number = self.order.number;
+        let (mut written, mut refused) = (Vec::new(), Vec::new());
+        for (rank, Ordered { clerk, seen, answer, .. }) in self.ranks {
+            let why = match answer.state {
+                ProfileState::Written => {
+                    let path = clerk.trace_path(number);
+                    written.push(Written { rank, path, seen, answer });
+                    continue;
+                }
+                ProfileState::Refused => "a profiler runs in it",
+                ProfileState::Failed => "its profiler failed, or another was started",
+                ProfileState::Missed => "it was past the first step",
+                ProfileState::Waiting => "it did not come to the first step",
+                ProfileState::Recording => "it did not come to the end of the window",
+                ProfileState::Writing => "it did not write what it recorded",
+            };
+            let text = format!("rank {rank} was not profiled: {why}");
+            refused.push(Input::Note { text });
+        }
+        (written, refused)
+    }
+}
+
+/// Reads traces in a thread, rank by rank, and removes them.
+fn read(written: Vec<Written>, settings: &Settings) -> Receiver<Input> {
+    let (tell, told) = channel();
+    let settings = settings.pattern.clone();
+    let read = move || {
+        for Written { rank, path, seen, answer } in written {
+            let input = match load_window(&path, &seen.busy, &settings) {
+                Ok(window) => {
+                    let seconds = |ns: u64| ns as f64 * 1e-9;
+                    let window = Box::new(ProfileWindow {
+                        steps: answer.recorded_steps,
+                        stall_s: seconds(answer.start_ns.saturating_add(answer.stop_ns)),
+                        write_s: seconds(answer.write_ns),
+                        without_core_share: seen.without_core_share(),
+                        ..window
+                    });
+                    Input::Profiled { rank, window }
+                }
+                Err(error) => Input::Note {
+                    text: format!("the profile of rank {rank} cannot be read: {error}"),
+                },
+            };
+            remove(&path);
+            if tell.send(input).is_err() {
+                return;
+            }
+        }
+        // Nobody listens any more if it fails.
+        drop(tell.send(Input::ProfileEnded));
+    };
+    thread::spawn(read);
+    told
+}
+
+/// Removes a trace; one that resists goes with its directory.
+fn remove(path: &Path) {
+    drop(fs::remove_file(path));
+}

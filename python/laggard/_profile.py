@@ -1,0 +1,95 @@
+"""Records a profile window with PyTorch's profiler, when the agent orders one.
+
+``_native`` calls at the boundaries of steps. The parts of ``torch.profiler`` are used that do
+not read the events back into Python: what is recorded goes straight to a file.
+"""
+
+import contextlib
+import os
+import sys
+import threading
+
+
+class Recorder:
+    """One profile window after another; never over a profiler of the user's.
+
+    :param native: Where it is told that a trace is written; the module ``laggard._native``.
+    """
+
+    def __init__(self, torch, native):
+        self._torch, self._native = torch, native
+        self._autograd = torch.autograd
+        self._profiler = torch.autograd.profiler
+        self._range = None
+        self._recording = False
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def begin(self, step):
+        """Starts to record; says whether it does."""
+        if self._autograd._profiler_enabled() or self._users_runs():
+            return False
+        made = self._profile()
+        config, activities = made.config(), made.kineto_activities
+        self._autograd._prepare_profiler(config, activities)
+        self._autograd._enable_profiler(config, activities)
+        self._recording = True
+        self._enter(step)
+        return True
+
+    def step(self, step):
+        """A step begins."""
+        self._leave()
+        self._enter(step)
+
+    def end(self, path, order):
+        """Stops, and lets a thread write the trace; says whether there is one."""
+        self._leave()
+        self._recording = False
+        # Who starts a profiler stops the one that runs: then there is nothing left of ours.
+        if self._users_runs() or not self._autograd._profiler_enabled():
+            return False
+        recorded = self._autograd._disable_profiler()
+        threading.Thread(target=self._write, args=(recorded, path, order)).start()
+        return True
+
+    def _write(self, recorded, path, order):
+        written = False
+        with contextlib.suppress(Exception):
+            # PyTorch writes without the interpreter's lock.
+            recorded.save(f"{path}.part")
+            os.rename(f"{path}.part", path)
+            written = True
+        self._native.profile_written(order, written)
+
+    def _users_runs(self):
+        # Set by the user's profilers only: ours is started below what sets it.
+        return getattr(self._profiler, "_is_profiler_enabled", False)
+
+    def _profile(self):
+        cuda = self._torch.cuda
+        # Stacks are recorded by the interpreter's one profile hook.
+        options = {"use_kineto": True, "with_stack": sys.getprofile() is None}
+        if cuda.is_available() and cuda.is_initialized():
+            options["use_device"] = "cuda"
+        with contextlib.suppress(AttributeError, TypeError):  # came with 2.11
+            config = self._torch._C._profiler._ExperimentalConfig(record_python_gc_info=True)
+            options["experimental_config"] = config
+        return self._profiler.profile(**options)
+
+    def _enter(self, step):
+        self._range = self._profiler.record_function(f"ProfilerStep#{step}")
+        self._range.__enter__()
+
+    def _leave(self):
+        if self._range is not None:
+            self._range.__exit__(None, None, None)
+            self._range = None
+
+    def _after_fork(self):
+        # A forked child inherits what is recorded for, and nobody would ever stop it.
+        if self._recording:
+            self._recording = False
+            sys.setprofile(None)
+            with contextlib.suppress(Exception):
+                cpu = self._torch.profiler.ProfilerActivity.CPU
+                self._autograd._toggle_collection_dynamic(False, {cpu})

@@ -1,0 +1,114 @@
+"""A plain DDP loop with a fault in one of its functions: argument FAULT, environment SLOW_RANK."""
+
+import gc
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+from common import DELAY, SLOW_RANK, STEPS, end
+from torch import nn, optim
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+FAULT = sys.argv[1]
+SEED = int(os.environ.get("SEED", "0"))
+SHARD_BYTES = 64 << 10
+WIDTH = 1 << 12
+BATCH = 512
+
+dist.init_process_group("gloo")
+RANK = dist.get_rank()
+SLOW = RANK == SLOW_RANK
+torch.manual_seed(SEED)
+dice = random.Random(SEED * 100 + RANK)
+
+
+def serve(connection):
+    """A storage server: throttled for the slow rank."""
+    throttled = FAULT == "loader" and SLOW
+    parts = 8
+    while connection.recv(1):
+        for _ in range(parts):
+            if throttled:
+                time.sleep(DELAY / parts)
+            connection.sendall(bytes(SHARD_BYTES // parts))
+
+
+def read_shard(storage):
+    buffer = bytearray(SHARD_BYTES)
+    view = memoryview(buffer)
+    storage.sendall(b"?")
+    while view:
+        view = view[storage.recv_into(view) :]
+    return buffer
+
+
+class Shards(Dataset):
+    def __init__(self):
+        self.storage, server = socket.socketpair()
+        threading.Thread(target=serve, args=(server,), daemon=True).start()
+
+    def __len__(self):
+        return STEPS
+
+    def __getitem__(self, index):
+        shard = read_shard(self.storage)
+        return torch.randn(BATCH, 32, generator=torch.Generator().manual_seed(shard[0] + index))
+
+
+def augment_in_python(seconds):
+    """Burns CPU in Python."""
+    until = time.thread_time() + seconds
+    total = 0
+    while time.thread_time() < until:
+        for number in range(200):
+            total += number * number
+    return total
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(32, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 32))
+
+    def forward(self, x):
+        if FAULT == "forward" and SLOW:
+            augment_in_python(DELAY)
+        return self.inner(x)
+
+
+model = DistributedDataParallel(nn.Sequential(Layer(), nn.Linear(32, 1)))
+optimizer = optim.SGD(model.parameters(), lr=0.01)
+if FAULT == "gc":
+    gc.disable()
+    # Collecting takes as long as there is much that lives.
+    lives = [[] for _ in range(int(DELAY * 1e7))]
+burners = []
+if FAULT == "pinned" and SLOW:
+    # The rank and three others share what the kernel gives to one core.
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    burn = [sys.executable, "-c", "while True: pass"]
+    burners = [subprocess.Popen(burn) for _ in range(3)]
+users = None
+if SLOW and "USER_TRACE" in os.environ:
+    users = torch.profiler.profile()
+    users.start()
+for x in DataLoader(Shards(), batch_size=None):
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
+    if FAULT == "gc" and dice.random() < 0.3:
+        gc.collect()
+if users is not None:
+    users.stop()
+    users.export_chrome_trace(os.environ["USER_TRACE"])
+for burner in burners:
+    burner.kill()
+del model, optimizer
+end()

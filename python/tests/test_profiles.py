@@ -1,0 +1,139 @@
+"""Jobs that are slow in one function: noticed, profiled, and named while they run."""
+
+import json
+import os
+import re
+import subprocess
+
+import pytest
+from conftest import BIN, JOBS, job_environment, laggard, torchrun
+
+CULPRIT = 2
+SEEDS = int(os.environ.get("LAGGARD_TEST_SEEDS", "1"))
+
+
+def profiled(fault, seed=0, *options, **environment):
+    """The verdict on a job with a fault, and its incidents."""
+    environment = {
+        "STEPS": "100",
+        "DELAY": "0.1",
+        "SLOW_RANK": str((CULPRIT + seed) % 4),
+        "SEED": str(seed),
+        **environment,
+    }
+    command = torchrun(JOBS / "profiled.py", fault, ranks=4)
+    return laggard("run", "--json", *options, "--", *command, **environment)
+
+
+def evidence_of(incidents, method):
+    return [
+        (incident["subject"]["ranks"], evidence["text"])
+        for incident in incidents
+        for evidence in incident["evidence"]
+        if evidence["method"] == method
+    ]
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize(
+    ("fault", "function"),
+    [
+        ("loader", r"<built-in method recv_into of socket.* ← profiled.py\(\d+\): read_shard "),
+        ("forward", r"profiled.py\(\d+\): augment_in_python ← profiled.py\(\d+\): forward "),
+    ],
+)
+def test_a_slow_function_of_one_rank_is_named(fault, function, seed):
+    outcome = profiled(fault, seed)
+    culprit = (CULPRIT + seed) % 4
+    first, *_ = outcome.incidents
+    assert first["subject"]["ranks"] == [culprit], first
+    ((ranks, text),) = evidence_of(outcome.incidents, "pattern")
+    assert ranks == [culprit]
+    share, peers = re.match(
+        rf"{function}.* takes (\d+) % of the critical path of rank {culprit} and ([\d.]+) % of",
+        text,
+    ).groups()
+    assert int(share) > 30 and float(peers) < 5, text
+    # It was said while the job ran.
+    assert re.search(function, outcome.stderr.split("\n\nlaggard ")[0])
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_garbage_collection_by_turns_has_no_culprit(seed):
+    outcome = profiled("gc", seed, DELAY="0.05")
+    ((ranks, text),) = evidence_of(outcome.incidents, "pattern")
+    assert ranks == []
+    assert text.startswith("Python GC takes "), text
+    (incident,) = (i for i in outcome.incidents if i["subject"]["function"])
+    assert incident["advice"].startswith("look at garbage collection: collect on all ranks")
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_rank_that_shares_its_core_is_named(seed):
+    outcome = profiled("pinned", seed)
+    culprit = (CULPRIT + seed) % 4
+    found = evidence_of(outcome.incidents, "host")
+    assert found and all(ranks == [culprit] for ranks, _ in found), outcome.incidents
+    share, peers = re.match(
+        rf"the loop of rank {culprit} stood ready and had no core for ([\d.]+) % of the profile "
+        r"window, its peers' for ([\d.]+) %",
+        found[0][1],
+    ).groups()
+    assert float(share) > float(peers) + 20
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_no_function_of_a_healthy_job_is_named(seed):
+    outcome = profiled("none", seed)
+    assert outcome.code == 0
+    assert [i for i in outcome.incidents if i["subject"]["function"]] == []
+
+
+def test_a_recorded_window_says_the_same_again(tmp_path):
+    recording = tmp_path / "job.jsonl"
+    live = profiled("forward", 0, "--record", recording).incidents
+    replay = subprocess.run(
+        [BIN / "laggard", "analyze", "--json", recording], capture_output=True, check=True
+    )
+    again = json.loads(replay.stdout)["incidents"]
+    assert evidence_of(live, "pattern")
+    assert evidence_of(again, "pattern") == evidence_of(live, "pattern")
+
+
+def test_a_profiler_of_the_users_is_left_alone(tmp_path):
+    trace = tmp_path / "user.json"
+    outcome = profiled("forward", USER_TRACE=str(trace))
+    assert outcome.code == 0
+    assert "rank 2 was not profiled: a profiler runs in it" in outcome.verdict["notes"]
+    names = {event.get("name") for event in json.loads(trace.read_text())["traceEvents"]}
+    assert "aten::addmm" in names
+
+
+def test_a_window_can_be_asked_for(rings):
+    command = torchrun(JOBS / "profiled.py", "forward", ranks=2)
+    config = rings.parent / "laggard.toml"
+    config.write_text("[profile]\nenabled = false\n")
+    environment = job_environment(
+        LAGGARD_DIR=str(rings),
+        LAGGARD_CONFIG=str(config),
+        STEPS="600",
+        DELAY="0.05",
+        SLOW_RANK="1",
+    )
+    run = [BIN / "laggard", "run", "--", *command]
+    job = subprocess.Popen(run, env=environment, stderr=subprocess.PIPE, text=True)
+    try:
+        for line in job.stderr:
+            if "is late in" in line:
+                break
+        asked = laggard("profile", "--json", "--ranks", "0-1", LAGGARD_DIR=str(rings))
+        assert asked.code == 0, asked.stderr
+        found = asked.verdict["profile"]
+        assert [rank["rank"] for rank in found["ranks"]] == [0, 1]
+        assert any("augment_in_python" in function["name"] for function in found["functions"])
+        assert not list(rings.glob("*/traces/*")), "traces are removed"
+        wrong = laggard("profile", "nobody", LAGGARD_DIR=str(rings))
+        assert (wrong.code, "no job nobody here" in wrong.stderr) == (2, True)
+    finally:
+        job.terminate()
+        job.communicate(timeout=60)
