@@ -107,7 +107,7 @@ impl JobReader {
             self.attempt = attempt;
             self.drain(take);
             self.rings.clear();
-            take(Input::Restart);
+            take(Input::Restart { attempt });
         }
         self.rings.insert(
             path,

@@ -72,7 +72,11 @@ pub enum Input {
         signal: Option<i32>,
     },
     /// All ranks start over.
-    Restart,
+    Restart {
+        /// Restarts of the launcher so far; 0 if that is not known.
+        #[serde(default)]
+        attempt: u32,
+    },
     /// A rank belongs to a group of ranks that meet in collectives.
     Group {
         /// The group's number, as marks have it.

@@ -5,6 +5,7 @@
 //! person or a program reads. Nothing here computes: the methods live in the other core
 //! crates.
 
+mod batch;
 mod clock;
 mod flow;
 mod function;
@@ -21,6 +22,7 @@ mod verdict;
 mod what_if;
 mod window;
 
+pub use batch::{Batch, MAX_RANKS};
 pub use clock::RankNs;
 pub use flow::{Communicator, Direction, Flow, Operation};
 pub use function::{

@@ -278,7 +278,7 @@ impl Job {
                 self.hangs.kill(rank, signal);
                 self.lines.extend(self.death().filter(|_| first).map(|death| death.text));
             }
-            Input::Restart => self.restart(),
+            Input::Restart { .. } => self.restart(),
         }
     }
 

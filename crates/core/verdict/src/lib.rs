@@ -5,6 +5,7 @@
 //! input gives the same answer, byte for byte, whether it is read live or from a file.
 
 mod escalation;
+mod gathering;
 mod hangs;
 mod holdups;
 mod job;
@@ -13,6 +14,7 @@ mod series;
 mod settings;
 
 pub use escalation::ProfileSettings;
+pub use gathering::Gathering;
 pub use job::{CALLS, Job, ProfiledRank, SNAPSHOT, TIMED, WHAT_IF};
 pub use series::{Column, Series};
 pub use settings::{BaselineChoice, LayoutSettings, Settings};

@@ -93,7 +93,7 @@ impl FlightFeed {
                     held.release(*rank, RankNs(u64::MAX), take);
                 }
             }
-            Input::Restart => self.release_all(take),
+            Input::Restart { .. } => self.release_all(take),
             _ => {}
         }
         take(input);

@@ -77,7 +77,10 @@ impl JournalWriter {
         };
         let mut journal =
             Self { out, path: path.to_owned(), written: 0, line: Vec::new() };
-        journal.write_line(&Header { schema: SCHEMA.to_owned(), job: job.to_owned() })?;
+        let header = Header { schema: SCHEMA.to_owned(), job: job.to_owned() };
+        serde_json::to_writer(&mut journal.line, &header)?;
+        journal.line.push(b'\n');
+        journal.end_line()?;
         Ok(journal)
     }
 
@@ -92,34 +95,12 @@ impl JournalWriter {
     /// What the operating system says; [`io::ErrorKind::FileTooLarge`] once the recording
     /// is full. It can be read up to there.
     pub fn write(&mut self, input: &Input) -> io::Result<()> {
-        match input {
-            Input::Mark { rank, mark } => {
-                let used =
-                    mark.args.iter().rposition(|arg| *arg != 0).map_or(0, |at| at + 1);
-                let kind = mark.kind as u8;
-                let facts =
-                    (rank, mark.at.0, mark.step, kind, u8::from(mark.on_loop_thread));
-                self.line.clear();
-                let (rank, at, step, kind, on_loop) = facts;
-                write!(self.line, "[{rank},{at},{step},{kind},{on_loop},{}", mark.code)?;
-                for arg in mark.args.iter().take(used) {
-                    write!(self.line, ",{arg}")?;
-                }
-                self.line.push(b']');
-                self.end_line()
-            }
-            other => self.write_line(other),
-        }
-    }
-
-    fn write_line(&mut self, value: &impl Serialize) -> io::Result<()> {
         self.line.clear();
-        serde_json::to_writer(&mut self.line, value)?;
+        input_line(input, &mut self.line)?;
         self.end_line()
     }
 
     fn end_line(&mut self) -> io::Result<()> {
-        self.line.push(b'\n');
         self.written += self.line.len() as u64;
         if self.written > FULL_AT_BYTES {
             return Err(io::ErrorKind::FileTooLarge.into());
@@ -148,8 +129,30 @@ impl JournalWriter {
     }
 }
 
+/// Adds the line of an input.
+///
+/// # Errors
+/// None that is known: what is written to memory has room.
+pub fn input_line(input: &Input, line: &mut Vec<u8>) -> io::Result<()> {
+    match input {
+        Input::Mark { rank, mark } => {
+            let used = mark.args.iter().rposition(|arg| *arg != 0).map_or(0, |at| at + 1);
+            let (at, step, kind) = (mark.at.0, mark.step, mark.kind as u8);
+            let on_loop = u8::from(mark.on_loop_thread);
+            write!(line, "[{rank},{at},{step},{kind},{on_loop},{}", mark.code)?;
+            for arg in mark.args.iter().take(used) {
+                write!(line, ",{arg}")?;
+            }
+            line.push(b']');
+        }
+        other => serde_json::to_writer(&mut *line, other)?,
+    }
+    line.push(b'\n');
+    Ok(())
+}
+
 /// The lines of a journal, none kept beyond [`LONGEST_LINE_BYTES`].
-struct Lines<R>(R);
+pub(crate) struct Lines<R>(pub(crate) R);
 
 impl<R: BufRead> Iterator for Lines<R> {
     type Item = io::Result<Vec<u8>>;
@@ -234,7 +237,7 @@ impl Journal {
     }
 }
 
-fn input_of(line: &[u8]) -> Result<Input, String> {
+pub(crate) fn input_of(line: &[u8]) -> Result<Input, String> {
     if !line.starts_with(b"[") {
         return serde_json::from_slice(line).map_err(|error| error.to_string());
     }

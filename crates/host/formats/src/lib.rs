@@ -3,6 +3,7 @@
 //! [`load`] opens a file, plain or compressed, finds out what it is and returns a
 //! [`Recording`]; [`Recording::replay`] runs it through the same analysis as a live job.
 
+mod batch;
 mod call_log;
 mod error;
 mod events;
@@ -22,17 +23,20 @@ mod ras;
 mod ras_text;
 mod recording;
 mod snapshot;
+mod stored;
 mod traces;
 mod what_if;
 
+pub use batch::{BatchError, BatchHead, pack_batch, unpack_batch};
 pub use error::FormatError;
 pub use events::MarkEvents;
 pub use flight_recorder::{RecordedCollective, recorded_collectives};
-pub use journal::{Journal, JournalWriter};
+pub use journal::{Journal, JournalWriter, input_line};
 pub use matrix::StageMatrix;
 pub use open::Limits;
 pub use perfetto::write_perfetto;
 pub use recording::{Recording, load, load_bytes, load_watched, load_with_meta};
 pub use snapshot::{Part, Snapshot};
+pub use stored::{StoredBatch, StoredEntry, StoredError, StoredJob};
 pub use traces::{ProfilerTrace, RankTrace, TraceSet, load_window};
 pub use what_if::{layout_yaml, read_layout, read_rows, read_what_if, write_rows};

@@ -58,7 +58,7 @@ fn the_rank_that_was_killed_first_is_told_also_after_a_restart() {
         deaths.map(|death| (death.text, death.open)).collect::<Vec<_>>()
     };
     assert_eq!(deaths(&job), [(told.to_owned(), true)]);
-    job.take(Input::Restart);
+    job.take(Input::Restart { attempt: 1 });
     assert_eq!(deaths(&job), [(told.to_owned(), false)]);
 }
 

@@ -1,0 +1,83 @@
+use crate::{Input, RankNs};
+
+/// Ranks a job may have, as hosts may claim them: numbers from here on are refused.
+pub const MAX_RANKS: u32 = 1 << 17;
+
+/// What one host tells of a job in one go.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Batch {
+    /// The host.
+    pub host: String,
+    /// The teller: each agent that watches the job on this host has an epoch of its own.
+    pub epoch: String,
+    /// Place among the batches of the epoch, from 0.
+    pub sequence: u64,
+    /// What leads from the host's clock to the job's, in nanoseconds.
+    pub shift_ns: i64,
+    /// The host's time up to which everything was told with this batch.
+    pub until: RankNs,
+    /// Whether the epoch ends with it.
+    pub last: bool,
+    /// What is told, in order; times are the host's.
+    pub inputs: Vec<Input>,
+}
+
+impl Input {
+    /// When it was told, if it says so.
+    pub fn at(&self) -> Option<RankNs> {
+        match self {
+            Self::Mark { mark, .. } => Some(mark.at),
+            Self::Quiet { at } | Self::Look { at, .. } => Some(*at),
+            _ => None,
+        }
+    }
+
+    /// Puts its times on another clock.
+    pub fn shift(&mut self, by_ns: i64) {
+        let shift = |at: &mut RankNs| at.0 = at.0.saturating_add_signed(by_ns);
+        match self {
+            Self::Mark { mark, .. } => shift(&mut mark.at),
+            Self::Quiet { at } => shift(at),
+            Self::Look { at, in_progress, ended, .. } => {
+                shift(at);
+                for operation in in_progress.iter_mut().chain(ended) {
+                    shift(&mut operation.begun_at);
+                    operation.ended_at.iter_mut().for_each(shift);
+                    for flow in &mut operation.flows {
+                        shift(&mut flow.begun_at);
+                        shift(&mut flow.moved_at);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The highest rank it speaks of.
+    pub fn highest_rank(&self) -> Option<u32> {
+        match self {
+            Self::Rank { rank, .. }
+            | Self::Name { rank, .. }
+            | Self::Mark { rank, .. }
+            | Self::Lost { rank, .. }
+            | Self::Left { rank, .. }
+            | Self::Killed { rank, .. }
+            | Self::Stack { rank, .. }
+            | Self::Entered { rank, .. }
+            | Self::Timed { rank, .. }
+            | Self::Communicator { rank, .. }
+            | Self::Look { rank, .. }
+            | Self::Profiled { rank, .. }
+            | Self::Network { rank, .. } => Some(*rank),
+            Self::Group { members, .. } => members.iter().max().copied(),
+            Self::ProfileOrdered { ranks, .. } => ranks.iter().max().copied(),
+            Self::Note { .. }
+            | Self::Restart { .. }
+            | Self::Quiet { .. }
+            | Self::Slow { .. }
+            | Self::ProfileEnded
+            | Self::Stuck
+            | Self::StacksTold => None,
+        }
+    }
+}

@@ -1,0 +1,233 @@
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use model::{Batch, Input, RankNs};
+
+use crate::{Job, Settings};
+
+/// How far the others go on before a host that is behind is waited for no more: its agent
+/// has much to catch up with, and what is held back for it takes memory.
+const MOST_BEHIND_S: f64 = 15.0;
+/// What hosts have to look where ranks of a job that stands still are.
+const STACKS_WITHIN_S: f64 = 3.0;
+
+/// A job told by several hosts, each in batches.
+///
+/// What hosts tell is put into the order of its times: whether a job stands still can be
+/// said only up to where every host has spoken.
+///
+/// # Properties
+/// A job of one host is told exactly what the host told, at once and in its order. The same
+/// batches in the same order give the same verdict.
+#[derive(Debug)]
+pub struct Gathering {
+    job: Job,
+    hosts: Vec<Host>,
+    places: BTreeMap<String, usize>,
+    /// The first time in each queue that is not empty.
+    heads: BTreeSet<(RankNs, usize)>,
+    start: Start,
+    /// Since when stacks are wanted.
+    asked_at: Option<RankNs>,
+}
+
+/// Which start of the job something is about: a new agent after the last one took leave,
+/// then the launcher's own restarts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Start {
+    run: u32,
+    attempt: u32,
+}
+
+#[derive(Debug, Default)]
+struct Host {
+    epoch: String,
+    /// What is held back; nothing where its next agent begins after the last took leave.
+    queue: VecDeque<(RankNs, Option<Input>)>,
+    /// The latest time in the queue so far.
+    at: RankNs,
+    until: RankNs,
+    start: Start,
+    ended: bool,
+    silent: bool,
+}
+
+impl Gathering {
+    /// A job nothing is known of yet.
+    pub fn new(id: &str, settings: Settings) -> Self {
+        Self {
+            job: Job::new(id, "run", settings),
+            hosts: Vec::new(),
+            places: BTreeMap::new(),
+            heads: BTreeSet::new(),
+            start: Start::default(),
+            asked_at: None,
+        }
+    }
+
+    /// The job as far as it was told.
+    pub fn job(&self) -> &Job {
+        &self.job
+    }
+
+    /// Hosts that have told anything.
+    pub fn hosts(&self) -> usize {
+        self.hosts.len()
+    }
+
+    /// Hosts that have not been heard of for long and did not take leave.
+    pub fn silent_hosts(&self) -> Vec<&str> {
+        let places = self.places.iter().filter(|(_, at)| self.hosts[**at].silent);
+        places.map(|(name, _)| name.as_str()).collect()
+    }
+
+    /// Whether a host has taken leave.
+    pub fn has_left(&self, host: &str) -> bool {
+        self.places.get(host).is_some_and(|place| self.hosts[*place].ended)
+    }
+
+    /// Whether every host has taken leave.
+    pub fn ended(&self) -> bool {
+        !self.hosts.is_empty() && self.hosts.iter().all(|host| host.ended)
+    }
+
+    /// Takes the next batch of a host.
+    pub fn take(&mut self, batch: Batch) {
+        let Batch { host, epoch, shift_ns, until, last, inputs, .. } = batch;
+        let new = self.hosts.len();
+        let place = *self.places.entry(host).or_insert(new);
+        if place == new {
+            let start = Start { run: self.start.run, attempt: 0 };
+            self.hosts.push(Host { epoch: epoch.clone(), start, ..Host::default() });
+        }
+        let told = &mut self.hosts[place];
+        if told.epoch != epoch {
+            told.epoch = epoch;
+            if told.ended {
+                told.queue.push_back((told.at, None));
+            }
+        }
+        for mut input in inputs {
+            input.shift(shift_ns);
+            told.push(input);
+        }
+        told.until = RankNs(until.0.saturating_add_signed(shift_ns));
+        (told.ended, told.silent) = (last, false);
+        if let Some((at, _)) = told.queue.front() {
+            self.heads.insert((*at, place));
+        }
+        self.release(self.told_until());
+        self.stop_asking();
+    }
+
+    /// Says that a host was not heard of for long: it is waited for no more until it is.
+    pub fn lose(&mut self, host: &str) {
+        let Some(place) = self.places.get(host) else { return };
+        self.hosts[*place].silent = true;
+        self.job.take(Input::Note {
+            text: format!(
+                "host {host} was not heard of for a while: what its ranks did then may be \
+                 missing"
+            ),
+        });
+        // Nor is it waited for with what a profile of its ranks shows.
+        self.job.take(Input::ProfileEnded);
+        self.release(self.told_until());
+    }
+
+    /// Ends the job: what was held back is told, what is open is closed.
+    pub fn finish(&mut self) {
+        self.release(RankNs(u64::MAX));
+        self.job.finish();
+    }
+
+    /// Ranks whose stacks would help to say why the job does not move.
+    pub fn wanted_stacks(&self) -> Vec<u32> {
+        self.job.wanted_stacks()
+    }
+
+    /// Lines about what happened since the last call.
+    pub fn take_lines(&mut self) -> Vec<String> {
+        self.job.take_lines()
+    }
+
+    fn spoken(&self) -> impl Iterator<Item = &Host> {
+        self.hosts.iter().filter(|host| !host.ended && !host.silent)
+    }
+
+    fn furthest(&self) -> RankNs {
+        self.hosts.iter().map(|host| host.until).max().unwrap_or_default()
+    }
+
+    /// The time up to which every host that is waited for has spoken.
+    fn told_until(&self) -> RankNs {
+        let furthest = self.furthest();
+        let waited = self
+            .spoken()
+            .map(|host| host.until)
+            .filter(|until| furthest.seconds_since(*until) <= MOST_BEHIND_S);
+        waited.min().unwrap_or(RankNs(u64::MAX))
+    }
+
+    fn release(&mut self, until: RankNs) {
+        while let Some((_, place)) = self.heads.pop_first() {
+            // Up to where the next host has something to tell.
+            let next = self.heads.first().map_or(until, |(at, _)| until.min(*at));
+            let head = |host: &Host| host.queue.front().map(|(at, _)| *at);
+            while head(&self.hosts[place]).is_some_and(|at| at <= next) {
+                if let Some((_, input)) = self.hosts[place].queue.pop_front() {
+                    self.tell(place, input);
+                }
+            }
+            let Some(at) = head(&self.hosts[place]) else { continue };
+            self.heads.insert((at, place));
+            if at > until {
+                return;
+            }
+        }
+    }
+
+    fn tell(&mut self, place: usize, input: Option<Input>) {
+        let Start { run, attempt } = self.hosts[place].start;
+        match input {
+            None => self.restart(place, Start { run: run.saturating_add(1), attempt: 0 }),
+            Some(Input::Restart { attempt: known }) => {
+                let attempt = if known == 0 { attempt.saturating_add(1) } else { known };
+                self.restart(place, Start { run, attempt });
+            }
+            // Who has not spoken may well have moved.
+            Some(Input::Quiet { at }) if self.spoken().any(|host| host.until < at) => {}
+            // What is left of an earlier start, of ranks that are no more.
+            Some(_) if self.hosts[place].start < self.start => {}
+            Some(other) => self.job.take(other),
+        }
+    }
+
+    /// Starts the job over, unless another host has told of it before.
+    fn restart(&mut self, place: usize, start: Start) {
+        self.hosts[place].start = start;
+        if start > self.start {
+            self.start = start;
+            self.job.take(Input::Restart { attempt: start.attempt });
+        }
+    }
+
+    /// Tells of a hang with the stacks that came, if no host says that it has told them all.
+    fn stop_asking(&mut self) {
+        if self.hosts.len() < 2 || self.job.wanted_stacks().is_empty() {
+            self.asked_at = None;
+            return;
+        }
+        let now = self.furthest();
+        let since = *self.asked_at.get_or_insert(now);
+        if now.seconds_since(since) >= STACKS_WITHIN_S {
+            self.job.take(Input::StacksTold);
+        }
+    }
+}
+
+impl Host {
+    fn push(&mut self, input: Input) {
+        self.at = self.at.max(input.at().unwrap_or_default());
+        self.queue.push_back((self.at, Some(input)));
+    }
+}

@@ -1,0 +1,116 @@
+//! `laggard.batch/1`: what a host tells of a job in one go, as it goes over the network.
+//!
+//! A zstd frame of lines: a [`BatchHead`], then inputs as in a recording. Job, host, epoch
+//! and sequence stand in the address it is sent to.
+
+use std::io::{self, BufReader, Read};
+
+use model::{Input, MAX_RANKS, RankNs};
+use serde::{Deserialize, Serialize};
+
+use crate::journal::{Lines, input_of};
+
+const SCHEMA: &str = "laggard.batch/1";
+/// Bytes of a batch after unpacking; agents cut theirs far below.
+const FULL_AT_BYTES: u64 = 16 << 20;
+
+/// The first line of a batch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BatchHead {
+    schema: String,
+    /// The boot of the host: clocks of one boot go on.
+    pub boot: String,
+    /// The host's time up to which everything is told with this batch.
+    pub until_ns: RankNs,
+    /// Whether the agent tells nothing more.
+    #[serde(default)]
+    pub last: bool,
+}
+
+impl BatchHead {
+    /// The head of a batch.
+    pub fn new(boot: &str, until_ns: RankNs, last: bool) -> Self {
+        Self { schema: SCHEMA.to_owned(), boot: boot.to_owned(), until_ns, last }
+    }
+}
+
+/// A batch that is refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BatchError {
+    /// It is no zstd frame, or not a whole one.
+    #[error("the batch cannot be unpacked: {0}")]
+    Packed(io::Error),
+    /// It is longer than any agent's.
+    #[error("the batch is larger than {FULL_AT_BYTES} bytes unpacked")]
+    TooLarge,
+    /// A line makes no sense.
+    #[error("line {line} of the batch: {reason}")]
+    Line {
+        /// Which, from 1.
+        line: usize,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// Packs a batch; `lines` are those of its inputs.
+///
+/// # Errors
+/// What the packer says.
+pub fn pack_batch(head: &BatchHead, lines: &[u8]) -> io::Result<Vec<u8>> {
+    let mut bytes = serde_json::to_vec(head)?;
+    bytes.push(b'\n');
+    bytes.extend_from_slice(lines);
+    let mut packed = zstd::stream::write::Encoder::new(Vec::new(), 1)?;
+    packed.include_checksum(true)?;
+    io::Write::write_all(&mut packed, &bytes)?;
+    packed.finish()
+}
+
+/// Reads a batch: whole, or not at all.
+///
+/// # Errors
+/// Every variant of [`BatchError`].
+pub fn unpack_batch(bytes: &[u8]) -> Result<(BatchHead, Vec<Input>), BatchError> {
+    let mut unpacked = zstd::stream::read::Decoder::with_buffer(bytes)
+        .map_err(BatchError::Packed)?
+        .single_frame();
+    let mut limited = BufReader::new(unpacked.by_ref().take(FULL_AT_BYTES + 1));
+    let mut read = 0;
+    let mut head = None;
+    let mut inputs = Vec::new();
+    for (line, number) in Lines(&mut limited).zip(1..) {
+        let line = line.map_err(BatchError::Packed)?;
+        read += line.len() as u64 + 1;
+        if read > FULL_AT_BYTES {
+            return Err(BatchError::TooLarge);
+        }
+        let wrong = |reason| BatchError::Line { line: number, reason };
+        if head.is_none() {
+            let found: BatchHead = serde_json::from_slice(&line)
+                .map_err(|error| wrong(error.to_string()))?;
+            if found.schema != SCHEMA {
+                return Err(wrong(format!("the schema is not {SCHEMA:?}")));
+            }
+            head = Some(found);
+            continue;
+        }
+        let input = input_of(&line).map_err(wrong)?;
+        if input.highest_rank().is_some_and(|rank| rank >= MAX_RANKS) {
+            return Err(wrong(format!("ranks are numbered below {MAX_RANKS}")));
+        }
+        inputs.push(input);
+    }
+    drop(limited);
+    let rest = unpacked.finish();
+    if !rest.is_empty() {
+        let reason = format!("{} bytes follow it", rest.len());
+        return Err(BatchError::Packed(io::Error::new(
+            io::ErrorKind::InvalidData,
+            reason,
+        )));
+    }
+    let missing = || BatchError::Line { line: 1, reason: "it is empty".to_owned() };
+    Ok((head.ok_or_else(missing)?, inputs))
+}
