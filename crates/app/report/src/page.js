@@ -92,6 +92,9 @@ layers.sort((a, b) => place(a) - place(b));
 const stepUs = column => layers.reduce((sum, layer) => sum + layer.us[column], 0);
 
 const tip = document.getElementById('tip');
+/* Aborted when this script runs anew over newer content. */
+const over = new AbortController(), { signal } = over;
+document.addEventListener('again', () => over.abort(), { signal });
 const plots = [];
 const hide = () => {
   tip.hidden = true;
@@ -452,11 +455,11 @@ new ResizeObserver(() => {
   if (timePlot.host.clientWidth !== width) { width = timePlot.host.clientWidth; draw(); }
 }).observe(timePlot.host);
 draw();
-scheme.addEventListener('change', draw);
+scheme.addEventListener('change', draw, { signal });
 addEventListener('beforeprint', () => {
   for (const fold of document.querySelectorAll('details')) fold.open = true;
   printing = true;
   draw();
-});
-addEventListener('afterprint', () => { printing = false; draw(); });
+}, { signal });
+addEventListener('afterprint', () => { printing = false; draw(); }, { signal });
 })();

@@ -11,8 +11,10 @@ use crate::picture::Picture;
 use crate::{labels, tables, what_if, words};
 
 const SHELL: &str = include_str!("page.html");
-const STYLE: &str = include_str!("page.css");
+pub(crate) const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
+/// Puts newer content of the same page in the place of what is shown.
+const FOLLOW: &str = include_str!("follow.js");
 
 /// Incidents told at once; the costliest come first, and the rest is folded away.
 const MAX_CARDS: usize = 8;
@@ -26,10 +28,45 @@ const MAX_CARDS: usize = 8;
 /// Nothing in the verdict, whatever its stages and job are called, becomes markup or code.
 /// The same arguments give the same page, byte for byte.
 pub fn html(verdict: &Verdict, series: &Series, names: &StageNames) -> String {
+    page(verdict, series, names, Following::Not)
+}
+
+/// Renders the same page for a server that tells of changes: where it stands under
+/// `/jobs/JOB`, it listens to `/api/v1/jobs/JOB/events` and shows what is new.
+///
+/// # Properties
+/// As those of [`html`]; the page asks nobody but its own server.
+pub fn live_html(verdict: &Verdict, series: &Series, names: &StageNames) -> String {
+    page(verdict, series, names, Following::Server)
+}
+
+/// Whether a page follows the job.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Following {
+    Not,
+    Server,
+}
+
+fn page(
+    verdict: &Verdict,
+    series: &Series,
+    names: &StageNames,
+    following: Following,
+) -> String {
+    let follows = following == Following::Server;
+    let only = |text: String| if follows { text } else { String::new() };
     let paints = paints(&verdict.stages, names);
     let picture = Picture::new(verdict, &paints, series, names);
     fill(SHELL, |place| match place {
-        "policy" => policy(),
+        "policy" if follows => {
+            let scripts = [SCRIPT, FOLLOW];
+            policy(&scripts) + "; connect-src 'self'"
+        }
+        "policy" => policy(&[SCRIPT]),
+        "brand" if follows => "<b>laggard</b> <a href=\"..\">all jobs</a>".to_owned(),
+        "brand" => "<b>laggard</b>".to_owned(),
+        "live" => only(" <em id=\"live\" hidden>live</em>".to_owned()),
+        "follow" => only(format!("<script>{FOLLOW}</script>\n")),
         "style" => STYLE.to_owned(),
         "script" => SCRIPT.to_owned(),
         "job" => Text(&verdict.job.id).to_string(),
@@ -50,7 +87,7 @@ pub fn html(verdict: &Verdict, series: &Series, names: &StageNames) -> String {
 }
 
 /// Puts content into the `{{places}}` of a template. Content is not searched for places.
-fn fill(template: &str, content: impl Fn(&str) -> String) -> String {
+pub(crate) fn fill(template: &str, content: impl Fn(&str) -> String) -> String {
     let mut page = String::new();
     let mut rest = template;
     while let Some((before, (place, after))) = rest
@@ -64,11 +101,12 @@ fn fill(template: &str, content: impl Fn(&str) -> String) -> String {
     page + rest
 }
 
-fn policy() -> String {
+fn policy(scripts: &[&str]) -> String {
+    let scripts: Vec<String> = scripts.iter().map(|script| csp_source(script)).collect();
     format!(
         "default-src 'none'; style-src {}; script-src {}; base-uri 'none'; form-action 'none'",
         csp_source(STYLE),
-        csp_source(SCRIPT)
+        scripts.join(" ")
     )
 }
 
@@ -285,6 +323,17 @@ mod tests {
     }
 
     #[test]
+    fn only_the_page_of_a_server_follows_it() {
+        let job = sample::late_in_data(4, 120);
+        let (verdict, series, names) = (job.verdict(), job.series(), job.names());
+        let live = live_html(&verdict, series, names);
+        assert!(live.contains(FOLLOW) && live.contains(&csp_source(FOLLOW)));
+        assert!(live.contains("connect-src 'self'"));
+        let page = page(&job);
+        assert!(!page.contains("EventSource") && !page.contains("connect-src"));
+    }
+
+    #[test]
     fn every_place_of_the_shell_is_filled() {
         let places =
             SHELL.split("{{").skip(1).map(|rest| rest.split_once("}}").unwrap().0);
@@ -298,7 +347,7 @@ mod tests {
 
     #[test]
     fn the_page_asks_for_nothing_from_elsewhere() {
-        for asset in [SHELL, STYLE, SCRIPT] {
+        for asset in [SHELL, STYLE, SCRIPT, FOLLOW] {
             let without_names = asset.replace("http://www.w3.org/2000/svg", "");
             assert!(
                 !without_names.contains("//"),

@@ -1,0 +1,75 @@
+(() => {
+'use strict';
+/* The newer page is parsed, never run: only this page's own scripts are. */
+const EVERY_MS = 2000;
+const sign = text => {
+  const live = document.getElementById('live');
+  if (!live) return;
+  live.hidden = false;
+  live.textContent = text;
+};
+const byId = ['verdict', 'series'];
+const chosen = () => [...document.querySelectorAll('select, input:checked')].map(field => [field.name, field.value]);
+const choose = fields => {
+  for (const [name, value] of fields) {
+    const select = document.querySelector(`select[name="${name}"]`);
+    const radio = document.querySelector(`input[name="${name}"][value="${value}"]`);
+    if (select && select.value !== value) {
+      select.value = value;
+      select.dispatchEvent(new Event('change'));
+    }
+    if (radio && !radio.checked) {
+      radio.checked = true;
+      radio.dispatchEvent(new Event('change', { bubbles: true }));
+    }
+  }
+};
+const unfolded = () => [...document.querySelectorAll('details')].map(fold => fold.open);
+let last = '', busy = false, stale = false, shown = 0;
+const update = async () => {
+  if (busy || document.hidden) { stale = true; return; }
+  busy = true;
+  stale = false;
+  try {
+    const answer = await fetch(location.href, { cache: 'no-store' });
+    if (!answer.ok) return;
+    const text = await answer.text();
+    if (text === last) return;
+    last = text;
+    const newer = new DOMParser().parseFromString(text, 'text/html');
+    const fields = chosen(), folds = unfolded(), top = scrollY;
+    document.dispatchEvent(new Event('again'));
+    for (const part of ['header.top', 'main', 'footer']) {
+      const from = newer.querySelector(part);
+      if (from) document.querySelector(part).replaceWith(document.adoptNode(from));
+    }
+    for (const id of byId) document.getElementById(id).textContent = newer.getElementById(id).textContent;
+    const script = document.getElementById('draw'), again = document.createElement('script');
+    again.id = 'draw';
+    again.textContent = script.textContent;
+    script.replaceWith(again);
+    const now = document.querySelectorAll('details');
+    if (now.length === folds.length) now.forEach((fold, at) => { fold.open = folds[at]; });
+    choose(fields);
+    scrollTo(0, top);
+  } finally {
+    busy = false;
+    shown = Date.now();
+    sign(state);
+    if (stale) later();
+  }
+};
+let timer = 0, state = 'live';
+const later = () => {
+  clearTimeout(timer);
+  timer = setTimeout(update, Math.max(0, shown + EVERY_MS - Date.now()));
+};
+const source = new EventSource(location.pathname.replace(/\/jobs\/([^/]*)$/, '/api/v1/jobs/$1/events'));
+source.addEventListener('verdict', event => {
+  state = JSON.parse(event.data).state === 'ended' ? 'ended' : 'live';
+  later();
+});
+source.addEventListener('error', () => { state = 'the server does not answer'; sign(state); });
+source.addEventListener('open', () => { state = 'live'; sign(state); });
+document.addEventListener('visibilitychange', () => { if (stale) later(); });
+})();
