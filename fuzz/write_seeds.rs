@@ -27,6 +27,9 @@ const STEP: [(MarkKind, &str, u64); 8] = [
     (MarkKind::OptimizerEnd, "O1", 2),
     (MarkKind::SideSample, "", 0),
 ];
+/// The first line of a batch.
+const BATCH_HEAD: &[u8] =
+    b"{\"schema\":\"laggard.batch/1\",\"boot\":\"b\",\"until_ns\":1000000000,\"last\":false}\n";
 const ALLREDUCE: u16 = 3;
 /// The ring's header with room for two names, and where its slots begin.
 const HEAD_BYTES: usize = 1024;
@@ -53,6 +56,9 @@ fn main() -> io::Result<()> {
     let journal = journal(Some("pp=1"))?;
     write("journal/roles.jsonl", &journal)?;
     write("journal/peers.jsonl", &self::journal(None)?)?;
+    let mut batch = BATCH_HEAD.to_vec();
+    batch.extend(journal.split_inclusive(|byte| *byte == b'\n').skip(1).flatten());
+    write("batch/batch.jsonl", &batch)?;
     write("packed/plain.json", matrix().as_bytes())?;
     write("packed/events.json.gz", &gzip(events(2, 4).as_bytes())?)?;
     write("packed/matrix.json.xz", &xz(matrix().as_bytes())?)?;

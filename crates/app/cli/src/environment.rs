@@ -14,6 +14,8 @@ pub(crate) const DIR: &str = "LAGGARD_DIR";
 pub(crate) const JOB: &str = "LAGGARD_JOB";
 /// Settings file.
 pub(crate) const CONFIG: &str = "LAGGARD_CONFIG";
+/// What proves to a collector that we may tell it.
+pub(crate) const TOKEN: &str = "LAGGARD_TOKEN";
 /// NCCL's: the profiler plugin it loads.
 pub(crate) const NCCL_PLUGIN: &str = "NCCL_PROFILER_PLUGIN";
 
@@ -33,4 +35,24 @@ pub(crate) fn ring_root() -> PathBuf {
 /// The value of a variable; one that is set to nothing counts as not set.
 pub(crate) fn value(name: &str) -> Option<OsString> {
     env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// Where a collector keeps its jobs unless it is told otherwise.
+pub(crate) fn data_folder() -> Option<PathBuf> {
+    let folder = value("XDG_DATA_HOME").map(PathBuf::from);
+    let folder =
+        folder.or_else(|| Some(PathBuf::from(value("HOME")?).join(".local/share")));
+    folder.map(|folder| folder.join("laggard"))
+}
+
+/// The job's name where a scheduler gives it one, the same on all its hosts.
+pub(crate) fn scheduled_job() -> Option<String> {
+    let number = value("SLURM_JOB_ID")?.into_string().ok()?;
+    Some(format!("slurm-{number}"))
+}
+
+/// This host's name.
+pub(crate) fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    Some(name.trim()).filter(|name| !name.is_empty()).unwrap_or("localhost").to_owned()
 }

@@ -16,6 +16,7 @@ mod package;
 mod profile;
 mod render;
 mod run;
+mod serve;
 mod settings;
 mod what_if;
 
@@ -44,6 +45,7 @@ enum Command {
     Demo(demo::DemoArgs),
     Analyze(analyze::AnalyzeArgs),
     Profile(ask::ProfileArgs),
+    Serve(serve::ServeArgs),
     Doctor(doctor::DoctorArgs),
 }
 
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::demo(args),
         Command::Analyze(args) => analyze::analyze(&args),
         Command::Profile(args) => ask::profile(&args),
+        Command::Serve(args) => serve::serve(&args),
         Command::Doctor(args) => doctor::doctor(args),
     };
     result.unwrap_or_else(|error| {

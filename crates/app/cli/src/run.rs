@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use agent::Agent;
+use agent::{Agent, Destination, Uplink};
 use anyhow::{Context, Result};
 use formats::JournalWriter;
 use ring::{RingDirectory, clean_stale};
@@ -42,6 +42,8 @@ pub(crate) struct RunArgs {
     /// Record what was seen, for `laggard analyze`; .gz and .zst compress
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
+    #[command(flatten)]
+    collector: CollectorArgs,
     /// Put a library between the command, its NCCL and its InfiniBand cards, as is done by
     /// itself for NCCL before 2.23
     #[arg(long)]
@@ -62,6 +64,38 @@ pub(crate) struct RunArgs {
     command: Vec<OsString>,
 }
 
+/// Whom to tell beside this terminal.
+#[derive(Clone, Debug, Default, clap::Args)]
+struct CollectorArgs {
+    /// Tell a collector (`laggard serve`) too, such as http://10.0.0.1:8765
+    #[arg(long, value_name = "URL")]
+    collector: Option<String>,
+    /// Name of the job for the collector, the same on all hosts of the job [default: slurm-ID
+    /// under Slurm, else a new one]
+    #[arg(long, value_name = "NAME", requires = "collector")]
+    job: Option<String>,
+    /// Name of this host for the collector [default: the host's name]
+    #[arg(long, value_name = "NAME", requires = "collector")]
+    host: Option<String>,
+}
+
+impl CollectorArgs {
+    /// The way to the collector, if there is one; `id` names a job that has no name.
+    fn destination(&self, id: &str) -> Option<Destination> {
+        let token = environment::value(environment::TOKEN);
+        Some(Destination {
+            url: self.collector.clone()?,
+            token: token.and_then(|token| token.into_string().ok()),
+            job: self
+                .job
+                .clone()
+                .or_else(environment::scheduled_job)
+                .unwrap_or_else(|| id.to_owned()),
+            host: self.host.clone().unwrap_or_else(environment::host),
+        })
+    }
+}
+
 impl RunArgs {
     /// What the demo would have typed.
     pub(crate) fn of_demo(
@@ -74,7 +108,18 @@ impl RunArgs {
         let environment = vec![("OMP_NUM_THREADS", "1")];
         let (report, record) = (Some(report), None);
         let (preload, verbose) = (false, false);
-        Self { report, record, preload, json, verbose, settings, environment, command }
+        let collector = CollectorArgs::default();
+        Self {
+            report,
+            record,
+            collector,
+            preload,
+            json,
+            verbose,
+            settings,
+            environment,
+            command,
+        }
     }
 }
 
@@ -87,7 +132,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         say(&failed.text());
         return Ok(failed.exit_code());
     }
-    let watch = match Watch::start(settings, args.record.as_deref()) {
+    let watch = match Watch::start(settings, args) {
         Ok(watch) => {
             command.env(environment::ENABLE, "1");
             command.env(environment::DIR, &watch.root);
@@ -170,7 +215,7 @@ struct Watch {
 }
 
 impl Watch {
-    fn start(settings: Settings, record: Option<&Path>) -> Result<Self> {
+    fn start(settings: Settings, args: &RunArgs) -> Result<Self> {
         let root = environment::ring_root();
         let since_epoch =
             SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -179,7 +224,17 @@ impl Watch {
         // Somebody else's leftovers must not stop this job.
         drop(clean_stale(&root, STALE_AFTER));
         let mut agent = Agent::new(directory.clone(), &id, settings);
-        if let Some(path) = record {
+        if let Some(destination) = args.collector.destination(&id) {
+            let Destination { url, job, .. } = &destination;
+            say(&format!("laggard: telling the collector at {url} of job {job}"));
+            match Uplink::start(destination) {
+                Ok(uplink) => agent.tell_collector(uplink),
+                Err(error) => {
+                    say(&format!("laggard: cannot tell the collector: {error}"));
+                }
+            }
+        }
+        if let Some(path) = &args.record {
             match JournalWriter::create(path, &id) {
                 Ok(journal) => agent.record(journal),
                 Err(error) => {

@@ -17,21 +17,31 @@ use crate::ras::Ras;
 use crate::requests::RequestFeed;
 use crate::sockets::stuck_sockets;
 use crate::stacks::stack_of;
+use crate::uplink::Uplink;
 
 /// How often rings are read.
 const POLL_EVERY: Duration = Duration::from_millis(50);
 /// Quiet of a job that is worth telling the analysis about.
 const QUIET_S: f64 = 1.0;
+/// How long the end of a job waits for its collector.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// How often new rings and dead processes are looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// Who is told what the analysis is told.
+#[derive(Debug, Default)]
+struct Told {
+    journal: Option<JournalWriter>,
+    uplink: Option<Uplink>,
+}
 
 /// Reads the rings of one job on this host and analyses them on the spot.
 #[derive(Debug)]
 pub struct Agent {
     reader: JobReader,
     job: Job,
-    journal: Option<JournalWriter>,
+    told: Told,
     flight: FlightFeed,
     live: LiveFeed,
     requests: RequestFeed,
@@ -56,11 +66,11 @@ impl Agent {
         let (requests, ports) = (RequestFeed::default(), Ports::default());
         let (ras, deaths) = (Ras::default(), Deaths::default());
         let profiles = Profiles::default();
-        let (journal, looked, ending, asked) = (None, None, false, false);
+        let (told, looked, ending, asked) = (Told::default(), None, false, false);
         Self {
             reader,
             job,
-            journal,
+            told,
             flight,
             live,
             requests,
@@ -77,7 +87,12 @@ impl Agent {
 
     /// Records what the analysis is told.
     pub fn record(&mut self, journal: JournalWriter) {
-        self.journal = Some(journal);
+        self.told.journal = Some(journal);
+    }
+
+    /// Tells a collector what the analysis is told.
+    pub fn tell_collector(&mut self, uplink: Uplink) {
+        self.told.uplink = Some(uplink);
     }
 
     /// Says that the job was told to end.
@@ -90,10 +105,10 @@ impl Agent {
         if self.looked.is_none_or(|looked| now.duration_since(looked) >= LOOK_EVERY) {
             self.looked = Some(now);
             self.read(JobReader::look);
-            let Self { reader, live, requests, journal, job, .. } = self;
-            live.look(reader, &mut |input| keep(journal, job, input));
+            let Self { reader, live, requests, told, job, .. } = self;
+            live.look(reader, &mut |input| keep(told, job, input));
             let directory = reader.directory();
-            requests.look(directory, &mut |input| keep(journal, job, input));
+            requests.look(directory, &mut |input| keep(told, job, input));
             for rank in self.reader.ranks().filter(|rank| rank.step.is_some()) {
                 self.flight.look_at(rank.rank, &rank.ring);
                 if rank.alive {
@@ -101,19 +116,24 @@ impl Agent {
                 }
             }
             // What was read so far survives a kill of this process.
-            end_if_failed(&mut self.journal, &mut self.job, JournalWriter::flush);
+            end_if_failed(&mut self.told.journal, &mut self.job, JournalWriter::flush);
         }
         self.read(JobReader::drain);
         self.tell_deaths();
         self.read_flight(FlightFeed::poll);
-        let Self { live, requests, journal, job, .. } = self;
-        live.poll(now, monotonic_now(), &mut |input| keep(journal, job, input));
-        requests.poll(now, monotonic_now(), &mut |input| keep(journal, job, input));
+        let Self { live, requests, told, job, .. } = self;
+        live.poll(now, monotonic_now(), &mut |input| keep(told, job, input));
+        requests.poll(now, monotonic_now(), &mut |input| keep(told, job, input));
         self.look_for_hang(now);
         self.profile(now);
-        let Self { ras, settings, journal, job, .. } = self;
-        ras.poll(settings, &mut |input| keep(journal, job, input));
-        self.job.take_lines()
+        let Self { ras, settings, told, job, .. } = self;
+        ras.poll(settings, &mut |input| keep(told, job, input));
+        let mut lines = self.job.take_lines();
+        if let Some(uplink) = &self.told.uplink {
+            uplink.told_until(monotonic_now());
+            lines.extend(uplink.take_lines());
+        }
+        lines
     }
 
     /// How long the next [`Self::poll`] may wait.
@@ -124,11 +144,11 @@ impl Agent {
 
     /// Has ranks profiled if that is asked for, and tells what came of it.
     fn profile(&mut self, now: Instant) {
-        let Self { profiles, reader, settings, journal, job, .. } = self;
+        let Self { profiles, reader, settings, told, job, .. } = self;
         let alive: BTreeSet<u32> =
             reader.ranks().filter(|rank| rank.alive).map(|rank| rank.pid).collect();
         profiles.poll(now, settings, |pid| alive.contains(&pid), &mut |input| {
-            keep(journal, job, input);
+            keep(told, job, input);
         });
         let directory = reader.directory();
         if profiles.is_busy() {
@@ -154,7 +174,7 @@ impl Agent {
         if let Some(wanted) = wanted {
             let (step_s, ranks) = (job.usual_step_s(), reader.ranks());
             let input = profiles.order(directory, ranks, &wanted, step_s, &settings);
-            keep(journal, job, input);
+            keep(told, job, input);
         }
     }
 
@@ -168,7 +188,10 @@ impl Agent {
             return;
         }
         self.tell(Input::Quiet { at: now });
-        let wanted = self.job.wanted_stacks();
+        let mut wanted = self.job.wanted_stacks();
+        if let Some(uplink) = &self.told.uplink {
+            wanted.extend(uplink.wanted_stacks());
+        }
         if wanted.is_empty() {
             return;
         }
@@ -214,19 +237,19 @@ impl Agent {
     }
 
     fn tell(&mut self, input: Input) {
-        keep(&mut self.journal, &mut self.job, input);
+        keep(&mut self.told, &mut self.job, input);
     }
 
     fn read(&mut self, how: impl FnOnce(&mut JobReader, &mut dyn FnMut(Input))) {
-        let Self { reader, job, journal, flight, .. } = self;
+        let Self { reader, job, told, flight, .. } = self;
         how(reader, &mut |input| {
-            flight.pass(input, &mut |input| keep(journal, job, input));
+            flight.pass(input, &mut |input| keep(told, job, input));
         });
     }
 
     fn read_flight(&mut self, how: impl FnOnce(&mut FlightFeed, &mut dyn FnMut(Input))) {
-        let Self { job, journal, flight, .. } = self;
-        how(flight, &mut |input| keep(journal, job, input));
+        let Self { job, told, flight, .. } = self;
+        how(flight, &mut |input| keep(told, job, input));
     }
 
     /// Each process that has a ring.
@@ -240,15 +263,22 @@ impl Agent {
         self.read(JobReader::drain);
         self.tell_deaths();
         self.read_flight(FlightFeed::release_all);
-        let Self { profiles, settings, journal, job, .. } = &mut self;
+        let Self { profiles, settings, told, job, .. } = &mut self;
         let profiles = std::mem::take(profiles);
-        profiles.finish(settings, &mut |input| keep(journal, job, input));
+        profiles.finish(settings, &mut |input| keep(told, job, input));
         let faults = self.reader.faults();
         if faults > 0 {
             let text = format!("the probes counted {faults} faults of their own");
             self.job.take(Input::Note { text });
         }
-        if let Some(Err(error)) = self.journal.map(JournalWriter::finish) {
+        if let Some(uplink) = self.told.uplink {
+            uplink.told_until(monotonic_now());
+            if !uplink.finish(LAST_WORDS) {
+                let text = "the collector was not told all: it did not take it in time";
+                self.job.take(Input::Note { text: text.to_owned() });
+            }
+        }
+        if let Some(Err(error)) = self.told.journal.map(JournalWriter::finish) {
             self.job
                 .take(Input::Note { text: format!("the recording ends early: {error}") });
         }
@@ -258,8 +288,11 @@ impl Agent {
 }
 
 /// Records an input and takes it.
-fn keep(journal: &mut Option<JournalWriter>, job: &mut Job, input: Input) {
-    end_if_failed(journal, job, |journal| journal.write(&input));
+fn keep(told: &mut Told, job: &mut Job, input: Input) {
+    end_if_failed(&mut told.journal, job, |journal| journal.write(&input));
+    if let Some(uplink) = &told.uplink {
+        uplink.tell(&input);
+    }
     job.take(input);
 }
 

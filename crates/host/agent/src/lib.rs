@@ -14,7 +14,10 @@ mod profiles;
 mod ras;
 mod requests;
 mod sockets;
+mod spool;
 mod stacks;
+mod uplink;
 
 pub use agent::Agent;
 pub use asked::ProfileRequest;
+pub use uplink::{Destination, Uplink};

@@ -1,0 +1,102 @@
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use collector::{Collector, Options, Pages, Tokens, Webhook, WebhookForm};
+
+use crate::environment;
+use crate::output::say;
+use crate::settings::SettingsArgs;
+
+/// Gather what agents on many hosts see, keep it and show it
+///
+/// Agents are `laggard run --collector URL` on each host of a job. The page with all jobs
+/// stands at the address itself, the API is described at /api/v1/openapi.json, metrics for
+/// Prometheus stand at /metrics.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  laggard serve
+  laggard serve --data /var/lib/laggard --listen 0.0.0.0:8765 --tokens tokens.toml")]
+pub(crate) struct ServeArgs {
+    /// Address to listen on; one that others reach takes --tokens
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8765")]
+    listen: SocketAddr,
+    /// Folder to keep jobs in [default: laggard in the user's data folder]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Tokens of agents, viewers and admins (TOML), one for each role
+    #[arg(long, value_name = "FILE")]
+    tokens: Option<PathBuf>,
+    /// Jobs that are kept at most
+    #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
+    max_jobs: usize,
+    /// Bytes that are kept of a job at most
+    #[arg(long, value_name = "BYTES", default_value_t = 16 << 30)]
+    max_job_bytes: u64,
+    /// Post a message when an incident begins and one when it is over
+    #[arg(long, value_name = "URL")]
+    webhook: Option<String>,
+    /// What the messages look like
+    #[arg(long, value_name = "FORM", default_value = "json", requires = "webhook")]
+    webhook_form: Form,
+    #[command(flatten)]
+    settings: SettingsArgs,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Form {
+    Json,
+    Alertmanager,
+    Slack,
+}
+
+impl From<Form> for WebhookForm {
+    fn from(form: Form) -> Self {
+        match form {
+            Form::Json => Self::Json,
+            Form::Alertmanager => Self::Alertmanager,
+            Form::Slack => Self::Slack,
+        }
+    }
+}
+
+pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode> {
+    let data = match &args.data {
+        Some(data) => data.clone(),
+        None => environment::data_folder().context("name a folder: --data DIR")?,
+    };
+    let tokens = match &args.tokens {
+        Some(path) => Tokens::read(path)?,
+        None => Tokens::default(),
+    };
+    let options = Options {
+        data: data.clone(),
+        settings: args.settings.load()?,
+        tokens,
+        jobs: args.max_jobs,
+        job_bytes: args.max_job_bytes,
+        webhook: args
+            .webhook
+            .clone()
+            .map(|url| Webhook { url, form: args.webhook_form.into() }),
+    };
+    let pages = Pages {
+        report: |job| report::html(&job.verdict(), job.series(), job.names()),
+        live: |job| report::live_html(&job.verdict(), job.series(), job.names()),
+        overview: report::overview,
+    };
+    let collector =
+        Collector::open(options, pages, |line| say(&format!("laggard: {line}")))?;
+    let listener = TcpListener::bind(args.listen)
+        .with_context(|| format!("cannot listen on {}", args.listen))?;
+    let address = listener.local_addr().context("failed to ask for the address")?;
+    collector.check(address)?;
+    say(&format!(
+        "laggard: serving http://{address}, jobs are kept in {}",
+        data.display()
+    ));
+    collector.serve(listener).context("failed to serve")?;
+    Ok(ExitCode::SUCCESS)
+}

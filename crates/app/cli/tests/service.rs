@@ -1,0 +1,450 @@
+//! `laggard serve` as agents and readers meet it: what it answered for is kept whatever
+//! happens to it, nothing counts twice, and its verdict is that of `laggard analyze`.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use agent::{Destination, Uplink};
+use formats::{BatchHead, Limits, Recording, input_line, load, pack_batch};
+use model::{Input, RankNs};
+use serde_json::{Value, json};
+
+/// Far more than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+struct Server {
+    child: Child,
+    url: String,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Server {
+    fn start(data: &Path, more: &[&str]) -> Self {
+        Self::at("127.0.0.1:0", data, more)
+    }
+
+    fn at(address: &str, data: &Path, more: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
+        command.args(["serve", "--listen", address, "--data"]).arg(data).args(more);
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("laggard runs");
+        let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+        let line = lines.next().expect("a line").expect("text");
+        let rest = line.strip_prefix("laggard: serving ").expect(&line);
+        let url = rest.split(',').next().unwrap_or_default().to_owned();
+        // The rest is read, lest the server has to wait for a reader.
+        std::thread::spawn(move || lines.for_each(drop));
+        Self { child, url }
+    }
+
+    /// As `kill -9` does.
+    fn kill(&mut self) {
+        self.child.kill().expect("it can be killed");
+        self.child.wait().expect("it ends");
+    }
+
+    fn get(&self, path: &str, token: Option<&str>) -> (u16, String) {
+        let mut request = http().get(format!("{}{path}", self.url));
+        if let Some(token) = token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        read(request.call().expect("an answer"))
+    }
+
+    fn json(&self, path: &str) -> Value {
+        let (status, text) = self.get(path, None);
+        assert_eq!(status, 200, "{path}: {text}");
+        serde_json::from_str(&text).expect("JSON")
+    }
+
+    /// Sends a batch; `Err` if the server went away.
+    fn post(&self, place: &str, body: &[u8]) -> Result<(u16, Value), ureq::Error> {
+        let url = format!("{}/api/v1/jobs/{place}", self.url);
+        let request = http().post(url).header("laggard-now-ns", "1000");
+        let (status, text) = read(request.send(body)?);
+        Ok((status, serde_json::from_str(&text).unwrap_or(json!(text))))
+    }
+
+    /// The verdict of a job once all of it was taken, but for what is not the job's own.
+    fn verdict_of_ended(&self, job: &str) -> Value {
+        let begun = Instant::now();
+        loop {
+            let jobs = self.json("/api/v1/jobs");
+            let ended = |one: &&Value| one["id"] == job && one["state"] == "ended";
+            if jobs["jobs"].as_array().expect("jobs").iter().find(ended).is_some() {
+                break;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{jobs}");
+            sleep(Duration::from_millis(50));
+        }
+        // The last lines are analysed when the job is ended, two seconds later.
+        let mut verdict = self.json(&format!("/api/v1/jobs/{job}/verdict"));
+        let whole = analysed(&recording());
+        while own(verdict.clone()) != whole && begun.elapsed() < PATIENCE {
+            sleep(Duration::from_millis(50));
+            verdict = self.json(&format!("/api/v1/jobs/{job}/verdict"));
+        }
+        own(verdict)
+    }
+}
+
+fn http() -> ureq::Agent {
+    let config = ureq::Agent::config_builder()
+        .http_status_as_error(false)
+        .proxy(None)
+        .timeout_global(Some(PATIENCE))
+        .build();
+    config.into()
+}
+
+fn read(mut response: ureq::http::Response<ureq::Body>) -> (u16, String) {
+    let text = response.body_mut().read_to_string().expect("text");
+    (response.status().as_u16(), text)
+}
+
+fn recording() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../../../testdata/jobs/data.jsonl.zst")
+}
+
+/// What `laggard analyze` says of a recording.
+fn analysed(recording: &Path) -> Value {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
+    let output =
+        command.args(["analyze", "--json"]).arg(recording).output().expect("it runs");
+    own(serde_json::from_slice(&output.stdout).expect("JSON"))
+}
+
+/// A verdict but for where it comes from.
+fn own(mut verdict: Value) -> Value {
+    let job = verdict["job"].as_object_mut().expect("a job");
+    job.remove("id");
+    job.remove("source");
+    verdict
+}
+
+fn inputs() -> Vec<Input> {
+    match load(&recording(), Limits::default()) {
+        Ok(Recording::Journal(journal)) => journal.inputs().to_vec(),
+        other => panic!("no journal: {other:?}"),
+    }
+}
+
+/// The recording in as many batches, the last one last.
+fn batches(count: usize) -> Vec<Vec<u8>> {
+    let inputs = inputs();
+    let parts: Vec<_> = inputs.chunks(inputs.len().div_ceil(count)).collect();
+    let packed = parts.iter().enumerate().map(|(at, part)| {
+        let mut lines = Vec::new();
+        for input in *part {
+            input_line(input, &mut lines).expect("room");
+        }
+        let until = part.iter().filter_map(Input::at).max().unwrap_or_default();
+        let head = BatchHead::new("boot", until, at + 1 == parts.len());
+        pack_batch(&head, &lines).expect("room")
+    });
+    packed.collect()
+}
+
+fn place(sequence: usize) -> String {
+    format!("job/hosts/h/epochs/e/batches/{sequence}")
+}
+
+#[test]
+fn batches_sent_twice_out_of_order_and_damaged_give_the_verdict_of_the_recording() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(folder.path(), &[]);
+    let batches = batches(7);
+    let post = |at: usize, body: &[u8]| server.post(&place(at), body).expect("an answer");
+    let (status, reply) = post(1, &batches[1]);
+    assert_eq!((status, &reply["next"]), (409, &json!(0)), "{reply}");
+    for (at, batch) in batches.iter().enumerate() {
+        let (status, reply) = post(at, &batch[..batch.len() - 5]);
+        assert_eq!(status, 400, "{reply}");
+        for _ in 0..2 {
+            let (status, reply) = post(at, batch);
+            assert_eq!((status, &reply["next"]), (200, &json!(at + 1)), "{reply}");
+        }
+        let (status, reply) = post(at / 2, &batches[at / 2]);
+        assert_eq!((status, &reply["next"]), (200, &json!(at / 2 + 1)), "{reply}");
+    }
+    let bomb = pack_batch(
+        &BatchHead::new("boot", RankNs(0), false),
+        &b"[0,1,0,1,1,0]\n".repeat(1_300_000),
+    );
+    assert_eq!(post(batches.len(), &bomb.expect("room")).0, 413);
+    // The server need not read on to refuse what is far too long.
+    let refused = server.post(&place(batches.len()), &vec![0; 5 << 20]);
+    assert!(refused.map_or(true, |(status, _)| status == 413));
+    let long = format!("{}/hosts/h/epochs/e/batches/0", "j".repeat(129));
+    assert_eq!(server.post(&long, &batches[0]).expect("an answer").0, 400);
+    assert_eq!(server.verdict_of_ended("job"), analysed(&recording()));
+    let (_, metrics) = server.get("/metrics", None);
+    assert!(metrics.contains("laggard_batches_total 7\n"), "{metrics}");
+    assert!(metrics.contains("laggard_batches_duplicate_total 14\n"), "{metrics}");
+    assert!(metrics.contains("laggard_jobs{state=\"ended\"} 1\n"), "{metrics}");
+}
+
+#[test]
+fn what_was_answered_for_outlives_kills_at_any_moment_and_counts_once() {
+    let whole = analysed(&recording());
+    let batches = batches(60);
+    for seed in 0..3_u64 {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut server = Server::start(folder.path(), &[]);
+        let (mut at, mut random, mut kills) = (0, seed * 7919 + 1, 0);
+        while at < batches.len() {
+            // Numerical Recipes' generator: a kill every eighth batch or so.
+            random =
+                random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223) % (1 << 32);
+            if random >> 29 == 0 && kills < 6 {
+                // Killed while the batch is on its way: whether it was taken is not known.
+                let pid = server.child.id();
+                let killer = std::thread::spawn(move || {
+                    sleep(Duration::from_micros(random >> 18));
+                    let mut kill = Command::new("kill");
+                    kill.args(["-9", &pid.to_string()]).status().expect("kill runs");
+                });
+                drop(server.post(&place(at), &batches[at]));
+                killer.join().expect("it was killed");
+                server.child.wait().expect("it ends");
+                server = Server::start(folder.path(), &[]);
+                kills += 1;
+            }
+            let (status, reply) =
+                server.post(&place(at), &batches[at]).expect("an answer");
+            if status == 503 {
+                continue; // It still reads what it has.
+            }
+            assert_eq!(status, 200, "{reply}");
+            at += 1;
+        }
+        assert!(kills > 0);
+        assert_eq!(server.verdict_of_ended("job"), whole, "seed {seed}");
+        // It is the same after one more start, from what was written down.
+        server.kill();
+        let server = Server::start(folder.path(), &[]);
+        assert_eq!(server.verdict_of_ended("job"), whole, "seed {seed}");
+        let (status, page) = server.get("/api/v1/jobs/job/report", None);
+        assert!(status == 200 && page.contains("rank 2 is late in data.next_wait"));
+    }
+}
+
+#[test]
+fn an_agent_waits_for_its_collector_and_then_tells_it_all() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // A port nobody listens on until the collector is started anew there.
+    let server = Server::start(folder.path(), &[]);
+    let url = server.url.clone();
+    drop(server);
+    let job = "job".to_owned();
+    let destination =
+        Destination { url: url.clone(), token: None, job, host: "h".to_owned() };
+    let uplink = Uplink::start(destination).expect("a thread");
+    for input in &inputs() {
+        uplink.tell(input);
+    }
+    uplink.told_until(RankNs(u64::MAX >> 2));
+    let begun = Instant::now();
+    let mut lines = uplink.take_lines();
+    while lines.is_empty() && begun.elapsed() < PATIENCE {
+        sleep(Duration::from_millis(20));
+        lines = uplink.take_lines();
+    }
+    assert!(lines[0].contains("does not take what it is told"), "{lines:?}");
+    let server =
+        Server::at(url.strip_prefix("http://").expect("http"), folder.path(), &[]);
+    assert!(uplink.finish(PATIENCE));
+    assert_eq!(server.verdict_of_ended("job"), analysed(&recording()));
+}
+
+#[test]
+fn tokens_open_what_their_roles_may_do() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let tokens = folder.path().join("tokens.toml");
+    let text = "agent = \"agent-agent-agent\"\nviewer = \"viewer-viewer-viewer\"\n";
+    fs::write(&tokens, text).expect("a file");
+    let data = folder.path().join("data");
+    let server = Server::start(&data, &["--tokens", tokens.to_str().expect("UTF-8")]);
+    let status = |token| server.get("/api/v1/jobs", token).0;
+    assert_eq!(status(None), 401);
+    assert_eq!(status(Some("viewer-viewer-viewes")), 401);
+    assert_eq!(status(Some("agent-agent-agent")), 403);
+    assert_eq!(status(Some("viewer-viewer-viewer")), 200);
+    assert_eq!(server.get("/healthz", None).0, 200);
+    assert_eq!(server.post(&place(0), &batches(1)[0]).expect("an answer").0, 401);
+    // What a browser shows by itself opens pages and nothing else.
+    let basic = |method: &str| {
+        let request = ureq::http::Request::builder().method(method).uri(match method {
+            "GET" => format!("{}/", server.url),
+            _ => format!("{}/api/v1/jobs/{}", server.url, place(0)),
+        });
+        // "me:viewer-viewer-viewer", "me:agent-agent-agent"
+        let shown = match method {
+            "GET" => "bWU6dmlld2VyLXZpZXdlci12aWV3ZXI=",
+            _ => "bWU6YWdlbnQtYWdlbnQtYWdlbnQ=",
+        };
+        let request = request.header("authorization", format!("Basic {shown}"));
+        read(http().run(request.body(()).expect("a request")).expect("an answer")).0
+    };
+    assert_eq!((basic("GET"), basic("POST")), (200, 401));
+}
+
+#[test]
+fn an_address_that_others_reach_takes_tokens() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
+    command.args(["serve", "--listen", "0.0.0.0:0", "--data"]).arg(folder.path());
+    let output = command.output().expect("it runs");
+    assert_eq!(output.status.code(), Some(2));
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("that takes tokens (--tokens FILE)"), "{told}");
+    // Nor is a page of somebody else's answered that reaches us by a name of its own.
+    let server = Server::start(folder.path(), &[]);
+    let request = http().get(format!("{}/api/v1/jobs", server.url));
+    let answer = request.header("host", "attacker.example").call().expect("an answer");
+    assert_eq!(read(answer).0, 403);
+    // Two collectors would write the same files.
+    command = Command::new(env!("CARGO_BIN_EXE_laggard"));
+    command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(folder.path());
+    let output = command.output().expect("it runs");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.contains("another collector keeps its jobs in"), "{told}");
+}
+
+#[test]
+fn the_api_is_as_it_says_it_is() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(folder.path(), &[]);
+    let document = server.json("/api/v1/openapi.json");
+    let paths = document["paths"].as_object().expect("paths");
+    for (path, methods) in paths.iter().filter(|(_, methods)| methods["get"].is_object())
+    {
+        let (status, text) = server.get(&path.replace("{job}", "none"), None);
+        let said = methods["get"]["responses"].get(status.to_string());
+        assert!(
+            said.is_some() || text == "{\"error\":\"there is no such job\"}",
+            "{path}: {text}"
+        );
+    }
+    let (status, text) = server.get("/api/v2/jobs", None);
+    assert_eq!(
+        (status, text.as_str()),
+        (404, "{\"error\":\"there is nothing at this address\"}")
+    );
+    server.post(&place(0), &batches(2)[0]).expect("an answer");
+    let listed = &server.json("/api/v1/jobs")["jobs"][0];
+    let schema = &document["components"]["schemas"]["job"]["properties"];
+    let names = |value: &Value| {
+        let mut names: Vec<_> =
+            value.as_object().expect("an object").keys().cloned().collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(listed), names(schema));
+    let delete = || {
+        let request = http().delete(format!("{}/api/v1/jobs/job", server.url));
+        read(request.call().expect("an answer")).0
+    };
+    assert_eq!(delete(), 409, "it runs");
+    server.post(&place(1), &batches(2)[1]).expect("an answer");
+    server.verdict_of_ended("job");
+    let begun = Instant::now();
+    while delete() != 204 {
+        assert!(begun.elapsed() < PATIENCE);
+        sleep(Duration::from_millis(50));
+    }
+    assert_eq!(delete(), 404);
+    assert_eq!(server.json("/api/v1/jobs")["jobs"], json!([]));
+    assert!(!folder.path().join("job").exists());
+}
+
+/// Takes messages until somebody drops the receiver; answers the first with an error.
+fn hook() -> (String, std::sync::mpsc::Receiver<Value>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}/hook", listener.local_addr().expect("an address"));
+    let (sender, messages) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for (at, stream) in listener.incoming().enumerate() {
+            let mut stream = BufReader::new(stream.expect("a connection"));
+            let mut length = 0;
+            let mut line = String::new();
+            while stream.read_line(&mut line).is_ok_and(|read| read > 2) {
+                let lower = line.to_ascii_lowercase();
+                if let Some(value) = lower.strip_prefix("content-length:") {
+                    length = value.trim().parse().expect("a number");
+                }
+                line.clear();
+            }
+            let mut body = vec![0; length];
+            stream.read_exact(&mut body).expect("a body");
+            let status = if at == 0 { "500 No" } else { "200 OK" };
+            let answer = format!(
+                "HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+            );
+            stream.get_mut().write_all(answer.as_bytes()).expect("it is read");
+            let message = serde_json::from_slice(&body).expect("JSON");
+            if at > 0 && sender.send(message).is_err() {
+                return;
+            }
+        }
+    });
+    (url, messages)
+}
+
+#[test]
+fn an_incident_is_announced_once_and_its_end_once() {
+    let batches = batches(8);
+    for form in ["json", "alertmanager", "slack"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (url, messages) = hook();
+        let more = ["--webhook", &url, "--webhook-form", form];
+        let server = Server::start(folder.path(), &more);
+        for (at, batch) in batches[..7].iter().enumerate() {
+            server.post(&place(at), batch).expect("an answer");
+        }
+        let next = || messages.recv_timeout(PATIENCE).expect("a message");
+        let opened = next();
+        // One that is started anew does not repeat it.
+        drop(server);
+        let server = Server::start(folder.path(), &more);
+        sleep(Duration::from_millis(1500));
+        assert!(messages.try_recv().is_err());
+        server.post(&place(7), &batches[7]).expect("an answer");
+        let ended = next();
+        let said = "rank 2 is late in data.next_wait";
+        match form {
+            "json" => {
+                assert_eq!(opened["event"], "opened");
+                assert_eq!(ended["event"], "ended");
+                assert_eq!(opened["incident"]["id"], ended["incident"]["id"]);
+                assert!(
+                    opened["incident"]["text"].as_str().expect("text").starts_with(said)
+                );
+            }
+            "alertmanager" => {
+                assert_eq!(opened[0]["labels"], ended[0]["labels"]);
+                assert_eq!(opened[0]["labels"]["alertname"], "laggard_slow");
+                assert_eq!(opened[0]["startsAt"], ended[0]["startsAt"]);
+                assert!(opened[0]["endsAt"].as_str() > ended[0]["endsAt"].as_str());
+            }
+            _ => {
+                let text =
+                    |message: &Value| message["text"].as_str().expect("text").to_owned();
+                assert!(text(&opened).starts_with(&format!("job job: {said}")));
+                assert!(text(&ended).starts_with(&format!("over: job job: {said}")));
+            }
+        }
+        sleep(Duration::from_millis(1500));
+        assert!(messages.try_recv().is_err());
+    }
+}

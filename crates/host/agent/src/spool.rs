@@ -1,0 +1,273 @@
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::str;
+
+use model::RankNs;
+
+/// Bytes of packed batches that are kept in memory.
+const MEMORY_BYTES: usize = 8 << 20;
+/// Bytes of packed batches that are kept on disk: half a day of eight ranks that make ten
+/// steps a second.
+const DISK_BYTES: u64 = 256 << 20;
+/// Inputs that are worth nothing once they are old.
+const PASSING: [&str; 10] = [
+    "look",
+    "quiet",
+    "stack",
+    "stacks_told",
+    "slow",
+    "network",
+    "timed",
+    "profile_ordered",
+    "profiled",
+    "profile_ended",
+];
+
+/// Lines that wait to be told, oldest first; bounded.
+///
+/// What finds no room in memory goes to a nameless file, and what finds none there is
+/// thinned: marks are dropped and counted, who the ranks are is kept.
+/// # Properties
+/// Lines come out in the order they went in, each once or counted.
+#[derive(Debug)]
+pub(crate) struct Spool {
+    /// What is left of what was dropped: older than all else.
+    thinned: Thinned,
+    disk: Option<Disk>,
+    disk_bytes: u64,
+    memory: VecDeque<Vec<u8>>,
+    memory_bytes: usize,
+    memory_room_bytes: usize,
+}
+
+/// Lines, and the time up to which everything is told with them.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) until: RankNs,
+    pub(crate) lines: Vec<u8>,
+}
+
+#[derive(Debug, Default)]
+struct Thinned {
+    until: RankNs,
+    lines: Vec<u8>,
+    lost: BTreeMap<u32, u64>,
+}
+
+/// A file that is written round and round.
+#[derive(Debug)]
+struct Disk {
+    file: File,
+    room_bytes: u64,
+    /// Lengths of what stands in it, from `begin` on.
+    lengths: VecDeque<u32>,
+    /// Bytes taken out, and put in, so far.
+    begin: u64,
+    end: u64,
+}
+
+impl Default for Spool {
+    fn default() -> Self {
+        Self::new(MEMORY_BYTES, DISK_BYTES)
+    }
+}
+
+impl Spool {
+    fn new(memory_room_bytes: usize, disk_bytes: u64) -> Self {
+        Self {
+            thinned: Thinned::default(),
+            disk: None,
+            disk_bytes,
+            memory: VecDeque::new(),
+            memory_bytes: 0,
+            memory_room_bytes,
+        }
+    }
+
+    /// Adds lines; makes room if there is none.
+    pub(crate) fn push(&mut self, told: &Told) {
+        let packed = pack(told);
+        self.memory_bytes += packed.len();
+        self.memory.push_back(packed);
+        while self.memory_bytes > self.memory_room_bytes {
+            let Some(oldest) = self.memory.pop_front() else { return };
+            self.memory_bytes -= oldest.len();
+            self.put_away(&oldest);
+        }
+    }
+
+    /// The oldest lines; `None` if all were taken.
+    pub(crate) fn pop(&mut self) -> Option<Told> {
+        if let Some(thinned) = self.thinned.take() {
+            return Some(thinned);
+        }
+        if let Some(told) = self.disk.as_mut().and_then(Disk::pop) {
+            return Some(told);
+        }
+        let packed = self.memory.pop_front()?;
+        self.memory_bytes -= packed.len();
+        Some(unpack(&packed))
+    }
+
+    fn put_away(&mut self, packed: &[u8]) {
+        if self.disk.is_none() {
+            self.disk = Disk::new(self.disk_bytes).ok();
+        }
+        if let Some(disk) = &mut self.disk {
+            while disk.end - disk.begin + packed.len() as u64 > disk.room_bytes {
+                let Some(oldest) = disk.pop() else { break };
+                self.thinned.add(&oldest);
+            }
+            if packed.len() as u64 <= disk.room_bytes && disk.push(packed).is_ok() {
+                return;
+            }
+            // A full disk: all that is older goes first.
+            while let Some(oldest) = disk.pop() {
+                self.thinned.add(&oldest);
+            }
+        }
+        self.thinned.add(&unpack(packed));
+    }
+}
+
+fn pack(told: &Told) -> Vec<u8> {
+    let mut packed = told.until.0.to_le_bytes().to_vec();
+    // The packer fails only for want of memory.
+    packed.extend(zstd::bulk::compress(&told.lines, 1).unwrap_or_default());
+    packed
+}
+
+fn unpack(packed: &[u8]) -> Told {
+    let Some((until, packed)) = packed.split_first_chunk() else {
+        return Told::default();
+    };
+    let lines = zstd::stream::decode_all(packed).unwrap_or_default();
+    Told { until: RankNs(u64::from_le_bytes(*until)), lines }
+}
+
+impl Thinned {
+    fn add(&mut self, told: &Told) {
+        self.until = told.until;
+        thin(&told.lines, &mut self.lines, &mut self.lost);
+    }
+
+    fn take(&mut self) -> Option<Told> {
+        let mut lines = std::mem::take(&mut self.lines);
+        for (rank, records) in std::mem::take(&mut self.lost) {
+            lines.extend(lost_line(rank, records).into_bytes());
+        }
+        (!lines.is_empty()).then_some(Told { until: self.until, lines })
+    }
+}
+
+/// The line that says how many records of a rank were lost.
+pub(crate) fn lost_line(rank: u32, records: u64) -> String {
+    format!("{{\"is\":\"lost\",\"rank\":{rank},\"records\":{records}}}\n")
+}
+
+/// Keeps of lines what later ones stand on, and counts the marks that are dropped.
+pub(crate) fn thin(lines: &[u8], kept: &mut Vec<u8>, lost: &mut BTreeMap<u32, u64>) {
+    for line in lines.split_inclusive(|byte| *byte == b'\n') {
+        if let Some(mark) = line.strip_prefix(b"[") {
+            let rank = mark.split(|byte| *byte == b',').next().unwrap_or_default();
+            let rank = str::from_utf8(rank).ok().and_then(|rank| rank.parse().ok());
+            *lost.entry(rank.unwrap_or(0)).or_default() += 1;
+        } else if !PASSING.iter().any(|kind| is(line, kind)) {
+            kept.extend_from_slice(line);
+        }
+    }
+}
+
+/// Whether a line is an input of this kind.
+pub(crate) fn is(line: &[u8], kind: &str) -> bool {
+    let rest = line
+        .strip_prefix(b"{\"is\":\"")
+        .and_then(|rest| rest.strip_prefix(kind.as_bytes()));
+    rest.is_some_and(|rest| rest.starts_with(b"\""))
+}
+
+impl Disk {
+    fn new(room_bytes: u64) -> io::Result<Self> {
+        let file = tempfile::tempfile()?;
+        Ok(Self { file, room_bytes, lengths: VecDeque::new(), begin: 0, end: 0 })
+    }
+
+    /// How much of `length` bytes from `from` on stands before the file's end, and where.
+    fn place(&self, from: u64, length: usize) -> (u64, usize) {
+        let at = from % self.room_bytes;
+        let before_end = usize::try_from(self.room_bytes - at).unwrap_or(usize::MAX);
+        (at, length.min(before_end))
+    }
+
+    fn push(&mut self, packed: &[u8]) -> io::Result<()> {
+        let (at, length) = self.place(self.end, packed.len());
+        let (first, rest) = packed.split_at(length);
+        self.file.write_all_at(first, at)?;
+        self.file.write_all_at(rest, 0)?;
+        self.lengths.push_back(packed.len() as u32);
+        self.end += packed.len() as u64;
+        Ok(())
+    }
+
+    /// The oldest; without lines if the disk has lost it.
+    fn pop(&mut self) -> Option<Told> {
+        let length = self.lengths.pop_front()?;
+        let mut packed = vec![0; length as usize];
+        let (at, before_end) = self.place(self.begin, packed.len());
+        let (first, rest) = packed.split_at_mut(before_end);
+        let read = self.file.read_exact_at(first, at);
+        let read = read.and_then(|()| self.file.read_exact_at(rest, 0));
+        self.begin += u64::from(length);
+        Some(read.map_or_else(|_| Told::default(), |()| unpack(&packed)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(number: u64) -> Told {
+        let lines = format!(
+            "{{\"is\":\"name\",\"rank\":1,\"name\":\"n{number}\"}}\n[1,{number},0,1,1,0]\n\
+             {{\"is\":\"quiet\",\"at\":{number}}}\n"
+        );
+        Told { until: RankNs(number), lines: lines.into_bytes() }
+    }
+
+    fn all(spool: &mut Spool) -> Vec<Told> {
+        std::iter::from_fn(|| spool.pop()).collect()
+    }
+
+    #[test]
+    fn lines_come_out_in_their_order_whether_from_memory_or_from_disk() {
+        for memory_bytes in [0, 300, 1 << 20] {
+            let mut spool = Spool::new(memory_bytes, 1 << 20);
+            (0..50).for_each(|number| spool.push(&told(number)));
+            assert_eq!(spool.pop(), Some(told(0)));
+            (50..60).for_each(|number| spool.push(&told(number)));
+            assert_eq!(all(&mut spool), (1..60).map(told).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn what_finds_no_room_is_counted_and_names_are_kept() {
+        for disk_bytes in [1, 500, 1000] {
+            let mut spool = Spool::new(300, disk_bytes);
+            (0..1000).for_each(|number| spool.push(&told(number)));
+            let lines: Vec<u8> =
+                all(&mut spool).into_iter().flat_map(|t| t.lines).collect();
+            let lines = String::from_utf8(lines).unwrap();
+            let names = lines.lines().filter(|line| line.contains("\"name\":"));
+            let numbered =
+                |(at, line): (usize, &str)| line.contains(&format!("\"n{at}\""));
+            assert_eq!(names.clone().count(), 1000);
+            assert!(names.enumerate().all(numbered));
+            let marks = lines.lines().filter(|line| line.starts_with('[')).count();
+            let (_, lost) = lines.split_once("\"records\":").unwrap();
+            let lost: usize = lost.split('}').next().unwrap().parse().unwrap();
+            assert!(marks > 0 && marks + lost == 1000, "{marks} and {lost}");
+        }
+    }
+}

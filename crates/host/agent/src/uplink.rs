@@ -1,0 +1,420 @@
+use std::collections::BTreeMap;
+use std::io;
+use std::mem;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use formats::{BatchHead, input_line, pack_batch};
+use model::{Input, RankNs};
+use serde::Deserialize;
+
+use crate::flight::monotonic_now;
+use crate::spool::{Spool, Told, is, lost_line, thin};
+
+/// How often what was told is sent.
+const SEND_EVERY: Duration = Duration::from_millis(500);
+/// Lines of a batch, before they are packed.
+const BATCH_BYTES: usize = 1 << 20;
+/// Lines that wait for the thread that sends, while it waits for an answer.
+const OPEN_BYTES: usize = 32 << 20;
+/// Waits after failures double from the first to the last of these.
+const FIRST_WAIT: Duration = Duration::from_millis(500);
+const LAST_WAIT: Duration = Duration::from_secs(30);
+/// How long one sending may take.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Far above the longest answer.
+const LONGEST_ANSWER_BYTES: u64 = 1 << 20;
+
+/// The collector to tell, and about what.
+#[derive(Clone, Debug)]
+pub struct Destination {
+    /// Its address: `http://host:port`.
+    pub url: String,
+    /// What proves that we may.
+    pub token: Option<String>,
+    /// The job, named the same on all its hosts.
+    pub job: String,
+    /// This host.
+    pub host: String,
+}
+
+/// Tells a collector what the analysis here is told, from a thread of its own.
+///
+/// Nothing here waits for the network. What cannot be sent is kept, within bounds, and then
+/// dropped and counted.
+#[derive(Debug)]
+pub struct Uplink {
+    shared: Arc<Shared>,
+    thread: JoinHandle<()>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    open: Mutex<Open>,
+    wake: Condvar,
+}
+
+/// What the two sides have to say to each other.
+#[derive(Debug, Default)]
+struct Open {
+    told: Told,
+    /// Until when the rest may be sent, once all is told.
+    end: Option<Instant>,
+    /// Ranks whose stacks the collector asks for.
+    wanted: Vec<u32>,
+    /// For people who watch.
+    lines: Vec<String>,
+    /// Whether the last batch was taken.
+    delivered: bool,
+}
+
+impl Shared {
+    fn open(&self) -> MutexGuard<'_, Open> {
+        // Whatever panicked, lines stay lines.
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Uplink {
+    /// Begins to tell.
+    ///
+    /// # Errors
+    /// If there can be no thread.
+    pub fn start(destination: Destination) -> io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let mut sender = Sender::new(destination, Arc::clone(&shared));
+        let builder = thread::Builder::new().name("laggard-uplink".to_owned());
+        let thread = builder.spawn(move || sender.run())?;
+        Ok(Self { shared, thread })
+    }
+
+    /// Adds an input.
+    pub fn tell(&self, input: &Input) {
+        let told = &mut self.shared.open().told;
+        let before = told.lines.len();
+        drop(input_line(input, &mut told.lines));
+        if told.lines.len() > OPEN_BYTES {
+            let line = told.lines.split_off(before);
+            let mut lost = BTreeMap::new();
+            thin(&line, &mut told.lines, &mut lost);
+            for (rank, records) in lost {
+                told.lines.extend(lost_line(rank, records).into_bytes());
+            }
+        }
+    }
+
+    /// Says that all there was to tell until now was told.
+    pub fn told_until(&self, now: RankNs) {
+        self.shared.open().told.until = now;
+    }
+
+    /// Ranks whose stacks the collector asks for.
+    pub fn wanted_stacks(&self) -> Vec<u32> {
+        mem::take(&mut self.shared.open().wanted)
+    }
+
+    /// Lines about the collector since the last call.
+    pub fn take_lines(&self) -> Vec<String> {
+        mem::take(&mut self.shared.open().lines)
+    }
+
+    /// Sends the rest, and waits for that no longer than `patience`; whether all was taken.
+    pub fn finish(self, patience: Duration) -> bool {
+        let end = Instant::now() + patience;
+        self.shared.open().end = Some(end);
+        self.shared.wake.notify_all();
+        while !self.thread.is_finished() && Instant::now() < end {
+            thread::sleep(Duration::from_millis(10));
+        }
+        self.shared.open().delivered
+    }
+}
+
+/// What the collector answers to a batch.
+enum Answer {
+    Taken {
+        stacks: Vec<u32>,
+    },
+    /// It has seen all up to `next`.
+    Next(u64),
+    /// It will never take this one.
+    Refused(String),
+    /// It takes none now.
+    Later {
+        reason: String,
+        wait: Option<Duration>,
+    },
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Reply {
+    next: u64,
+    stacks: Vec<u32>,
+    error: String,
+}
+
+/// The thread that sends.
+struct Sender {
+    shared: Arc<Shared>,
+    http: ureq::Agent,
+    destination: Destination,
+    boot: String,
+    epoch: String,
+    epochs: u32,
+    sequence: u64,
+    spool: Spool,
+    /// What is being sent; the same until it is answered.
+    batch: Option<Told>,
+    last: bool,
+    /// Lines that those after them stand on, for a collector that has lost them.
+    known: Vec<u8>,
+    sent_at: Option<Instant>,
+    wait: Duration,
+    retry_at: Instant,
+    /// Whether somebody was told that the collector does not answer.
+    complained: bool,
+}
+
+impl Sender {
+    fn new(destination: Destination, shared: Arc<Shared>) -> Self {
+        let config = ureq::Agent::config_builder()
+            .timeout_global(Some(TIMEOUT))
+            .http_status_as_error(false)
+            .proxy(None)
+            .max_redirects(0)
+            .user_agent(concat!("laggard/", env!("CARGO_PKG_VERSION")))
+            .build();
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+        let since_epoch =
+            SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self {
+            shared,
+            http: config.into(),
+            destination,
+            boot: boot.unwrap_or_default().trim().to_owned(),
+            epoch: format!("{}-{}", since_epoch.as_micros(), std::process::id()),
+            epochs: 0,
+            sequence: 0,
+            spool: Spool::default(),
+            batch: None,
+            last: false,
+            known: Vec::new(),
+            sent_at: None,
+            wait: FIRST_WAIT,
+            retry_at: Instant::now(),
+            complained: false,
+        }
+    }
+
+    fn run(&mut self) {
+        loop {
+            let open = self.shared.open();
+            let (mut open, _) = self
+                .shared
+                .wake
+                .wait_timeout_while(open, SEND_EVERY, |open| open.end.is_none())
+                .unwrap_or_else(PoisonError::into_inner);
+            let lines = mem::take(&mut open.told.lines);
+            let (until, end) = (open.told.until, open.end);
+            drop(open);
+            for lines in cut(&lines) {
+                self.spool.push(&Told { until, lines: lines.to_vec() });
+            }
+            while end.is_some() || Instant::now() >= self.retry_at {
+                if !self.send_next(until, end.is_some()) {
+                    break;
+                }
+            }
+            match end {
+                Some(_) if self.last && self.batch.is_none() => {
+                    self.shared.open().delivered = true;
+                    return;
+                }
+                Some(end) if Instant::now() >= end => return,
+                Some(_) => thread::sleep(FIRST_WAIT / 5),
+                None => {}
+            }
+        }
+    }
+
+    /// Sends the next batch; whether it is worth to go on.
+    fn send_next(&mut self, until: RankNs, is_end: bool) -> bool {
+        if self.batch.is_none() {
+            let is_due = self.sent_at.is_none_or(|sent| sent.elapsed() >= SEND_EVERY * 2);
+            self.batch = self.next_batch(until, is_end, is_due);
+        }
+        let Some(batch) = &self.batch else { return false };
+        match self.send(batch) {
+            Answer::Taken { stacks } => {
+                self.shared.open().wanted = stacks;
+                self.taken();
+                true
+            }
+            Answer::Next(next) if next > self.sequence => {
+                self.taken();
+                true
+            }
+            Answer::Next(_) => {
+                self.begin_anew();
+                true
+            }
+            Answer::Refused(reason) => {
+                self.complain(&format!("refuses what it is told ({reason})"));
+                let mut batch = self.batch.take().unwrap_or_default();
+                let mut lost = BTreeMap::new();
+                thin(&mem::take(&mut batch.lines), &mut Vec::new(), &mut lost);
+                for (rank, records) in lost {
+                    batch.lines.extend(lost_line(rank, records).into_bytes());
+                }
+                self.batch = Some(batch).filter(|batch| !batch.lines.is_empty());
+                self.back_off(None);
+                false
+            }
+            Answer::Later { reason, wait } => {
+                self.complain(&format!(
+                    "does not take what it is told ({reason}); it is kept, the command goes on"
+                ));
+                self.back_off(wait);
+                false
+            }
+        }
+    }
+
+    fn next_batch(&mut self, until: RankNs, is_end: bool, is_due: bool) -> Option<Told> {
+        let mut batch = self.spool.pop();
+        while let Some(begun) = &mut batch
+            && begun.lines.len() < BATCH_BYTES / 2
+            && let Some(more) = self.spool.pop()
+        {
+            begun.lines.extend(more.lines);
+            begun.until = more.until;
+        }
+        if batch.is_none() && is_end && !self.last {
+            self.last = true;
+            return Some(Told { until, lines: Vec::new() });
+        }
+        // That nothing happened is worth telling too.
+        batch.or_else(|| is_due.then(|| Told { until, lines: Vec::new() }))
+    }
+
+    fn taken(&mut self) {
+        let Told { lines, .. } = self.batch.take().unwrap_or_default();
+        for line in lines.split_inclusive(|byte| *byte == b'\n') {
+            if is(line, "restart") {
+                self.known.clear();
+            }
+            if ["restart", "rank", "name", "group", "communicator", "note"]
+                .iter()
+                .any(|kind| is(line, kind))
+            {
+                self.known.extend_from_slice(line);
+            }
+        }
+        self.sequence += 1;
+        self.sent_at = Some(Instant::now());
+        self.wait = FIRST_WAIT;
+        if mem::take(&mut self.complained) {
+            self.say("answers again");
+        }
+    }
+
+    /// The collector has lost what it had: it is told again who the ranks are.
+    fn begin_anew(&mut self) {
+        self.epochs += 1;
+        let base = self.epoch.split('.').next().unwrap_or_default();
+        self.epoch = format!("{base}.{}", self.epochs);
+        self.sequence = 0;
+        if let Some(batch) = &mut self.batch {
+            let mut lines = mem::take(&mut self.known);
+            lines.append(&mut batch.lines);
+            batch.lines = lines;
+        }
+    }
+
+    fn back_off(&mut self, wait: Option<Duration>) {
+        self.retry_at = Instant::now() + wait.unwrap_or(self.wait).min(LAST_WAIT);
+        self.wait = (self.wait * 2).min(LAST_WAIT);
+    }
+
+    fn complain(&mut self, what: &str) {
+        if !mem::replace(&mut self.complained, true) {
+            self.say(what);
+        }
+    }
+
+    fn say(&self, what: &str) {
+        let line = format!("the collector at {} {what}", self.destination.url);
+        self.shared.open().lines.push(line);
+    }
+
+    fn send(&self, batch: &Told) -> Answer {
+        let later = |reason| Answer::Later { reason, wait: None };
+        let head = BatchHead::new(&self.boot, batch.until, self.last);
+        let body = match pack_batch(&head, &batch.lines) {
+            Ok(body) => body,
+            Err(error) => return later(error.to_string()),
+        };
+        let Destination { url, token, job, host } = &self.destination;
+        let url = format!(
+            "{}/api/v1/jobs/{}/hosts/{}/epochs/{}/batches/{}",
+            url.trim_end_matches('/'),
+            in_address(job),
+            in_address(host),
+            self.epoch,
+            self.sequence
+        );
+        let mut request = self.http.post(url).header("content-type", "application/zstd");
+        if let Some(token) = token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        // Clocks of hosts are told apart by when this arrives.
+        let request = request.header("laggard-now-ns", monotonic_now().0.to_string());
+        let mut response = match request.send(&body) {
+            Ok(response) => response,
+            Err(error) => return later(error.to_string()),
+        };
+        let status = response.status();
+        let wait = response
+            .headers()
+            .get("retry-after")
+            .and_then(|wait| wait.to_str().ok()?.parse().ok().map(Duration::from_secs));
+        let reply = response.body_mut().with_config().limit(LONGEST_ANSWER_BYTES);
+        let reply = reply.read_to_vec().unwrap_or_default();
+        let reply: Reply = serde_json::from_slice(&reply).unwrap_or_default();
+        let reason = || format!("{status} {}", reply.error);
+        match status.as_u16() {
+            200 => Answer::Taken { stacks: reply.stacks },
+            409 => Answer::Next(reply.next),
+            400 | 413 | 422 => Answer::Refused(reason()),
+            _ => Answer::Later { reason: reason(), wait },
+        }
+    }
+}
+
+/// Cuts lines into parts of at most [`BATCH_BYTES`], or of one line.
+fn cut(mut lines: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let newline = |bytes: &[u8]| bytes.iter().position(|byte| *byte == b'\n');
+        let most = lines.len().min(BATCH_BYTES);
+        let end = match lines[..most].iter().rposition(|byte| *byte == b'\n') {
+            Some(end) => end + 1,
+            None => newline(lines)? + 1,
+        };
+        let (part, rest) = lines.split_at(end);
+        lines = rest;
+        Some(part)
+    })
+}
+
+/// A name as it may stand in an address.
+fn in_address(name: &str) -> String {
+    let letter = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'~' => {
+            char::from(byte).to_string()
+        }
+        other => format!("%{other:02X}"),
+    };
+    name.bytes().map(letter).collect()
+}

@@ -1,0 +1,379 @@
+//! What is answered over HTTP; `openapi.json` describes it.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get, post};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use formats::{BatchError, unpack_batch};
+use model::Batch;
+use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::spawn_blocking;
+use tokio_stream::wrappers::WatchStream;
+use tokio_stream::{Stream, StreamExt};
+
+use crate::access::Role;
+use crate::collector::Inner;
+use crate::job::{Held, NotTaken};
+use crate::keeper::{Answer, Arrived, LIVE, REPORT};
+use crate::store::is_name;
+
+/// The description of all this.
+const OPENAPI: &str = include_str!("openapi.json");
+/// Bytes of a batch as it comes; agents pack a MiB of lines.
+const LONGEST_BODY_BYTES: usize = 4 << 20;
+/// Batches that are received and unpacked at once.
+const AT_ONCE: usize = 32;
+/// Seconds after which a caller may try again.
+const AGAIN_AFTER_S: &str = "1";
+/// What agents say their clock is.
+const NOW: HeaderName = HeaderName::from_static("laggard-now-ns");
+
+/// What handlers share.
+struct Shared {
+    inner: Arc<Inner>,
+    /// Places for batches on their way in.
+    places: Semaphore,
+    /// Whether only this machine reaches us, and nobody has to prove who they are.
+    is_private: bool,
+}
+
+type App = State<Arc<Shared>>;
+
+pub(crate) async fn serve(inner: Arc<Inner>, listener: TcpListener) -> io::Result<()> {
+    let is_private = inner.options.tokens.is_empty();
+    let shared = Arc::new(Shared { inner, places: Semaphore::new(AT_ONCE), is_private });
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let served = axum::serve(listener, router(&shared));
+    // Streams of events never end by themselves; what was answered for is on disk.
+    tokio::select! {
+        served = served => served,
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
+    }
+}
+
+fn router(shared: &Arc<Shared>) -> Router {
+    let for_role = |routes: Router<Arc<Shared>>, role| {
+        let check = from_fn_with_state((Arc::clone(shared), role), admit);
+        routes.route_layer(check)
+    };
+    let batches = "/api/v1/jobs/{job}/hosts/{host}/epochs/{epoch}/batches/{sequence}";
+    let agents = Router::new().route(batches, post(take_batch));
+    let viewers = Router::new()
+        .route("/", get(overview))
+        .route("/jobs/{job}", get(live))
+        .route("/api/v1/jobs", get(jobs))
+        .route("/api/v1/jobs/{job}/verdict", get(verdict))
+        .route("/api/v1/jobs/{job}/report", get(report))
+        .route("/api/v1/jobs/{job}/events", get(events))
+        .route("/api/v1/openapi.json", get(async || typed("application/json", OPENAPI)))
+        .route("/metrics", get(metrics));
+    let admins = Router::new().route("/api/v1/jobs/{job}", delete(delete_job));
+    Router::new()
+        .merge(for_role(agents, Role::Agent))
+        .merge(for_role(admins, Role::Admin))
+        .merge(for_role(viewers, Role::Viewer))
+        .route("/healthz", get(async || "ok\n"))
+        .fallback(async || {
+            refuse(StatusCode::NOT_FOUND, "there is nothing at this address")
+        })
+        .layer(from_fn(harden))
+        .with_state(Arc::clone(shared))
+}
+
+/// Lets pass who may.
+async fn admit(
+    State((shared, role)): State<(Arc<Shared>, Role)>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let headers = request.headers();
+    // A page of somebody else's must not reach us through a name that leads here.
+    if shared.is_private && !is_local(headers) {
+        let reason = "without tokens only localhost is answered";
+        return refuse(StatusCode::FORBIDDEN, reason);
+    }
+    let token = token(headers, role);
+    match shared.inner.options.tokens.allow(token.as_deref(), role) {
+        Some(true) => next.run(request).await,
+        Some(false) => refuse(StatusCode::FORBIDDEN, "this token is not for that"),
+        None => {
+            let mut refusal = refuse(StatusCode::UNAUTHORIZED, "a token is needed");
+            if role == Role::Viewer {
+                // Browsers ask for it, and show it with every request of the page.
+                let ask = HeaderValue::from_static("Basic realm=\"laggard\"");
+                refusal.headers_mut().insert(header::WWW_AUTHENTICATE, ask);
+            }
+            refusal
+        }
+    }
+}
+
+/// The token a caller shows. A browser shows it as the password, for reading only: what it
+/// shows by itself must not change anything.
+fn token(headers: &HeaderMap, role: Role) -> Option<String> {
+    let shown = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    if let Some(token) = shown.strip_prefix("Bearer ") {
+        return Some(token.to_owned());
+    }
+    let pair = shown.strip_prefix("Basic ").filter(|_| role == Role::Viewer)?;
+    let pair = String::from_utf8(BASE64_STANDARD.decode(pair).ok()?).ok()?;
+    Some(pair.split_once(':')?.1.to_owned())
+}
+
+fn is_local(headers: &HeaderMap) -> bool {
+    let host =
+        headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("");
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|digit| digit.is_ascii_digit()) => name,
+        _ => host,
+    };
+    ["localhost", "[::1]"].contains(&name)
+        || name.parse().is_ok_and(|ip: std::net::Ipv4Addr| ip.is_loopback())
+}
+
+/// Headers of every answer.
+async fn harden(request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    let headers = response.headers_mut();
+    let always = [
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CACHE_CONTROL, "no-store"),
+    ];
+    for (name, value) in always {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    // Pages carry a policy of their own beside this one; both hold.
+    let policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
+                  connect-src 'self'; base-uri 'none'; form-action 'none'; \
+                  frame-ancestors 'none'";
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
+    response
+}
+
+fn refuse(status: StatusCode, reason: &str) -> Response {
+    (status, axum::Json(json!({ "error": reason }))).into_response()
+}
+
+fn typed(kind: &'static str, body: impl IntoResponse) -> Response {
+    ([(header::CONTENT_TYPE, kind)], body).into_response()
+}
+
+fn no_job() -> Response {
+    refuse(StatusCode::NOT_FOUND, "there is no such job")
+}
+
+fn later(status: StatusCode, reason: &str) -> Response {
+    let mut refusal = refuse(status, reason);
+    let after = HeaderValue::from_static(AGAIN_AFTER_S);
+    refusal.headers_mut().insert(header::RETRY_AFTER, after);
+    refusal
+}
+
+async fn take_batch(
+    State(shared): App,
+    Path((job, host, epoch, sequence)): Path<(String, String, String, u64)>,
+    headers: HeaderMap,
+    body: Request,
+) -> Response {
+    let metrics = &shared.inner.metrics;
+    let refused = |reason: &'static str, refusal: Response| {
+        metrics.refused(reason);
+        refusal
+    };
+    let Ok(_place) = shared.places.try_acquire() else {
+        let refusal =
+            later(StatusCode::SERVICE_UNAVAILABLE, "too many batches come at once");
+        return refused("busy", refusal);
+    };
+    let Ok(body) = axum::body::to_bytes(body.into_body(), LONGEST_BODY_BYTES).await
+    else {
+        let reason = format!("a batch has at most {LONGEST_BODY_BYTES} bytes");
+        return refused("large", refuse(StatusCode::PAYLOAD_TOO_LARGE, &reason));
+    };
+    if ![&job, &host, &epoch].into_iter().all(|name| is_name(name)) {
+        let reason = "names have 1 to 128 bytes and no control characters";
+        return refused("malformed", refuse(StatusCode::BAD_REQUEST, reason));
+    }
+    let now = headers.get(NOW).and_then(|now| now.to_str().ok()?.parse().ok());
+    let Some(now_ns) = now else {
+        let reason = "the header laggard-now-ns says what the clock of the host is";
+        return refused("malformed", refuse(StatusCode::BAD_REQUEST, reason));
+    };
+    let inner = Arc::clone(&shared.inner);
+    let handed = spawn_blocking(move || {
+        let (head, inputs) = unpack_batch(&body).map_err(NotHanded::Malformed)?;
+        let batch = Batch {
+            host,
+            epoch,
+            sequence,
+            shift_ns: 0,
+            until: head.until_ns,
+            last: head.last,
+            inputs,
+        };
+        let (answer, answered) = oneshot::channel();
+        let arrived = Arrived { batch, boot: head.boot, now_ns, body, answer };
+        let job = inner.held_or_new(&job).ok_or(NotHanded::Jobs)?;
+        job.hand(&inner, arrived).map_err(NotHanded::Job)?;
+        Ok(answered)
+    });
+    let answered = match handed.await {
+        Ok(Ok(answered)) => answered.await.ok(),
+        Ok(Err(reason)) => return not_handed(&shared, reason),
+        Err(_) => None,
+    };
+    match answered {
+        Some(Answer::Kept { next, stacks, is_new }) => {
+            metrics.kept(is_new);
+            axum::Json(json!({ "next": next, "stacks": stacks })).into_response()
+        }
+        Some(Answer::Gap { next }) => {
+            let error = "batches before this one are missing";
+            let reply = axum::Json(json!({ "next": next, "error": error }));
+            refused("gap", (StatusCode::CONFLICT, reply).into_response())
+        }
+        Some(Answer::Full(reason)) => {
+            refused("full", later(StatusCode::INSUFFICIENT_STORAGE, &reason))
+        }
+        None => refused(
+            "broken",
+            later(StatusCode::SERVICE_UNAVAILABLE, "the job is not kept any more"),
+        ),
+    }
+}
+
+/// Why a batch did not get to its job.
+enum NotHanded {
+    Malformed(BatchError),
+    Jobs,
+    Job(NotTaken),
+}
+
+fn not_handed(shared: &Shared, reason: NotHanded) -> Response {
+    let (name, refusal) = match reason {
+        NotHanded::Malformed(BatchError::TooLarge) => {
+            let text = BatchError::TooLarge.to_string();
+            ("large", refuse(StatusCode::PAYLOAD_TOO_LARGE, &text))
+        }
+        NotHanded::Malformed(error) => {
+            ("malformed", refuse(StatusCode::BAD_REQUEST, &error.to_string()))
+        }
+        NotHanded::Jobs => {
+            ("jobs", later(StatusCode::TOO_MANY_REQUESTS, "there are too many jobs"))
+        }
+        NotHanded::Job(NotTaken::Busy) => (
+            "busy",
+            later(StatusCode::SERVICE_UNAVAILABLE, "the job has much to catch up with"),
+        ),
+        NotHanded::Job(NotTaken::Broken) => {
+            ("broken", later(StatusCode::SERVICE_UNAVAILABLE, "the job cannot be kept"))
+        }
+    };
+    shared.inner.metrics.refused(name);
+    refusal
+}
+
+async fn jobs(State(shared): App) -> Response {
+    let jobs: Vec<_> = shared.inner.all().iter().map(|held| held.summary()).collect();
+    axum::Json(json!({ "schema": "laggard.jobs/1", "jobs": jobs })).into_response()
+}
+
+async fn verdict(State(shared): App, Path(job): Path<String>) -> Response {
+    match shared.inner.held(&job) {
+        Some(held) => typed("application/json", held.verdict().to_string()),
+        None => no_job(),
+    }
+}
+
+async fn overview(State(shared): App) -> Response {
+    html((shared.inner.pages.overview)())
+}
+
+async fn report(state: App, job: Path<String>) -> Response {
+    let page = state.0.inner.pages.report;
+    show(state, job, page, REPORT).await
+}
+
+async fn live(state: App, job: Path<String>) -> Response {
+    let page = state.0.inner.pages.live;
+    show(state, job, page, LIVE).await
+}
+
+/// The page of a job, of those that have ended as it was written down.
+async fn show(
+    State(shared): App,
+    Path(job): Path<String>,
+    page: fn(&verdict::Job) -> String,
+    written: &'static str,
+) -> Response {
+    let Some(held) = shared.inner.held(&job) else { return no_job() };
+    let rendered = spawn_blocking(move || {
+        let running = held.gathering().as_ref().map(|gathering| page(gathering.job()));
+        running.or_else(|| shared.inner.written(&job, written))
+    });
+    match rendered.await {
+        Ok(Some(page)) => html(page),
+        _ => refuse(StatusCode::SERVICE_UNAVAILABLE, "the job is being read"),
+    }
+}
+
+fn html(page: String) -> Response {
+    typed("text/html; charset=utf-8", page)
+}
+
+async fn events(State(shared): App, Path(job): Path<String>) -> Response {
+    match shared.inner.held(&job) {
+        Some(held) => {
+            Sse::new(changes(&held)).keep_alive(KeepAlive::default()).into_response()
+        }
+        None => no_job(),
+    }
+}
+
+fn changes(held: &Held) -> impl Stream<Item = Result<Event, Infallible>> + use<> {
+    WatchStream::new(held.watch()).map(|summary| {
+        let data = serde_json::to_string(&summary).unwrap_or_default();
+        Ok(Event::default().event("verdict").data(data))
+    })
+}
+
+async fn delete_job(State(shared): App, Path(job): Path<String>) -> Response {
+    if shared.inner.held(&job).is_none() {
+        return no_job();
+    }
+    let inner = Arc::clone(&shared.inner);
+    match spawn_blocking(move || inner.delete(&job)).await {
+        Ok(Some(Ok(()))) => StatusCode::NO_CONTENT.into_response(),
+        Ok(None) => refuse(StatusCode::CONFLICT, "the job has not ended"),
+        _ => refuse(StatusCode::INTERNAL_SERVER_ERROR, "the job cannot be deleted"),
+    }
+}
+
+async fn metrics(State(shared): App) -> Response {
+    let jobs: Vec<_> = shared.inner.all().iter().map(|held| held.summary()).collect();
+    match shared.inner.metrics.text(&jobs) {
+        Ok(text) => {
+            typed("application/openmetrics-text; version=1.0.0; charset=utf-8", text)
+        }
+        Err(_) => {
+            refuse(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be written")
+        }
+    }
+}

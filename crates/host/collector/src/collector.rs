@@ -1,0 +1,217 @@
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
+
+use verdict::{Job, Settings};
+
+use crate::access::Tokens;
+use crate::alerts::{Messenger, Webhook};
+use crate::api;
+use crate::job::Held;
+use crate::keeper::Ended;
+use crate::metrics::Metrics;
+use crate::store;
+
+/// Threads that answer; the analysis of jobs has its own.
+const THREADS: usize = 2;
+
+/// How a collector is set up.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where jobs are kept.
+    pub data: PathBuf,
+    /// How jobs are analysed.
+    pub settings: Settings,
+    /// Who may do what.
+    pub tokens: Tokens,
+    /// Jobs that are kept at most.
+    pub jobs: usize,
+    /// Bytes that are kept of a job at most.
+    pub job_bytes: u64,
+    /// Whom to tell of incidents.
+    pub webhook: Option<Webhook>,
+}
+
+/// How what is known is shown.
+#[derive(Clone, Copy, Debug)]
+pub struct Pages {
+    /// A job, as a page that is complete in itself.
+    pub report: fn(&Job) -> String,
+    /// The same, which follows the job while it runs.
+    pub live: fn(&Job) -> String,
+    /// The list of jobs, which keeps itself up to date.
+    pub overview: fn() -> String,
+}
+
+/// A collector that cannot begin.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The operating system refuses the folder.
+    #[error("cannot keep jobs in {}: {source}", path.display())]
+    Data {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Two collectors would write the same files.
+    #[error("another collector keeps its jobs in {}", path.display())]
+    Shared {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Whoever reaches the address could tell and read everything.
+    #[error("{address} can be reached from elsewhere: that takes tokens (--tokens FILE)")]
+    Open {
+        /// The address.
+        address: SocketAddr,
+    },
+}
+
+/// Gathers, keeps and tells.
+#[derive(Debug)]
+pub struct Collector {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) options: Options,
+    pub(crate) pages: Pages,
+    pub(crate) metrics: Metrics,
+    pub(crate) messenger: Option<Messenger>,
+    jobs: RwLock<BTreeMap<String, Arc<Held>>>,
+    /// For whoever watches the collector itself.
+    log: fn(&str),
+    /// Held as long as we live, so that nobody else writes to the folder.
+    _lock: File,
+}
+
+impl Collector {
+    /// Takes up the jobs that are kept in the folder. `log` is told what goes wrong.
+    ///
+    /// # Errors
+    /// [`OpenError::Data`] and [`OpenError::Shared`].
+    pub fn open(
+        options: Options,
+        pages: Pages,
+        log: fn(&str),
+    ) -> Result<Self, OpenError> {
+        let path = options.data.clone();
+        let data = |source| OpenError::Data { path: path.clone(), source };
+        fs::create_dir_all(&path).map_err(data)?;
+        let lock = File::create(path.join("lock")).map_err(data)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(fs::TryLockError::WouldBlock) => return Err(OpenError::Shared { path }),
+            Err(fs::TryLockError::Error(source)) => return Err(data(source)),
+        }
+        let webhook = options.webhook.clone();
+        let messenger = webhook.map(|webhook| Messenger::start(webhook, log));
+        let inner = Arc::new(Inner {
+            messenger: messenger.transpose().map_err(data)?,
+            options,
+            pages,
+            metrics: Metrics::new(),
+            jobs: RwLock::default(),
+            log,
+            _lock: lock,
+        });
+        for id in store::jobs(&path).map_err(data)? {
+            let ended = inner.ended(&id);
+            let runs = ended.is_none();
+            let held = Arc::new(ended.unwrap_or_else(|| Held::new(&id)));
+            inner.write_jobs().insert(id.clone(), Arc::clone(&held));
+            if runs && held.take_up(&inner).is_err() {
+                inner.say(&id, &"no thread can be started for it");
+            }
+        }
+        Ok(Self { inner })
+    }
+
+    /// Whether it may answer at `address`.
+    ///
+    /// # Errors
+    /// [`OpenError::Open`].
+    pub fn check(&self, address: SocketAddr) -> Result<(), OpenError> {
+        let is_safe = address.ip().is_loopback() || !self.inner.options.tokens.is_empty();
+        if is_safe { Ok(()) } else { Err(OpenError::Open { address }) }
+    }
+
+    /// Answers until the process is told to end.
+    ///
+    /// # Errors
+    /// What [`Collector::check`] and the operating system say.
+    pub fn serve(self, listener: TcpListener) -> io::Result<()> {
+        self.check(listener.local_addr()?).map_err(io::Error::other)?;
+        listener.set_nonblocking(true)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .enable_all()
+            .build()?;
+        runtime.block_on(api::serve(self.inner, listener))
+    }
+}
+
+impl Inner {
+    pub(crate) fn held(&self, id: &str) -> Option<Arc<Held>> {
+        self.jobs.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Held>> {
+        let jobs = self.jobs.read().unwrap_or_else(PoisonError::into_inner);
+        jobs.values().cloned().collect()
+    }
+
+    /// The job with this id, new if need be; `None` if there are too many.
+    pub(crate) fn held_or_new(&self, id: &str) -> Option<Arc<Held>> {
+        if let Some(held) = self.held(id) {
+            return Some(held);
+        }
+        let mut jobs = self.write_jobs();
+        if jobs.len() >= self.options.jobs && !jobs.contains_key(id) {
+            return None;
+        }
+        Some(Arc::clone(
+            jobs.entry(id.to_owned()).or_insert_with(|| Arc::new(Held::new(id))),
+        ))
+    }
+
+    /// Forgets a job that has ended, and deletes what is kept of it; `None` if it has not.
+    pub(crate) fn delete(&self, id: &str) -> Option<io::Result<()>> {
+        let mut jobs = self.write_jobs();
+        if jobs.get(id)?.runs() {
+            return None;
+        }
+        jobs.remove(id);
+        Some(fs::remove_dir_all(self.options.data.join(store::file_name(id))))
+    }
+
+    fn write_jobs(&self) -> RwLockWriteGuard<'_, BTreeMap<String, Arc<Held>>> {
+        self.jobs.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A job that has ended, if nothing was told of it since.
+    fn ended(&self, id: &str) -> Option<Held> {
+        let folder = self.options.data.join(store::file_name(id));
+        let ended = fs::read(folder.join("ended.json")).ok()?;
+        let ended: Ended = serde_json::from_slice(&ended).ok()?;
+        let bytes = fs::metadata(folder.join("batches.zst")).ok()?.len();
+        let verdict = fs::read_to_string(folder.join("verdict.json")).ok()?;
+        (bytes == ended.batches_bytes).then(|| Held::ended(ended.job, &verdict))
+    }
+
+    /// A page of a job that has ended.
+    pub(crate) fn written(&self, id: &str, page: &str) -> Option<String> {
+        let folder = self.options.data.join(store::file_name(id));
+        fs::read_to_string(folder.join(page)).ok()
+    }
+
+    pub(crate) fn say(&self, job: &str, what: &dyn std::fmt::Display) {
+        (self.log)(&format!("job {job}: {what}"));
+    }
+}

@@ -1,0 +1,198 @@
+//! A job as readers see it.
+
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use model::Verdict;
+use tokio::sync::watch;
+use verdict::Gathering;
+
+use crate::collector::Inner;
+use crate::keeper::{Arrived, Keeper};
+use crate::state::{JobState, JobSummary};
+
+/// Batches that may wait for the thread of a job.
+const INBOX: usize = 64;
+
+/// One job: what readers see of it, and the way to its thread.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) id: String,
+    /// `None` once the job has ended: then all there is to say is on disk.
+    gathering: Mutex<Option<Gathering>>,
+    verdict: Mutex<Arc<str>>,
+    summary: watch::Sender<JobSummary>,
+    inbox: Mutex<Option<SyncSender<Arrived>>>,
+}
+
+/// Why a batch was not handed on.
+#[derive(Debug)]
+pub(crate) enum NotTaken {
+    /// Too many wait.
+    Busy,
+    /// The job cannot be kept.
+    Broken,
+}
+
+/// Whoever panicked with it, what is behind the lock is whole.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Held {
+    pub(crate) fn new(id: &str) -> Self {
+        let summary = JobSummary {
+            id: id.to_owned(),
+            state: JobState::Starting,
+            headline: None,
+            severity: None,
+            ranks: 0,
+            hosts: 0,
+            silent_hosts: Vec::new(),
+            steps: 0,
+            exposed_s: 0.0,
+            incidents: 0,
+            open_incidents: 0,
+            lost_records: 0,
+            last_seen_s: 0,
+            version: 0,
+        };
+        Self::ended(summary, "")
+    }
+
+    /// A job that has ended, with its verdict as JSON.
+    pub(crate) fn ended(summary: JobSummary, verdict: &str) -> Self {
+        Self {
+            id: summary.id.clone(),
+            gathering: Mutex::new(None),
+            verdict: Mutex::new(verdict.into()),
+            summary: watch::Sender::new(summary),
+            inbox: Mutex::new(None),
+        }
+    }
+
+    pub(crate) fn gathering(&self) -> MutexGuard<'_, Option<Gathering>> {
+        locked(&self.gathering)
+    }
+
+    /// The verdict as JSON.
+    pub(crate) fn verdict(&self) -> Arc<str> {
+        Arc::clone(&locked(&self.verdict))
+    }
+
+    pub(crate) fn summary(&self) -> JobSummary {
+        self.summary.borrow().clone()
+    }
+
+    pub(crate) fn watch(&self) -> watch::Receiver<JobSummary> {
+        self.summary.subscribe()
+    }
+
+    /// Tells readers how the job is; its verdict.
+    pub(crate) fn tell(&self, last_seen_s: u64) -> Option<Verdict> {
+        let guard = self.gathering();
+        let gathering = guard.as_ref()?;
+        let verdict = gathering.job().verdict();
+        let silent = gathering.silent_hosts();
+        let (hosts, ended) = (gathering.hosts(), gathering.ended());
+        let state = JobState::of(&verdict, hosts, silent.len(), ended);
+        let silent_hosts = silent.into_iter().map(str::to_owned).collect();
+        drop(guard);
+        let document = serde_json::to_string(&verdict).unwrap_or_default();
+        let mut known = locked(&self.verdict);
+        let is_same = **known == *document;
+        if !is_same {
+            *known = document.into();
+        }
+        drop(known);
+        let first = verdict.incidents.first();
+        self.summary.send_if_modified(|summary| {
+            let new = JobSummary {
+                id: self.id.clone(),
+                state,
+                headline: first.map(|incident| incident.text.clone()),
+                severity: first.map(|incident| incident.severity),
+                ranks: verdict.job.ranks,
+                hosts,
+                silent_hosts,
+                steps: verdict.job.steps,
+                exposed_s: verdict.job.exposed_s,
+                incidents: verdict.incidents.len(),
+                open_incidents: verdict.incidents.iter().filter(|i| i.open).count(),
+                lost_records: verdict.job.lost_records,
+                last_seen_s,
+                version: summary.version + u64::from(!is_same),
+            };
+            let changed = new.version != summary.version || new.state != summary.state;
+            *summary = new;
+            changed
+        });
+        Some(verdict)
+    }
+
+    /// Whether there is a thread that keeps it.
+    pub(crate) fn runs(&self) -> bool {
+        locked(&self.inbox).is_some()
+    }
+
+    /// Hands a batch to the thread of the job; starts it if there is none.
+    pub(crate) fn hand(
+        self: &Arc<Self>,
+        inner: &Arc<Inner>,
+        arrived: Arrived,
+    ) -> Result<(), NotTaken> {
+        let mut inbox = locked(&self.inbox);
+        let sender = match inbox.as_ref() {
+            Some(sender) => sender,
+            None => inbox.insert(self.start(inner)?),
+        };
+        sender.try_send(arrived).map_err(|error| match error {
+            TrySendError::Full(_) => NotTaken::Busy,
+            TrySendError::Disconnected(_) => NotTaken::Broken,
+        })
+    }
+
+    /// Takes up a job that has not ended.
+    pub(crate) fn take_up(self: &Arc<Self>, inner: &Arc<Inner>) -> Result<(), NotTaken> {
+        let sender = self.start(inner)?;
+        *locked(&self.inbox) = Some(sender);
+        Ok(())
+    }
+
+    fn start(
+        self: &Arc<Self>,
+        inner: &Arc<Inner>,
+    ) -> Result<SyncSender<Arrived>, NotTaken> {
+        let (sender, inbox) = sync_channel(INBOX);
+        let (held, inner) = (Arc::clone(self), Arc::clone(inner));
+        let keep = move || {
+            let Ok(mut keeper) = Keeper::open(Arc::clone(&inner), Arc::clone(&held))
+                .inspect_err(|error| inner.say(&held.id, error))
+            else {
+                return;
+            };
+            loop {
+                keeper.run(&inbox);
+                // From here on a batch starts a thread of its own, which waits for the end of
+                // this one.
+                let mut way = locked(&held.inbox);
+                if let Ok(late) = inbox.try_recv() {
+                    drop(way);
+                    keeper.take(vec![late]);
+                    continue;
+                }
+                if let Err(error) = keeper.finish() {
+                    inner.say(&held.id, &error);
+                }
+                *way = None;
+                return;
+            }
+        };
+        let builder = thread::Builder::new().name("laggard-job".to_owned());
+        match builder.spawn(keep) {
+            Ok(_) => Ok(sender),
+            Err(_) => Err(NotTaken::Busy),
+        }
+    }
+}

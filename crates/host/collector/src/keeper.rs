@@ -1,0 +1,315 @@
+//! The thread of one job: batches to disk, answers to agents, inputs to the analysis.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use formats::{StoredBatch, StoredEntry, StoredError};
+use model::Batch;
+use tokio::sync::oneshot;
+use verdict::Gathering;
+
+use crate::alerts::Alerts;
+use crate::collector::{Inner, Pages};
+use crate::job::Held;
+use crate::state::JobState;
+use crate::store::{Store, write_whole};
+
+/// Batches that go to disk together.
+const GROUP: usize = 256;
+/// How often the verdict is told anew at most, and looked after at least.
+const TELL_EVERY: Duration = Duration::from_millis(500);
+/// How long a host that did not take leave may be quiet before it is waited for no more.
+/// Agents speak every second.
+const SILENT_AFTER: Duration = Duration::from_secs(30);
+/// How long a job whose hosts all took leave may come back.
+const LINGER: Duration = Duration::from_secs(2);
+/// Hosts of a job.
+const MAX_HOSTS: usize = 1 << 14;
+/// Epochs of all hosts of a job: each is an agent that was started anew.
+const MAX_EPOCHS: usize = 1 << 16;
+
+/// Pages of a job that has ended: complete in itself, and with the way back to the others.
+pub(crate) const REPORT: &str = "report.html";
+pub(crate) const LIVE: &str = "page.html";
+
+/// A batch that came, and who waits for an answer.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    pub(crate) batch: Batch,
+    pub(crate) boot: String,
+    /// The host's clock when it was sent.
+    pub(crate) now_ns: u64,
+    /// As it came.
+    pub(crate) body: axum::body::Bytes,
+    pub(crate) answer: oneshot::Sender<Answer>,
+}
+
+/// What is answered to a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// It is on disk, now or since before.
+    Kept { next: u64, stacks: Vec<u32>, is_new: bool },
+    /// Those from `next` on are missing.
+    Gap { next: u64 },
+    /// There is no room.
+    Full(String),
+}
+
+/// What is known of the batches of a job.
+#[derive(Debug, Default)]
+struct Ledger {
+    /// The next batch of each epoch of each host.
+    next: BTreeMap<(String, String), u64>,
+    /// The clock of each boot of each host.
+    offsets_ns: BTreeMap<(String, String), i64>,
+    first_offset_ns: Option<i64>,
+    last_seen_s: u64,
+}
+
+impl Ledger {
+    fn note(&mut self, batch: &StoredBatch) {
+        let StoredBatch { host, epoch, sequence, boot, offset_ns, at_s, .. } = batch;
+        self.next.insert((host.clone(), epoch.clone()), sequence + 1);
+        self.offsets_ns.entry((host.clone(), boot.clone())).or_insert(*offset_ns);
+        self.first_offset_ns.get_or_insert(*offset_ns);
+        self.last_seen_s = self.last_seen_s.max(*at_s);
+    }
+
+    fn next(&self, batch: &Batch) -> u64 {
+        let key = (batch.host.clone(), batch.epoch.clone());
+        self.next.get(&key).copied().unwrap_or(0)
+    }
+
+    fn offset_ns(&self, host: &str, boot: &str) -> Option<i64> {
+        self.offsets_ns.get(&(host.to_owned(), boot.to_owned())).copied()
+    }
+
+    fn has_room(&self, batch: &Batch) -> bool {
+        let is_known = self.next.contains_key(&(batch.host.clone(), batch.epoch.clone()));
+        is_known || self.next.len() < MAX_EPOCHS && self.offsets_ns.len() < MAX_HOSTS
+    }
+}
+
+/// Keeps a job until it has ended.
+pub(crate) struct Keeper {
+    inner: Arc<Inner>,
+    held: Arc<Held>,
+    store: Store,
+    ledger: Ledger,
+    heard: BTreeMap<String, Instant>,
+    told_at: Option<Instant>,
+    alerts: Option<Alerts>,
+}
+
+impl Keeper {
+    /// Takes up a job: reads what is kept of it.
+    pub(crate) fn open(inner: Arc<Inner>, held: Arc<Held>) -> Result<Self, StoredError> {
+        let mut gathering = Gathering::new(&held.id, inner.options.settings.clone());
+        let mut ledger = Ledger::default();
+        let mut heard = BTreeMap::new();
+        let store =
+            Store::open(&inner.options.data, &held.id, |entry, batch| match entry {
+                StoredEntry::Batch(stored) => {
+                    ledger.note(&stored);
+                    heard.insert(stored.host, Instant::now());
+                    if let Some(batch) = batch {
+                        gathering.take(batch);
+                    }
+                }
+                StoredEntry::Silent { host, .. } => {
+                    gathering.lose(&host);
+                    heard.remove(&host);
+                }
+                StoredEntry::Job { .. } => {}
+            })?;
+        gathering.take_lines();
+        *held.gathering() = Some(gathering);
+        let messenger = inner.messenger.clone();
+        let alerts = messenger.map(|to| Alerts::open(to, &held.id, store.folder()));
+        let told_at = None;
+        let mut keeper = Self { inner, held, store, ledger, heard, told_at, alerts };
+        keeper.tell();
+        Ok(keeper)
+    }
+
+    /// Serves until all hosts have taken leave.
+    pub(crate) fn run(&mut self, inbox: &Receiver<Arrived>) {
+        let mut last = Instant::now();
+        loop {
+            match inbox.recv_timeout(TELL_EVERY) {
+                Ok(first) => {
+                    let more = inbox.try_iter().take(GROUP - 1);
+                    self.take(std::iter::once(first).chain(more).collect());
+                    last = Instant::now();
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            self.look_for_silence();
+            if self.told_at.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
+                self.tell();
+            }
+            let ended = self.held.gathering().as_ref().is_some_and(Gathering::ended);
+            if ended && last.elapsed() >= LINGER {
+                return;
+            }
+        }
+    }
+
+    /// Takes batches that came together: to disk first, then answered for, then analysed.
+    pub(crate) fn take(&mut self, arrived: Vec<Arrived>) {
+        let at_s = seconds_now();
+        let mut entries = Vec::new();
+        let mut kept: Vec<(StoredBatch, Batch, oneshot::Sender<Answer>)> = Vec::new();
+        let mut again = Vec::new();
+        for Arrived { mut batch, boot, now_ns, body, answer } in arrived {
+            let same = |stored: &&(StoredBatch, Batch, _)| {
+                (&stored.1.host, &stored.1.epoch) == (&batch.host, &batch.epoch)
+            };
+            let before = kept.iter().rfind(same).map(|(stored, ..)| stored.sequence + 1);
+            let next = before.unwrap_or_else(|| self.ledger.next(&batch));
+            if batch.sequence < next {
+                again.push((batch.sequence + 1, answer));
+                continue;
+            }
+            if batch.sequence > next {
+                drop(answer.send(Answer::Gap { next }));
+                continue;
+            }
+            let most = self.inner.options.job_bytes;
+            if self.store.bytes() + entries.len() as u64 > most
+                || !self.ledger.has_room(&batch)
+            {
+                drop(answer.send(Answer::Full("the job has no room left".to_owned())));
+                continue;
+            }
+            let offset_ns = self.ledger.offset_ns(&batch.host, &boot).or_else(|| {
+                let same = kept.iter().find(|(stored, ..)| {
+                    (&stored.host, &stored.boot) == (&batch.host, &boot)
+                });
+                same.map(|(stored, ..)| stored.offset_ns)
+            });
+            let offset_ns = offset_ns
+                .unwrap_or_else(|| nanoseconds_now().saturating_sub_unsigned(now_ns));
+            let first = kept.first().map(|(stored, ..)| stored.offset_ns);
+            let first_ns = self.ledger.first_offset_ns.or(first).unwrap_or(offset_ns);
+            batch.shift_ns = offset_ns.saturating_sub(first_ns);
+            let stored = StoredBatch {
+                host: batch.host.clone(),
+                epoch: batch.epoch.clone(),
+                sequence: batch.sequence,
+                boot,
+                offset_ns,
+                at_s,
+                bytes: body.len() as u32,
+            };
+            drop(StoredEntry::Batch(stored.clone()).write(&mut entries));
+            entries.extend_from_slice(&body);
+            kept.push((stored, batch, answer));
+        }
+        let written = if entries.is_empty() { Ok(()) } else { self.append(&entries) };
+        if let Err(error) = written {
+            let text = format!("the batches cannot be written: {error}");
+            let refused = kept.into_iter().map(|(_, _, answer)| answer);
+            for answer in refused.chain(again.into_iter().map(|(_, answer)| answer)) {
+                drop(answer.send(Answer::Full(text.clone())));
+            }
+            return;
+        }
+        let stacks = self.held.gathering().as_ref().map(Gathering::wanted_stacks);
+        let stacks = stacks.unwrap_or_default();
+        for (next, answer) in again {
+            let stacks = stacks.clone();
+            drop(answer.send(Answer::Kept { next, stacks, is_new: false }));
+        }
+        for (stored, batch, answer) in kept {
+            let (next, stacks) = (stored.sequence + 1, stacks.clone());
+            drop(answer.send(Answer::Kept { next, stacks, is_new: true }));
+            self.ledger.note(&stored);
+            self.heard.insert(stored.host, Instant::now());
+            if let Some(gathering) = self.held.gathering().as_mut() {
+                gathering.take(batch);
+            }
+        }
+    }
+
+    fn append(&mut self, entries: &[u8]) -> io::Result<()> {
+        let begun = Instant::now();
+        let written = self.store.append(entries);
+        self.inner.metrics.appended(begun.elapsed(), written.is_ok(), entries.len());
+        written
+    }
+
+    /// Waits no more for hosts that were not heard of for long.
+    fn look_for_silence(&mut self) {
+        let is_silent = |heard: &Instant| heard.elapsed() >= SILENT_AFTER;
+        let silent = self.heard.iter().filter(|(_, heard)| is_silent(heard));
+        let silent: Vec<String> = silent.map(|(host, _)| host.clone()).collect();
+        for host in silent {
+            self.heard.remove(&host);
+            let leaves = self.held.gathering().as_ref().is_none_or(|g| g.has_left(&host));
+            let mut entry = Vec::new();
+            let silent = StoredEntry::Silent { host: host.clone(), at_s: seconds_now() };
+            drop(silent.write(&mut entry));
+            // What is not on disk did not happen.
+            if leaves || self.append(&entry).is_err() {
+                continue;
+            }
+            if let Some(gathering) = self.held.gathering().as_mut() {
+                gathering.lose(&host);
+            }
+        }
+    }
+
+    /// Tells readers how the job is.
+    fn tell(&mut self) {
+        self.told_at = Some(Instant::now());
+        let verdict = self.held.tell(self.ledger.last_seen_s);
+        if let (Some(alerts), Some(verdict)) = (&mut self.alerts, verdict) {
+            let has_ended = self.held.summary().state == JobState::Ended;
+            alerts.look(&verdict.incidents, has_ended);
+        }
+    }
+
+    /// Ends the job and writes down what is to be said of it.
+    pub(crate) fn finish(&mut self) -> io::Result<()> {
+        let (report, live) = {
+            let mut gathering = self.held.gathering();
+            let Some(gathering) = gathering.as_mut() else { return Ok(()) };
+            gathering.finish();
+            let Pages { report, live, .. } = self.inner.pages;
+            (report(gathering.job()), live(gathering.job()))
+        };
+        self.tell();
+        let folder = self.store.folder();
+        write_whole(&folder.join(REPORT), report.as_bytes())?;
+        write_whole(&folder.join(LIVE), live.as_bytes())?;
+        write_whole(&folder.join("verdict.json"), self.held.verdict().as_bytes())?;
+        let ended = Ended { batches_bytes: self.store.bytes(), job: self.held.summary() };
+        write_whole(&folder.join("ended.json"), &serde_json::to_vec(&ended)?)?;
+        *self.held.gathering() = None;
+        Ok(())
+    }
+}
+
+/// What is written of a job that has ended, so that it is not analysed anew.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Ended {
+    pub(crate) batches_bytes: u64,
+    pub(crate) job: crate::JobSummary,
+}
+
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+pub(crate) fn seconds_now() -> u64 {
+    since_1970().as_secs()
+}
+
+fn nanoseconds_now() -> i64 {
+    i64::try_from(since_1970().as_nanos()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,20 @@
+//! Gathers what the hosts of many jobs see, keeps it, and tells it.
+//!
+//! [`Collector::open`] takes up what an earlier one kept; [`Collector::serve`] answers over
+//! HTTP. Each job has a thread that keeps its batches on disk before it answers for them,
+//! and feeds them to the same analysis as `laggard run` has.
+
+mod access;
+mod alerts;
+mod api;
+mod collector;
+mod job;
+mod keeper;
+mod metrics;
+mod state;
+mod store;
+
+pub use access::{Role, Tokens, TokensError};
+pub use alerts::{Webhook, WebhookForm};
+pub use collector::{Collector, OpenError, Options, Pages};
+pub use state::{JobState, JobSummary};

@@ -1,0 +1,176 @@
+//! What Prometheus reads; docs/service.md lists it.
+
+use std::fmt;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::state::{JobState, JobSummary};
+
+/// Seconds of an append, from a fast disk to one that hangs.
+const APPEND_S: [f64; 8] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0];
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Reason {
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct State {
+    state: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfJob {
+    job: String,
+}
+
+type Gauges = Family<OfJob, Gauge>;
+
+/// Counters of the collector, and how its jobs are.
+pub(crate) struct Metrics {
+    registry: Registry,
+    batches: Counter,
+    duplicates: Counter,
+    refused: Family<Reason, Counter>,
+    bytes: Counter,
+    failed: Counter,
+    append_s: Histogram,
+    jobs: Family<State, Gauge>,
+    ranks: Gauges,
+    steps: Gauges,
+    open: Gauges,
+    lost: Gauges,
+    exposed_s: Family<OfJob, Gauge<f64, AtomicU64>>,
+    last_seen_s: Gauges,
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        let mut metrics = Self {
+            registry: Registry::with_prefix("laggard"),
+            batches: Counter::default(),
+            duplicates: Counter::default(),
+            refused: Family::default(),
+            bytes: Counter::default(),
+            failed: Counter::default(),
+            append_s: Histogram::new(APPEND_S),
+            jobs: Family::default(),
+            ranks: Family::default(),
+            steps: Family::default(),
+            open: Family::default(),
+            lost: Family::default(),
+            exposed_s: Family::default(),
+            last_seen_s: Family::default(),
+        };
+        let Self { registry, batches, duplicates, refused, bytes, .. } = &mut metrics;
+        registry.register("batches", "Batches that are kept", batches.clone());
+        registry.register(
+            "batches_duplicate",
+            "Batches that were kept before",
+            duplicates.clone(),
+        );
+        registry.register(
+            "batches_refused",
+            "Batches that were not taken",
+            refused.clone(),
+        );
+        let unit = Unit::Bytes;
+        registry.register_with_unit("stored", "Written to disk", unit, bytes.clone());
+        let Self { registry, failed, append_s, jobs, ranks, steps, .. } = &mut metrics;
+        registry.register(
+            "appends_failed",
+            "Groups of batches the disk refused",
+            failed.clone(),
+        );
+        let what = "Writing a group of batches to disk";
+        registry.register_with_unit("append", what, Unit::Seconds, append_s.clone());
+        registry.register("jobs", "Jobs in each state", jobs.clone());
+        registry.register("job_ranks", "Ranks seen", ranks.clone());
+        registry.register("job_steps", "Steps seen", steps.clone());
+        let Self { registry, open, lost, exposed_s, last_seen_s, .. } = &mut metrics;
+        registry.register("job_open_incidents", "Incidents that go on", open.clone());
+        let what = "Records that were lost before they were analysed";
+        registry.register("job_lost_records", what, lost.clone());
+        let what = "Exposed time of all analysed steps";
+        registry.register_with_unit(
+            "job_exposed",
+            what,
+            Unit::Seconds,
+            exposed_s.clone(),
+        );
+        let what = "When a host was last heard of, since 1970";
+        let last_seen = last_seen_s.clone();
+        registry.register_with_unit(
+            "job_last_seen_timestamp",
+            what,
+            Unit::Seconds,
+            last_seen,
+        );
+        metrics
+    }
+
+    pub(crate) fn kept(&self, is_new: bool) {
+        if is_new {
+            self.batches.inc()
+        } else {
+            self.duplicates.inc()
+        };
+    }
+
+    pub(crate) fn refused(&self, reason: &'static str) {
+        self.refused.get_or_create(&Reason { reason }).inc();
+    }
+
+    pub(crate) fn appended(&self, took: Duration, is_whole: bool, bytes: usize) {
+        self.append_s.observe(took.as_secs_f64());
+        if is_whole {
+            self.bytes.inc_by(bytes as u64);
+        } else {
+            self.failed.inc();
+        }
+    }
+
+    /// The text Prometheus reads, with jobs as they are now. Jobs that have ended are counted
+    /// only.
+    pub(crate) fn text(&self, jobs: &[JobSummary]) -> Result<String, fmt::Error> {
+        let number = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        for gauges in
+            [&self.ranks, &self.steps, &self.open, &self.lost, &self.last_seen_s]
+        {
+            gauges.clear();
+        }
+        self.exposed_s.clear();
+        for state in JobState::ALL {
+            let count = jobs.iter().filter(|job| job.state == state).count();
+            self.jobs
+                .get_or_create(&State { state: state.word() })
+                .set(number(count as u64));
+        }
+        for job in jobs.iter().filter(|job| job.state != JobState::Ended) {
+            let of = OfJob { job: job.id.clone() };
+            self.ranks.get_or_create(&of).set(number(job.ranks as u64));
+            self.steps.get_or_create(&of).set(number(job.steps));
+            self.open.get_or_create(&of).set(number(job.open_incidents as u64));
+            self.lost.get_or_create(&of).set(number(job.lost_records));
+            self.last_seen_s.get_or_create(&of).set(number(job.last_seen_s));
+            self.exposed_s.get_or_create(&of).set(job.exposed_s);
+        }
+        let mut text = String::new();
+        encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}

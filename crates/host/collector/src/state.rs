@@ -1,0 +1,101 @@
+use model::{IncidentKind, Severity, Verdict};
+use serde::{Deserialize, Serialize};
+
+/// How a job is, in one word.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum JobState {
+    /// It makes no progress.
+    Hung,
+    /// Something holds it back now.
+    Slow,
+    /// None of its hosts was heard of for long.
+    Silent,
+    /// Too little was seen yet.
+    Starting,
+    /// Nothing holds it back.
+    Healthy,
+    /// All its hosts have said that it is over.
+    Ended,
+}
+
+impl JobState {
+    /// All states.
+    pub const ALL: [Self; 6] = [
+        Self::Hung,
+        Self::Slow,
+        Self::Silent,
+        Self::Starting,
+        Self::Healthy,
+        Self::Ended,
+    ];
+
+    /// The word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Hung => "hung",
+            Self::Slow => "slow",
+            Self::Silent => "silent",
+            Self::Starting => "starting",
+            Self::Healthy => "healthy",
+            Self::Ended => "ended",
+        }
+    }
+
+    pub(crate) fn of(
+        verdict: &Verdict,
+        hosts: usize,
+        silent: usize,
+        ended: bool,
+    ) -> Self {
+        let open = || verdict.incidents.iter().filter(|incident| incident.open);
+        if ended {
+            Self::Ended
+        } else if hosts > 0 && silent == hosts {
+            Self::Silent
+        } else if open().any(|incident| incident.kind == IncidentKind::Hang) {
+            Self::Hung
+        } else if open().any(|incident| incident.severity > Severity::Info) {
+            Self::Slow
+        } else if verdict.job.analysed_steps == 0 {
+            Self::Starting
+        } else {
+            Self::Healthy
+        }
+    }
+}
+
+/// A job in the list of jobs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobSummary {
+    /// Its id.
+    pub id: String,
+    /// How it is.
+    pub state: JobState,
+    /// What to read first: the costliest incident.
+    pub headline: Option<String>,
+    /// Its severity.
+    pub severity: Option<Severity>,
+    /// Ranks seen.
+    pub ranks: usize,
+    /// Hosts that have told anything.
+    pub hosts: usize,
+    /// Hosts that were not heard of for long and did not take leave.
+    pub silent_hosts: Vec<String>,
+    /// Steps seen.
+    pub steps: u64,
+    /// Exposed time of all analysed steps, in seconds.
+    pub exposed_s: f64,
+    /// Incidents, over ones included.
+    pub incidents: usize,
+    /// Incidents that go on.
+    pub open_incidents: usize,
+    /// Records that were lost before they were analysed.
+    pub lost_records: u64,
+    /// When a host was last heard of, in seconds since 1970.
+    pub last_seen_s: u64,
+    /// Counts changes of the verdict.
+    pub version: u64,
+}

@@ -1,0 +1,133 @@
+//! The folder of one job: its batches, and its verdict once it has ended.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufReader, Write};
+use std::path::{Path, PathBuf};
+
+use formats::{StoredEntry, StoredError, StoredJob};
+use model::Batch;
+
+/// Longest name of a job, host or epoch.
+pub(crate) const LONGEST_NAME_BYTES: usize = 128;
+const BATCHES: &str = "batches.zst";
+
+/// Appends to the batches of a job.
+///
+/// # Invariants
+/// The file holds whole entries only; what was appended before the last call of
+/// [`Store::append`] that succeeded survives a kill.
+#[derive(Debug)]
+pub(crate) struct Store {
+    folder: PathBuf,
+    file: File,
+    bytes: u64,
+}
+
+impl Store {
+    /// Opens the folder of a job, and reads what is there. An entry that was cut off, and so
+    /// never answered for, is cut away.
+    pub(crate) fn open(
+        data: &Path,
+        job: &str,
+        mut each: impl FnMut(StoredEntry, Option<Batch>),
+    ) -> Result<Self, StoredError> {
+        let folder = data.join(file_name(job));
+        fs::create_dir_all(&folder).map_err(StoredError::Io)?;
+        let path = folder.join(BATCHES);
+        let mut options = OpenOptions::new();
+        options.read(true).append(true).create(true);
+        let file = options.open(&path).map_err(StoredError::Io)?;
+        let bytes = match read(&file, &mut each) {
+            Ok(bytes) | Err((StoredError::Torn, bytes)) => bytes,
+            Err((error, _)) => return Err(error),
+        };
+        file.set_len(bytes).map_err(StoredError::Io)?;
+        let mut store = Self { folder, file, bytes };
+        if bytes == 0 {
+            let mut begin = Vec::new();
+            StoredEntry::of_job(job).write(&mut begin).map_err(StoredError::Io)?;
+            store.append(&begin).map_err(StoredError::Io)?;
+            let folders = [store.folder.as_path(), data];
+            let synced = folders.iter().try_for_each(|at| File::open(at)?.sync_all());
+            synced.map_err(StoredError::Io)?;
+        }
+        Ok(store)
+    }
+
+    /// Adds whole entries. Once it returns they are on disk; if it fails, none of them is.
+    pub(crate) fn append(&mut self, entries: &[u8]) -> io::Result<()> {
+        let written = self.file.write_all(entries).and_then(|()| self.file.sync_data());
+        match written {
+            Ok(()) => self.bytes += entries.len() as u64,
+            Err(_) => self.file.set_len(self.bytes)?,
+        }
+        written
+    }
+
+    /// Bytes of the file.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+}
+
+/// Reads what is there; the bytes of whole entries.
+fn read(
+    file: &File,
+    each: &mut impl FnMut(StoredEntry, Option<Batch>),
+) -> Result<u64, (StoredError, u64)> {
+    let (mut stored, _) = StoredJob::open(BufReader::with_capacity(1 << 16, file))
+        .map_err(|error| (error, 0))?;
+    loop {
+        match stored.next() {
+            Ok(Some((entry, batch))) => each(entry, batch),
+            Ok(None) => return Ok(stored.whole_bytes()),
+            Err(error) => return Err((error, stored.whole_bytes())),
+        }
+    }
+}
+
+/// The names of all jobs that are kept.
+pub(crate) fn jobs(data: &Path) -> io::Result<Vec<String>> {
+    let mut jobs = Vec::new();
+    for entry in fs::read_dir(data)? {
+        let path = entry?.path().join(BATCHES);
+        let Ok(file) = File::open(&path) else { continue };
+        // One that was cut off at its very beginning never answered for anything.
+        if let Ok((_, job)) = StoredJob::open(BufReader::new(file)) {
+            jobs.push(job);
+        }
+    }
+    jobs.sort();
+    Ok(jobs)
+}
+
+/// Writes a file of a job: whole, or not at all.
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let partial = path.with_extension("tmp");
+    let mut file = File::create(&partial)?;
+    file.write_all(bytes)?;
+    file.sync_data()?;
+    fs::rename(&partial, path)
+}
+
+/// A job's folder: letters, digits, `-` and `_` stand for themselves.
+pub(crate) fn file_name(job: &str) -> String {
+    let letter = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => {
+            char::from(byte).to_string()
+        }
+        other => format!("%{other:02X}"),
+    };
+    job.bytes().map(letter).collect()
+}
+
+/// Whether something may be the name of a job, a host or an epoch.
+pub(crate) fn is_name(name: &str) -> bool {
+    !name.is_empty()
+        && name.len() <= LONGEST_NAME_BYTES
+        && !name.chars().any(char::is_control)
+}

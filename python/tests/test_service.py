@@ -1,0 +1,93 @@
+"""A job of two hosts, told to a collector that dies in the middle of it."""
+
+import json
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+
+import pytest
+from conftest import BIN, JOBS, job_environment
+
+PATIENCE_S = 120
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Collector:
+    def __init__(self, data):
+        self.data, self.port = data, free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.start()
+
+    def start(self):
+        command = [BIN / "laggard", "serve", "--listen", f"127.0.0.1:{self.port}"]
+        self.process = subprocess.Popen([*command, "--data", self.data], stderr=subprocess.PIPE)
+        assert b"serving" in self.process.stderr.readline()
+
+    def kill(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def get(self, path):
+        with urllib.request.urlopen(f"{self.url}/api/v1/{path}", timeout=30) as answer:
+            return json.load(answer)
+
+    def wait_for(self, what, job):
+        """Waits until the job in the list of jobs is as it should be."""
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            found = [one for one in self.get("jobs")["jobs"] if one["id"] == job]
+            if found and what(found[0]):
+                return found[0]
+            time.sleep(0.2)
+        raise AssertionError(f"never came: {found}")
+
+
+@pytest.fixture
+def collector(tmp_path):
+    collector = Collector(tmp_path / "data")
+    yield collector
+    collector.kill()
+
+
+def host(name, rank, collector, port):
+    """One host of two: its `laggard run`."""
+    tell = ["--collector", collector.url, "--job", "two hosts", "--host", name]
+    nodes = ["--nnodes", "2", "--node-rank", rank, "--nproc-per-node", "1"]
+    meet = ["--master-addr", "127.0.0.1", "--master-port", port]
+    launch = [BIN / "torchrun", *nodes, *meet, JOBS / "ddp.py"]
+    command = [BIN / "laggard", "run", *tell, "--", *launch]
+    return subprocess.Popen(
+        [str(part) for part in command],
+        env=job_environment(STEPS="200", SLOW_RANK="1"),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_job_of_two_hosts_is_one_whatever_happens_to_its_collector(collector):
+    port = free_port()
+    hosts = [host("a", 0, collector, port), host("b", 1, collector, port)]
+    collector.wait_for(lambda job: job["state"] == "slow", "two hosts")
+    collector.kill()
+    time.sleep(2)
+    collector.start()
+    told = [process.communicate(timeout=PATIENCE_S)[1] for process in hosts]
+    assert [process.returncode for process in hosts] == [0, 0], told
+    assert all("does not take what it is told" in text for text in told), told
+    assert all("answers again" in text for text in told), told
+    job = collector.wait_for(lambda job: job["state"] == "ended", "two hosts")
+    assert (job["ranks"], job["hosts"], job["steps"]) == (2, 2, 200)
+    verdict = collector.get("jobs/two%20hosts/verdict")
+    first = verdict["incidents"][0]
+    assert (first["subject"]["ranks"], first["subject"]["stage"]) == ([1], "data.next_wait")
+    assert verdict["job"]["lost_records"] == 0
+    assert not any("other hosts" in note for note in verdict["notes"]), verdict["notes"]
+    struck = first["evidence"][0]["values"]["struck_steps"]
+    assert abs(first["cost_s"] - 0.05 * struck) < 0.1 * 0.05 * struck, first["text"]
