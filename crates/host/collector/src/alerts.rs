@@ -180,6 +180,11 @@ impl Alerts {
         }
     }
 
+    /// Whether an incident may be over soon.
+    pub(crate) fn waits(&self) -> bool {
+        !self.quiet_since.is_empty()
+    }
+
     /// Tells what is new: `incidents` are all of the job, none of which goes on once it has
     /// ended.
     pub(crate) fn look(&mut self, incidents: &[Incident], has_ended: bool) {

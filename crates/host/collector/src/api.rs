@@ -179,6 +179,11 @@ fn no_job() -> Response {
     refuse(StatusCode::NOT_FOUND, "there is no such job")
 }
 
+/// The collector was started anew, and has not come to the end of what it kept.
+fn being_read() -> Response {
+    later(StatusCode::SERVICE_UNAVAILABLE, "the job is being read")
+}
+
 fn later(status: StatusCode, reason: &str) -> Response {
     let mut refusal = refuse(status, reason);
     let after = HeaderValue::from_static(AGAIN_AFTER_S);
@@ -296,8 +301,9 @@ async fn jobs(State(shared): App) -> Response {
 }
 
 async fn verdict(State(shared): App, Path(job): Path<String>) -> Response {
-    match shared.inner.held(&job) {
-        Some(held) => typed("application/json", held.verdict().to_string()),
+    match shared.inner.held(&job).map(|held| held.verdict()) {
+        Some(verdict) if verdict.is_empty() => being_read(),
+        Some(verdict) => typed("application/json", verdict.to_string()),
         None => no_job(),
     }
 }
@@ -330,7 +336,7 @@ async fn show(
     });
     match rendered.await {
         Ok(Some(page)) => html(page),
-        _ => refuse(StatusCode::SERVICE_UNAVAILABLE, "the job is being read"),
+        _ => being_read(),
     }
 }
 

@@ -26,6 +26,8 @@ const TELL_EVERY: Duration = Duration::from_millis(500);
 const SILENT_AFTER: Duration = Duration::from_secs(30);
 /// How long a job whose hosts all took leave may come back.
 const LINGER: Duration = Duration::from_secs(2);
+/// How long a job of which no host was heard of keeps its thread and its memory.
+const GIVEN_UP_AFTER: Duration = Duration::from_hours(1);
 /// Hosts of a job.
 const MAX_HOSTS: usize = 1 << 14;
 /// Epochs of all hosts of a job: each is an agent that was started anew.
@@ -93,6 +95,13 @@ impl Ledger {
     }
 }
 
+/// Whether nothing more is expected of a job.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Over {
+    No,
+    Yes,
+}
+
 /// Keeps a job until it has ended.
 pub(crate) struct Keeper {
     inner: Arc<Inner>,
@@ -100,7 +109,9 @@ pub(crate) struct Keeper {
     store: Store,
     ledger: Ledger,
     heard: BTreeMap<String, Instant>,
-    told_at: Option<Instant>,
+    /// Whether anything came since readers were told how the job is.
+    is_fresh: bool,
+    told_at: Instant,
     alerts: Option<Alerts>,
 }
 
@@ -129,13 +140,21 @@ impl Keeper {
         *held.gathering() = Some(gathering);
         let messenger = inner.messenger.clone();
         let alerts = messenger.map(|to| Alerts::open(to, &held.id, store.folder()));
-        let told_at = None;
-        let mut keeper = Self { inner, held, store, ledger, heard, told_at, alerts };
-        keeper.tell();
+        let mut keeper = Self {
+            inner,
+            held,
+            store,
+            ledger,
+            heard,
+            is_fresh: true,
+            told_at: Instant::now(),
+            alerts,
+        };
+        keeper.tell(Over::No);
         Ok(keeper)
     }
 
-    /// Serves until all hosts have taken leave.
+    /// Serves until all hosts have taken leave, or are silent for long.
     pub(crate) fn run(&mut self, inbox: &Receiver<Arrived>) {
         let mut last = Instant::now();
         loop {
@@ -149,11 +168,14 @@ impl Keeper {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             self.look_for_silence();
-            if self.told_at.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
-                self.tell();
+            let waits = self.alerts.as_ref().is_some_and(Alerts::waits);
+            if (self.is_fresh || waits) && self.told_at.elapsed() >= TELL_EVERY {
+                self.tell(Over::No);
             }
             let ended = self.held.gathering().as_ref().is_some_and(Gathering::ended);
-            if ended && last.elapsed() >= LINGER {
+            if ended && last.elapsed() >= LINGER
+                || self.heard.is_empty() && last.elapsed() >= GIVEN_UP_AFTER
+            {
                 return;
             }
         }
@@ -161,6 +183,7 @@ impl Keeper {
 
     /// Takes batches that came together: to disk first, then answered for, then analysed.
     pub(crate) fn take(&mut self, arrived: Vec<Arrived>) {
+        self.is_fresh = true;
         let at_s = seconds_now();
         let mut entries = Vec::new();
         let mut kept: Vec<(StoredBatch, Batch, oneshot::Sender<Answer>)> = Vec::new();
@@ -258,6 +281,7 @@ impl Keeper {
             if leaves || self.append(&entry).is_err() {
                 continue;
             }
+            self.is_fresh = true;
             if let Some(gathering) = self.held.gathering().as_mut() {
                 gathering.lose(&host);
             }
@@ -265,12 +289,12 @@ impl Keeper {
     }
 
     /// Tells readers how the job is.
-    fn tell(&mut self) {
-        self.told_at = Some(Instant::now());
+    fn tell(&mut self, over: Over) {
+        (self.told_at, self.is_fresh) = (Instant::now(), false);
         let verdict = self.held.tell(self.ledger.last_seen_s);
         if let (Some(alerts), Some(verdict)) = (&mut self.alerts, verdict) {
             let has_ended = self.held.summary().state == JobState::Ended;
-            alerts.look(&verdict.incidents, has_ended);
+            alerts.look(&verdict.incidents, has_ended || over == Over::Yes);
         }
     }
 
@@ -283,7 +307,7 @@ impl Keeper {
             let Pages { report, live, .. } = self.inner.pages;
             (report(gathering.job()), live(gathering.job()))
         };
-        self.tell();
+        self.tell(Over::Yes);
         let folder = self.store.folder();
         write_whole(&folder.join(REPORT), report.as_bytes())?;
         write_whole(&folder.join(LIVE), live.as_bytes())?;
