@@ -145,7 +145,9 @@ def _of_device(name):
 
 
 def _patch_profiler(torch):
-    _native.set_recorder(_profile.Recorder(torch, _native))
+    recorder = _profile.Recorder(torch, _native)
+    _native.set_recorder(recorder)
+    atexit.register(recorder.close)
 
 
 def _patch_device(torch):

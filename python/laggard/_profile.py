@@ -43,14 +43,25 @@ class Recorder:
 
     def end(self, path, order):
         """Stops, and lets a thread write the trace; says whether there is one."""
+        recorded = self._stop()
+        if recorded is None:
+            return False
+        threading.Thread(target=self._write, args=(recorded, path, order)).start()
+        return True
+
+    def close(self):
+        """The process ends: with a profiler that records stacks it would crash."""
+        if self._recording:
+            self._stop()
+
+    def _stop(self):
+        """What was recorded; ``None`` if it is lost."""
         self._leave()
         self._recording = False
         # Who starts a profiler stops the one that runs: then there is nothing left of ours.
         if self._users_runs() or not self._autograd._profiler_enabled():
-            return False
-        recorded = self._autograd._disable_profiler()
-        threading.Thread(target=self._write, args=(recorded, path, order)).start()
-        return True
+            return None
+        return self._autograd._disable_profiler()
 
     def _write(self, recorded, path, order):
         written = False

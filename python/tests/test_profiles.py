@@ -16,7 +16,7 @@ def profiled(fault, seed=0, *options, **environment):
     """The verdict on a job with a fault, and its incidents."""
     environment = {
         "STEPS": "100",
-        "DELAY": "0.1",
+        "DELAY": "0.06",
         "SLOW_RANK": str((CULPRIT + seed) % 4),
         "SEED": str(seed),
         **environment,
@@ -109,31 +109,51 @@ def test_a_profiler_of_the_users_is_left_alone(tmp_path):
     assert "aten::addmm" in names
 
 
-def test_a_window_can_be_asked_for(rings):
-    command = torchrun(JOBS / "profiled.py", "forward", ranks=2)
-    config = rings.parent / "laggard.toml"
-    config.write_text("[profile]\nenabled = false\n")
-    environment = job_environment(
-        LAGGARD_DIR=str(rings),
-        LAGGARD_CONFIG=str(config),
-        STEPS="600",
-        DELAY="0.05",
-        SLOW_RANK="1",
-    )
-    run = [BIN / "laggard", "run", "--", *command]
-    job = subprocess.Popen(run, env=environment, stderr=subprocess.PIPE, text=True)
-    try:
-        for line in job.stderr:
-            if "is late in" in line:
-                break
-        asked = laggard("profile", "--json", "--ranks", "0-1", LAGGARD_DIR=str(rings))
-        assert asked.code == 0, asked.stderr
-        found = asked.verdict["profile"]
-        assert [rank["rank"] for rank in found["ranks"]] == [0, 1]
-        assert any("augment_in_python" in function["name"] for function in found["functions"])
-        assert not list(rings.glob("*/traces/*")), "traces are removed"
-        wrong = laggard("profile", "nobody", LAGGARD_DIR=str(rings))
-        assert (wrong.code, "no job nobody here" in wrong.stderr) == (2, True)
-    finally:
+@pytest.fixture
+def running(rings):
+    """Starts a job that is profiled only when it is asked for, and waits until it is slow."""
+    jobs = []
+
+    def start(steps):
+        command = torchrun(JOBS / "profiled.py", "forward", ranks=2)
+        config = rings.parent / "laggard.toml"
+        config.write_text("[profile]\nenabled = false\n")
+        environment = job_environment(
+            LAGGARD_DIR=str(rings),
+            LAGGARD_CONFIG=str(config),
+            STEPS=str(steps),
+            DELAY="0.05",
+            SLOW_RANK="1",
+        )
+        run = [BIN / "laggard", "run", "--", *command]
+        job = subprocess.Popen(run, env=environment, stderr=subprocess.PIPE, text=True)
+        jobs.append(job)
+        assert any("is late in" in line for line in job.stderr)
+        return job
+
+    yield start
+    for job in jobs:
         job.terminate()
         job.communicate(timeout=60)
+
+
+def test_a_window_can_be_asked_for(running, rings):
+    running(600)
+    asked = laggard("profile", "--json", "--ranks", "0-1", LAGGARD_DIR=str(rings))
+    assert asked.code == 0, asked.stderr
+    found = asked.verdict["profile"]
+    assert [rank["rank"] for rank in found["ranks"]] == [0, 1]
+    assert any("augment_in_python" in function["name"] for function in found["functions"])
+    assert not list(rings.glob("*/traces/*")), "traces are removed"
+    wrong = laggard("profile", "nobody", LAGGARD_DIR=str(rings))
+    assert (wrong.code, "no job nobody here" in wrong.stderr) == (2, True)
+
+
+def test_a_job_may_end_while_it_is_profiled(running, rings):
+    job = running(100)
+    # Longer than the job lasts.
+    asked = laggard("profile", "--seconds", "1000", LAGGARD_DIR=str(rings))
+    assert asked.code == 2
+    _, said = job.communicate(timeout=60)
+    assert job.returncode == 0, said
+    assert "was not profiled: it did not come to the end of the window" in said

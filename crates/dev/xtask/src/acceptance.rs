@@ -5,6 +5,7 @@ mod pattern;
 mod pipeline;
 mod real;
 mod simulated;
+mod trigger;
 mod what_if;
 
 use std::path::{Path, PathBuf};
@@ -64,6 +65,7 @@ pub(crate) fn acceptance(args: &AcceptanceArgs, root: &Path) -> Result<ExitCode>
         .into_iter()
         .chain(communication::ROWS)
         .chain(pattern::ROWS)
+        .chain(trigger::ROWS)
         .chain(what_if::ROWS)
         .chain(pipeline::ROWS)
     {

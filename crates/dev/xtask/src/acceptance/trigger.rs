@@ -1,0 +1,87 @@
+//! Rows about noticing that iterations have become slower.
+
+use pattern::{Shortest, Trigger, TriggerSettings};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use super::Row;
+use super::simulated::Measure;
+
+pub(super) const ROWS: [(&str, Measure); 4] =
+    [("PT-A7", false_alarms), ("PT-A7", published), ("PT-A7", step_up), ("PT-A7", block)];
+
+const RUNS: u64 = 50;
+
+/// Iterations with a coefficient of variation, near normal: each the sum of twelve draws.
+fn iterations(seed: u64, cv: f64, count: usize) -> impl Iterator<Item = f64> {
+    let mut random = SmallRng::seed_from_u64(seed);
+    let draw = move || {
+        let sum: f64 = (0..12).map(|_| random.random::<f64>()).sum();
+        1.0 + cv * (sum - 6.0)
+    };
+    std::iter::repeat_with(draw).take(count)
+}
+
+fn trigger(shortest: Shortest) -> Trigger {
+    Trigger::new(TriggerSettings { shortest, ..TriggerSettings::default() })
+}
+
+/// Iterations until it fires.
+fn fires(trigger: &mut Trigger, durations: impl Iterator<Item = f64>) -> Option<usize> {
+    let mut now_s = 0.0;
+    let mut fired = durations.map(|duration_s| {
+        now_s += duration_s;
+        trigger.iteration(duration_s, now_s)
+    });
+    fired.position(|fired| fired).map(|at| at + 1)
+}
+
+fn alarms(shortest: Shortest, cv: f64, count: usize) -> usize {
+    let alarmed = (0..RUNS).filter(|seed| {
+        fires(&mut trigger(shortest), iterations(*seed, cv, count)).is_some()
+    });
+    alarmed.count()
+}
+
+fn false_alarms(id: &str) -> Row {
+    let (calm, noisy) =
+        (alarms(Shortest::Mean, 0.02, 5000), alarms(Shortest::Mean, 0.05, 5000));
+    let measured = format!("{calm} of 50 at 2 % jitter, {noisy} of 50 at 5 %");
+    let scenario = "trigger, 50 healthy runs of 5,000 iterations";
+    Row::new(id, scenario, measured, "0 of 50, 5 of 50", calm == 0 && noisy <= 10)
+}
+
+fn published(id: &str) -> Row {
+    let alarms = alarms(Shortest::Min, 0.02, 500);
+    let measured = format!("{alarms} of 50");
+    let scenario = "the same by the published rule, 500 iterations, 2 % jitter";
+    Row::new(id, scenario, measured, "50 of 50 (our reading)", alarms == 50)
+}
+
+fn step_up(id: &str) -> Row {
+    let mut steady = trigger(Shortest::Mean);
+    fires(&mut steady, std::iter::repeat_n(1.0, 500));
+    let fifth = fires(&mut steady, std::iter::repeat_n(1.2, 500)).unwrap_or(0);
+    let small = (0..RUNS).filter(|seed| {
+        let mut trigger = trigger(Shortest::Mean);
+        fires(&mut trigger, iterations(*seed, 0.02, 500));
+        let slower =
+            iterations(seed + RUNS, 0.02, 2000).map(|duration_s| 1.06 * duration_s);
+        fires(&mut trigger, slower).is_some()
+    });
+    let small = small.count();
+    let measured = format!("after {fifth} iterations; {small} of 50");
+    let scenario = "trigger, +20 % without jitter; +6 % with 2 %";
+    let holds = (12..=13).contains(&fifth) && small == 50;
+    Row::new(id, scenario, measured, "12 to 13; 50 of 50", holds)
+}
+
+fn block(id: &str) -> Row {
+    let mut trigger = trigger(Shortest::Mean);
+    fires(&mut trigger, std::iter::repeat_n(2.0, 50));
+    let tenths = (0..1000).find(|tenths| trigger.is_blocked(f64::from(*tenths) / 10.0));
+    let after_s = tenths.map_or(0.0, |tenths| f64::from(tenths) / 10.0);
+    let measured = format!("blocked after {after_s:.1} s");
+    let scenario = "trigger, iterations of 2 s, then silence";
+    Row::new(id, scenario, measured, "10 s", (after_s - 10.0).abs() < 1e-9)
+}
