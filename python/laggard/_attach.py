@@ -145,7 +145,7 @@ def _of_device(name):
 
 
 def _patch_profiler(torch):
-    recorder = _profile.Recorder(torch, _native)
+    recorder = _profile.Recorder(torch)
     _native.set_recorder(recorder)
     atexit.register(recorder.close)
 

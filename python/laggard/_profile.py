@@ -7,20 +7,16 @@ not read the events back into Python: what is recorded goes straight to a file.
 import contextlib
 import os
 import sys
-import threading
 
 
 class Recorder:
-    """One profile window after another; never over a profiler of the user's.
+    """One profile window after another; never over a profiler of the user's."""
 
-    :param native: Where it is told that a trace is written; the module ``laggard._native``.
-    """
-
-    def __init__(self, torch, native):
-        self._torch, self._native = torch, native
+    def __init__(self, torch):
+        self._torch = torch
         self._autograd = torch.autograd
         self._profiler = torch.autograd.profiler
-        self._range = None
+        self._range = self._recorded = None
         self._recording = False
         os.register_at_fork(after_in_child=self._after_fork)
 
@@ -41,13 +37,17 @@ class Recorder:
         self._leave()
         self._enter(step)
 
-    def end(self, path, order):
-        """Stops, and lets a thread write the trace; says whether there is one."""
-        recorded = self._stop()
-        if recorded is None:
-            return False
-        threading.Thread(target=self._write, args=(recorded, path, order)).start()
-        return True
+    def stop(self):
+        """Stops to record; says whether there is something to write."""
+        self._recorded = self._stop()
+        return self._recorded is not None
+
+    def write(self, path):
+        """Writes what was recorded. PyTorch holds the interpreter's lock meanwhile: in a thread
+        it would hold up the loop as long."""
+        recorded, self._recorded = self._recorded, None
+        recorded.save(f"{path}.part")
+        os.rename(f"{path}.part", path)
 
     def close(self):
         """The process ends: with a profiler that records stacks it would crash."""
@@ -62,15 +62,6 @@ class Recorder:
         if self._users_runs() or not self._autograd._profiler_enabled():
             return None
         return self._autograd._disable_profiler()
-
-    def _write(self, recorded, path, order):
-        written = False
-        with contextlib.suppress(Exception):
-            # PyTorch writes without the interpreter's lock.
-            recorded.save(f"{path}.part")
-            os.rename(f"{path}.part", path)
-            written = True
-        self._native.profile_written(order, written)
 
     def _users_runs(self):
         # Set by the user's profilers only: ours is started below what sets it.

@@ -28,7 +28,7 @@ mod _native {
         activate, close, current_step, group, is_active, note, ring_path, set_role,
     };
     #[pymodule_export]
-    use crate::profile::{profile_written, set_recorder};
+    use crate::profile::set_recorder;
     #[pymodule_export]
     use crate::summary::job_verdict;
 }

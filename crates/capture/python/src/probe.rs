@@ -223,11 +223,6 @@ impl Probe {
         step
     }
 
-    /// The profile windows of this rank.
-    pub(crate) fn windows(&self) -> Option<&Windows> {
-        self.windows.as_ref()
-    }
-
     /// The process the probe belongs to.
     pub(crate) fn pid(&self) -> u32 {
         self.pid

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use ring::{ProfileAnswer, ProfileDesk, ProfileOrder, ProfileState};
 
-use crate::probe::{now, with_probe};
+use crate::probe::now;
 
 /// `Recorder` of `python/laggard/_profile.py`.
 static RECORDER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -18,10 +18,6 @@ pub(crate) struct Windows {
     /// The last order that needs no more looking at.
     done: Cell<u32>,
     recording: Cell<Option<Recording>>,
-    answer: Cell<ProfileAnswer>,
-    stopped_at: Cell<RankNs>,
-    /// Whether the trace was written, if its thread was quicker than the loop.
-    written: Cell<Option<bool>>,
 }
 
 /// An order that is carried out.
@@ -29,18 +25,12 @@ pub(crate) struct Windows {
 struct Recording {
     order: ProfileOrder,
     since: RankNs,
+    start_ns: u64,
 }
 
 impl Windows {
     pub(crate) fn new(desk: ProfileDesk) -> Self {
-        Self {
-            desk,
-            done: Cell::new(0),
-            recording: Cell::new(None),
-            answer: Cell::default(),
-            stopped_at: Cell::new(RankNs(0)),
-            written: Cell::new(None),
-        }
+        Self { desk, done: Cell::new(0), recording: Cell::new(None) }
     }
 
     /// A step begins. Costs one load unless there is an order.
@@ -76,15 +66,16 @@ impl Windows {
         };
         let since = now();
         let start_ns = since.0.saturating_sub(before.0);
-        self.tell(order, ProfileAnswer { state, start_ns, ..ProfileAnswer::default() });
+        let answer = ProfileAnswer { state, start_ns, ..ProfileAnswer::default() };
+        self.desk.answer(order.number, answer);
         if state == ProfileState::Recording {
-            self.recording.set(Some(Recording { order, since }));
+            self.recording.set(Some(Recording { order, since, start_ns }));
         } else {
             self.done.set(order.number);
         }
     }
 
-    fn go_on(&self, Recording { order, since }: Recording, step: u32) {
+    fn go_on(&self, Recording { order, since, start_ns }: Recording, step: u32) {
         let recorded_steps = step.wrapping_sub(order.first_step);
         let before = now();
         let late_ns = before.0.saturating_sub(since.0);
@@ -92,25 +83,24 @@ impl Windows {
             ask("step", (step,));
             return;
         }
-        self.written.set(None);
-        let path = self.desk.trace_path(order.number);
-        let ended = ask("end", (path, order.number));
-        self.stopped_at.set(now());
-        let state = match (ended, self.written.take()) {
-            (Some(true), None) => ProfileState::Writing,
-            (Some(true), Some(true)) => ProfileState::Written,
-            _ => ProfileState::Failed,
+        let stopped = ask("stop", ());
+        let after = now();
+        let written = stopped.filter(|stopped| *stopped).and_then(|_| {
+            let path = self.desk.trace_path(order.number);
+            ask("write", (path,))
+        });
+        let state =
+            if written.is_some() { ProfileState::Written } else { ProfileState::Failed };
+        let answer = ProfileAnswer {
+            state,
+            recorded_steps,
+            start_ns,
+            stop_ns: after.0.saturating_sub(before.0),
+            write_ns: now().0.saturating_sub(after.0),
         };
-        let stop_ns = self.stopped_at.get().0.saturating_sub(before.0);
-        let answer = self.answer.get();
-        self.tell(order, ProfileAnswer { state, recorded_steps, stop_ns, ..answer });
+        self.desk.answer(order.number, answer);
         self.recording.set(None);
         self.done.set(order.number);
-    }
-
-    fn tell(&self, order: ProfileOrder, answer: ProfileAnswer) {
-        self.answer.set(answer);
-        self.desk.answer(order.number, answer);
     }
 }
 
@@ -122,25 +112,9 @@ fn ask<'py>(method: &str, args: impl pyo3::call::PyCallArgs<'py>) -> Option<bool
     done.ok().map(|done| done.is_truthy().unwrap_or(false))
 }
 
-/// Says what records profile windows: an object with ``begin(step)``, ``step(step)`` and
-/// ``end(path, order)``, the first and last of which say whether they did.
+/// Says what records profile windows: an object with ``begin(step)``, ``step(step)``, ``stop()``
+/// and ``write(path)``; the first and the third say whether they did.
 #[pyfunction]
 pub(crate) fn set_recorder(recorder: &Bound<'_, PyAny>) {
     drop(RECORDER.set(recorder.py(), recorder.clone().unbind()));
-}
-
-/// Says that the trace of an order is written, or cannot be.
-#[pyfunction]
-pub(crate) fn profile_written(order: u32, written: bool) {
-    with_probe(|probe| {
-        let Some(windows) = probe.windows() else { return };
-        if windows.recording.get().is_some() {
-            windows.written.set(Some(written));
-            return;
-        }
-        let state = if written { ProfileState::Written } else { ProfileState::Failed };
-        let write_ns = now().0.saturating_sub(windows.stopped_at.get().0);
-        let answer = ProfileAnswer { state, write_ns, ..windows.answer.get() };
-        windows.desk.answer(order, answer);
-    });
 }

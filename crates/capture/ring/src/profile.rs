@@ -59,23 +59,20 @@ pub enum ProfileState {
     Waiting = 0,
     /// It records.
     Recording = 1,
-    /// It writes what it recorded, beside the training.
-    Writing = 2,
     /// The trace is there.
-    Written = 3,
+    Written = 2,
     /// A profiler of the user's runs.
-    Refused = 4,
+    Refused = 3,
     /// The profiler failed, or the user started one meanwhile.
-    Failed = 5,
+    Failed = 4,
     /// The rank was past the first step when it saw the order.
-    Missed = 6,
+    Missed = 5,
 }
 
 impl ProfileState {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 6] = [
         Self::Waiting,
         Self::Recording,
-        Self::Writing,
         Self::Written,
         Self::Refused,
         Self::Failed,
@@ -91,7 +88,7 @@ impl ProfileState {
 /// What a rank says of an order.
 ///
 /// # Units
-/// Nanoseconds the training loop stood still for it; `write_ns` passed beside the loop.
+/// Nanoseconds the training loop stood still for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProfileAnswer {
     /// What became of it.

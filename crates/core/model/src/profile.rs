@@ -29,7 +29,7 @@ pub struct ProfileWindow {
     pub patterns: WorkerPatterns,
     /// Seconds its loop stood still for the profiler to start and to stop.
     pub stall_s: f64,
-    /// Seconds in which its trace was written, beside the loop.
+    /// Seconds it stood still for its trace to be written.
     pub write_s: f64,
     /// Share of the window in which its loop stood ready and had no core; null if nobody looked.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -204,7 +204,6 @@ impl UnderWay {
                 ProfileState::Missed => "it was past the first step",
                 ProfileState::Waiting => "it did not come to the first step",
                 ProfileState::Recording => "it did not come to the end of the window",
-                ProfileState::Writing => "it did not write what it recorded",
             };
             let text = format!("rank {rank} was not profiled: {why}");
             refused.push(Input::Note { text });

@@ -92,8 +92,8 @@ impl Job {
         };
         let (stall_s, write_s) = (longest(|w| w.stall_s), longest(|w| w.write_s));
         let mut text = format!(
-            "steps {}-{} were profiled on rank {}: the loop stood still for {stall_s:.2} s, \
-             traces were written in {write_s:.2} s beside it",
+            "steps {}-{} were profiled on rank {}: the loop stood still for {stall_s:.2} s \
+             to start and stop, and for {write_s:.2} s to write the trace",
             ordered.first_step,
             ordered.last_step().saturating_sub(1),
             fold_ranks(&ordered.told.keys().copied().collect::<Vec<_>>()),
