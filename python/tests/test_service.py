@@ -1,6 +1,7 @@
-"""A job of two hosts, told to a collector that dies in the middle of it."""
+"""Jobs of two hosts, told to a collector: what no host could say alone."""
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -56,12 +57,12 @@ def collector(tmp_path):
     collector.kill()
 
 
-def host(name, rank, collector, port):
+def host(name, rank, collector, port, *script):
     """One host of two: its `laggard run`."""
     tell = ["--collector", collector.url, "--job", "two hosts", "--host", name]
     nodes = ["--nnodes", "2", "--node-rank", rank, "--nproc-per-node", "1"]
     meet = ["--master-addr", "127.0.0.1", "--master-port", port]
-    launch = [BIN / "torchrun", *nodes, *meet, JOBS / "ddp.py"]
+    launch = [BIN / "torchrun", *nodes, *meet, *script]
     command = [BIN / "laggard", "run", *tell, "--", *launch]
     return subprocess.Popen(
         [str(part) for part in command],
@@ -73,7 +74,8 @@ def host(name, rank, collector, port):
 
 def test_a_job_of_two_hosts_is_one_whatever_happens_to_its_collector(collector):
     port = free_port()
-    hosts = [host("a", 0, collector, port), host("b", 1, collector, port)]
+    script = JOBS / "ddp.py"
+    hosts = [host(name, rank, collector, port, script) for rank, name in enumerate("ab")]
     collector.wait_for(lambda job: job["state"] == "slow", "two hosts")
     collector.kill()
     time.sleep(2)
@@ -91,3 +93,25 @@ def test_a_job_of_two_hosts_is_one_whatever_happens_to_its_collector(collector):
     assert not any("other hosts" in note for note in verdict["notes"]), verdict["notes"]
     struck = first["evidence"][0]["values"]["struck_steps"]
     assert abs(first["cost_s"] - 0.05 * struck) < 0.1 * 0.05 * struck, first["text"]
+
+
+def test_a_hang_over_two_hosts_is_explained_with_the_stacks_of_both(collector):
+    port, script = free_port(), (JOBS / "hangs.py", "spin")
+    hosts = [host(name, rank, collector, port, *script) for rank, name in enumerate("ab")]
+    try:
+        said = r"rank 1 never entered ALLREDUCE #\d+ of group default \(rank 0 waits in it\); "
+        said = re.compile(said + "rank 1 is busy in spin")
+
+        def is_explained(job):
+            # Stacks come a moment after the hang is told.
+            if job["state"] != "hung" or not said.search(job["headline"]):
+                return False
+            evidence = collector.get("jobs/two%20hosts/verdict")["incidents"][0]["evidence"]
+            return sum(piece["method"] == "stack" for piece in evidence) == 2
+
+        collector.wait_for(is_explained, "two hosts")
+    finally:
+        for process in hosts:
+            process.terminate()
+        told = [process.communicate(timeout=PATIENCE_S)[1] for process in hosts]
+    assert all("of which nothing is seen here" in text for text in told), told

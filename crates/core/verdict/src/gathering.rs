@@ -134,6 +134,11 @@ impl Gathering {
         self.release(self.told_until());
     }
 
+    /// The job alone.
+    pub fn into_job(self) -> Job {
+        self.job
+    }
+
     /// Ends the job: what was held back is told, what is open is closed.
     pub fn finish(&mut self) {
         self.release(RankNs(u64::MAX));
@@ -196,6 +201,8 @@ impl Gathering {
             }
             // Who has not spoken may well have moved.
             Some(Input::Quiet { at }) if self.spoken().any(|host| host.until < at) => {}
+            // All that one host has; those of the others are yet to come.
+            Some(Input::StacksTold) if self.hosts.len() > 1 => {}
             // What is left of an earlier start, of ranks that are no more.
             Some(_) if self.hosts[place].start < self.start => {}
             Some(other) => self.job.take(other),
@@ -211,7 +218,7 @@ impl Gathering {
         }
     }
 
-    /// Tells of a hang with the stacks that came, if no host says that it has told them all.
+    /// Tells of a hang with the stacks that came. No host of several can say that they are all.
     fn stop_asking(&mut self) {
         if self.hosts.len() < 2 || self.job.wanted_stacks().is_empty() {
             self.asked_at = None;
@@ -229,5 +236,97 @@ impl Host {
     fn push(&mut self, input: Input) {
         self.at = self.at.max(input.at().unwrap_or_default());
         self.queue.push_back((self.at, Some(input)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{Mark, MarkKind};
+
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// A rank of two has entered so many collectives.
+    fn entered(rank: u32, number: u64) -> Vec<Input> {
+        let members = vec![0, 1];
+        let args = [1, 0, number, 0, 0];
+        let (kind, on_loop_thread) = (MarkKind::CollectiveIssue, true);
+        let at = RankNs(SECOND);
+        let mark = Mark { at, step: 40, kind, on_loop_thread, code: 3, args };
+        vec![
+            Input::Group { group: 1, name: "default".to_owned(), members },
+            Input::Mark { rank, mark },
+        ]
+    }
+
+    fn batch(host: &str, until_s: u64, inputs: Vec<Input>) -> Batch {
+        let (host, epoch) = (host.to_owned(), "e".to_owned());
+        let until = RankNs(until_s * SECOND);
+        Batch { host, epoch, sequence: 0, shift_ns: 0, until, last: false, inputs }
+    }
+
+    fn quiet(at_s: u64) -> Vec<Input> {
+        vec![Input::Quiet { at: RankNs(at_s * SECOND) }]
+    }
+
+    fn two_hosts() -> Gathering {
+        let mut gathering = Gathering::new("job", Settings::default());
+        gathering.take(batch("a", 2, entered(0, 47)));
+        gathering.take(batch("b", 2, entered(1, 46)));
+        gathering
+    }
+
+    #[test]
+    fn a_job_hangs_only_up_to_where_every_host_has_spoken() {
+        let mut gathering = two_hosts();
+        gathering.take(batch("a", 12, quiet(12)));
+        assert_eq!(gathering.wanted_stacks(), [] as [u32; 0], "b may have moved");
+        gathering.take(batch("b", 12, Vec::new()));
+        assert_eq!(gathering.wanted_stacks(), [1, 0]);
+        // One that is far behind is not waited for, and nobody is accused meanwhile.
+        let mut gathering = two_hosts();
+        gathering.take(batch("a", 60, quiet(60)));
+        assert_eq!(gathering.wanted_stacks(), [] as [u32; 0]);
+        gathering.lose("b");
+        gathering.take(batch("a", 61, quiet(61)));
+        assert_eq!(gathering.wanted_stacks(), [1, 0]);
+        assert_eq!(gathering.silent_hosts(), ["b"]);
+    }
+
+    #[test]
+    fn one_host_that_has_told_its_stacks_does_not_end_the_wait_for_the_others() {
+        let mut gathering = two_hosts();
+        gathering.take(batch("b", 12, Vec::new()));
+        let told = [quiet(12), vec![Input::StacksTold]].concat();
+        gathering.take(batch("a", 12, told));
+        assert_eq!(gathering.wanted_stacks(), [1, 0]);
+        for host in ["a", "b"] {
+            gathering.take(batch(host, 16, Vec::new()));
+        }
+        let lines = gathering.take_lines();
+        assert!(lines[0].contains("rank 1 never entered ALLREDUCE #47"), "{lines:?}");
+        assert_eq!(gathering.wanted_stacks(), [] as [u32; 0]);
+    }
+
+    #[test]
+    fn a_restart_that_every_host_tells_of_counts_once() {
+        let mut gathering = two_hosts();
+        for host in ["a", "b"] {
+            gathering.take(batch(host, 3, vec![Input::Restart { attempt: 1 }]));
+        }
+        for host in ["a", "b"] {
+            gathering.take(Batch { last: true, ..batch(host, 4, Vec::new()) });
+        }
+        assert!(gathering.ended());
+        // The same job anew, and a host that was not there before.
+        for host in ["a", "b", "c"] {
+            let epoch = "later".to_owned();
+            gathering.take(Batch { epoch, ..batch(host, 5, entered(0, 1)) });
+        }
+        assert!(!gathering.ended());
+        let notes = gathering.job().verdict().notes;
+        let restarts = "the job was restarted (2); steps are counted from the last start";
+        assert!(notes.iter().any(|note| note == restarts), "{notes:?}");
     }
 }
