@@ -20,10 +20,11 @@ use crate::settings::{LayoutArgs, SettingsArgs};
 
 /// Analyze recordings
 ///
-/// Reads stage matrices, mark events, what `laggard run --record` wrote, Flight Recorder
-/// dumps, traces of PyTorch's profiler and of Nsight Systems, py-spy stacks, replies of NCCL's RAS, logs of NCCL Inspector, logs of NCCL calls and what-if traces, plain or
-/// compressed, and finds out by itself what a file is. Folders are searched; files in them
-/// that are no recordings are skipped.
+/// Reads stage matrices, mark events, what `laggard run --record` wrote and `laggard serve`
+/// kept, Flight Recorder dumps, traces of PyTorch's profiler and of Nsight Systems, py-spy
+/// stacks, replies of NCCL's RAS, logs of NCCL Inspector, logs of NCCL calls and what-if
+/// traces, plain or compressed, and finds out by itself what a file is. Folders are searched;
+/// files in them that are no recordings are skipped.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

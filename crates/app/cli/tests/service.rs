@@ -232,6 +232,8 @@ fn what_was_answered_for_outlives_kills_at_any_moment_and_counts_once() {
         }
         assert!(kills > 0);
         assert_eq!(server.verdict_of_ended("job"), whole, "seed {seed}");
+        let kept = folder.path().join("job/batches.zst");
+        assert_eq!(analysed(&kept), whole, "seed {seed}");
         // It is the same after one more start, from what was written down.
         server.kill();
         let server = Server::start(folder.path(), &[]);

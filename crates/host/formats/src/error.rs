@@ -83,7 +83,7 @@ impl FormatError {
             Self::Unknown { .. } => {
                 "laggard analyze reads stage matrices (JSON with \"schema\": \
                  \"stage-matrix/1\"), mark events (a JSON list of [time_ns, kind] per rank), \
-                 what laggard run --record wrote, traces of PyTorch's profiler and of \
+                 what laggard run --record wrote and laggard serve kept, traces of PyTorch's profiler and of \
                  Nsight Systems (SQLite), Flight Recorder dumps, py-spy stacks, \
                  replies of NCCL's RAS, logs of NCCL Inspector, logs of NCCL calls and what-if traces (Parquet), plain or as .gz, .xz, .zst; docs/formats.md shows them"
             }

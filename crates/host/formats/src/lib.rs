@@ -37,6 +37,6 @@ pub use open::Limits;
 pub use perfetto::write_perfetto;
 pub use recording::{Recording, load, load_bytes, load_watched, load_with_meta};
 pub use snapshot::{Part, Snapshot};
-pub use stored::{StoredBatch, StoredEntry, StoredError, StoredJob};
+pub use stored::{StoredBatch, StoredBatches, StoredEntry, StoredError, StoredJob};
 pub use traces::{ProfilerTrace, RankTrace, TraceSet, load_window};
 pub use what_if::{layout_yaml, read_layout, read_rows, read_what_if, write_rows};

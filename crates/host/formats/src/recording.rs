@@ -12,7 +12,8 @@ use whatif::Findings;
 use crate::open::{OVER_LIMIT, open, open_bytes};
 use crate::{
     FormatError, Journal, Limits, MarkEvents, Part, ProfilerTrace, RankTrace, Snapshot,
-    StageMatrix, TraceSet, call_log, kineto, nsys, pickle, ras_text, what_if,
+    StageMatrix, StoredBatches, TraceSet, call_log, kineto, nsys, pickle, ras_text,
+    stored, what_if,
 };
 
 /// One job, as recorded in one file.
@@ -24,6 +25,8 @@ pub enum Recording {
     Events(MarkEvents),
     /// Everything a live job's analysis was told.
     Journal(Journal),
+    /// What a collector kept of a job.
+    Stored(StoredBatches),
     /// What another tool says of a job, or of one of its ranks.
     Part(Part),
     /// What every operation of sampled steps shows.
@@ -136,6 +139,9 @@ fn load_from(
                 .read_to_string(&mut text)
                 .map_err(|error| io_error(path, error, limits))?;
             Ok(Recording::Part(Part::ras_text(path, &text)?))
+        }
+        Some(b'P') if begins_as(&mut reader, &stored::MAGIC) => {
+            Ok(Recording::Stored(StoredBatches::read(path, reader)?))
         }
         Some(b'P') if is_what_if(&mut reader) => {
             what_if(path, reader, &what_if::layout_beside(path)?, limits)
@@ -271,7 +277,11 @@ fn is_call_log(reader: &mut impl BufRead) -> bool {
 }
 
 fn is_what_if(reader: &mut impl BufRead) -> bool {
-    reader.fill_buf().is_ok_and(|start| start.starts_with(what_if::MAGIC))
+    begins_as(reader, what_if::MAGIC)
+}
+
+fn begins_as(reader: &mut impl BufRead, magic: &[u8]) -> bool {
+    reader.fill_buf().is_ok_and(|start| start.starts_with(magic))
 }
 
 fn what_if(
@@ -370,6 +380,7 @@ impl Recording {
             Self::Matrix(matrix) => matrix.replay(id, settings),
             Self::Events(events) => events.replay(id, settings),
             Self::Journal(journal) => journal.replay(id, settings),
+            Self::Stored(batches) => batches.replay(id, settings),
             Self::WhatIf(findings) => {
                 let mut job = Job::new(id, WHAT_IF, settings);
                 job.add_what_if((**findings).clone());

@@ -6,11 +6,13 @@
 //! inputs.
 
 use std::io::{self, Read, Write};
+use std::path::Path;
 
 use model::Batch;
 use serde::{Deserialize, Serialize};
+use verdict::{Gathering, Job, Settings};
 
-use crate::{BatchError, BatchHead, unpack_batch};
+use crate::{BatchError, BatchHead, FormatError, unpack_batch};
 
 const SCHEMA: &str = "laggard.batches/1";
 /// A skippable frame of zstd.
@@ -95,6 +97,47 @@ impl StoredEntry {
         out.write_all(&MAGIC)?;
         out.write_all(&(json.len() as u32).to_le_bytes())?;
         out.write_all(&json)
+    }
+}
+
+/// All that a collector kept of a job.
+#[derive(Clone, Debug)]
+pub struct StoredBatches(Vec<(StoredEntry, Option<Batch>)>);
+
+impl StoredBatches {
+    /// Reads the file of a job; one that was cut off is read up to the cut.
+    pub(crate) fn read(path: &Path, reader: impl Read) -> Result<Self, FormatError> {
+        let damaged = |bytes: u64, error: StoredError| match error {
+            StoredError::Io(source) => FormatError::Io { path: path.to_owned(), source },
+            other => FormatError::Damaged {
+                path: path.to_owned(),
+                place: format!("byte {bytes}"),
+                reason: other.to_string(),
+            },
+        };
+        let (mut stored, _) =
+            StoredJob::open(reader).map_err(|error| damaged(0, error))?;
+        let mut entries = Vec::new();
+        loop {
+            match stored.next() {
+                Ok(Some(entry)) => entries.push(entry),
+                Ok(None) | Err(StoredError::Torn) => return Ok(Self(entries)),
+                Err(error) => return Err(damaged(stored.whole_bytes(), error)),
+            }
+        }
+    }
+
+    pub(crate) fn replay(&self, id: &str, settings: Settings) -> Job {
+        let mut gathering = Gathering::new(id, settings);
+        for (entry, batch) in self.0.iter().cloned() {
+            match (entry, batch) {
+                (_, Some(batch)) => gathering.take(batch),
+                (StoredEntry::Silent { host, .. }, _) => gathering.lose(&host),
+                _ => {}
+            }
+        }
+        gathering.finish();
+        gathering.into_job()
     }
 }
 
