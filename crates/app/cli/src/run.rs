@@ -68,7 +68,7 @@ pub(crate) struct RunArgs {
 #[derive(Clone, Debug, Default, clap::Args)]
 struct CollectorArgs {
     /// Tell a collector (`laggard serve`) too, such as http://10.0.0.1:8765
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", value_parser = address)]
     collector: Option<String>,
     /// Name of the job for the collector, the same on all hosts of the job [default: slurm-ID
     /// under Slurm, else a new one]
@@ -77,6 +77,18 @@ struct CollectorArgs {
     /// Name of this host for the collector [default: the host's name]
     #[arg(long, value_name = "NAME", requires = "collector")]
     host: Option<String>,
+}
+
+/// An address something can be sent to.
+pub(crate) fn address(typed: &str) -> Result<String, String> {
+    match typed.strip_prefix("http://") {
+        Some(host) if !host.is_empty() => Ok(typed.to_owned()),
+        _ => Err(
+            "write http://HOST:PORT; there is no TLS yet, docs/service.md says what to \
+                  do instead"
+                .to_owned(),
+        ),
+    }
 }
 
 impl CollectorArgs {

@@ -7,6 +7,7 @@ use collector::{Collector, Options, Pages, Tokens, Webhook, WebhookForm};
 
 use crate::environment;
 use crate::output::say;
+use crate::run::address;
 use crate::settings::SettingsArgs;
 
 /// Gather what agents on many hosts see, keep it and show it
@@ -36,7 +37,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 30)]
     max_job_bytes: u64,
     /// Post a message when an incident begins and one when it is over
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", value_parser = address)]
     webhook: Option<String>,
     /// What the messages look like
     #[arg(long, value_name = "FORM", default_value = "json", requires = "webhook")]

@@ -4,6 +4,8 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use verdict::{Job, Settings};
 
@@ -15,6 +17,8 @@ use crate::keeper::Ended;
 use crate::metrics::Metrics;
 use crate::store;
 
+/// How long a collector that was killed may take to let go of its folder.
+const LEAVES_WITHIN: Duration = Duration::from_secs(2);
 /// Threads that answer; the analysis of jobs has its own.
 const THREADS: usize = 2;
 
@@ -105,10 +109,15 @@ impl Collector {
         let data = |source| OpenError::Data { path: path.clone(), source };
         fs::create_dir_all(&path).map_err(data)?;
         let lock = File::create(path.join("lock")).map_err(data)?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(fs::TryLockError::WouldBlock) => return Err(OpenError::Shared { path }),
-            Err(fs::TryLockError::Error(source)) => return Err(data(source)),
+        let begun = Instant::now();
+        while let Err(error) = lock.try_lock() {
+            match error {
+                fs::TryLockError::Error(source) => return Err(data(source)),
+                fs::TryLockError::WouldBlock if begun.elapsed() >= LEAVES_WITHIN => {
+                    return Err(OpenError::Shared { path });
+                }
+                fs::TryLockError::WouldBlock => thread::sleep(LEAVES_WITHIN / 20),
+            }
         }
         let webhook = options.webhook.clone();
         let messenger = webhook.map(|webhook| Messenger::start(webhook, log));

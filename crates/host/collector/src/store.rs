@@ -14,13 +14,15 @@ const BATCHES: &str = "batches.zst";
 /// Appends to the batches of a job.
 ///
 /// # Invariants
-/// The file holds whole entries only; what was appended before the last call of
-/// [`Store::append`] that succeeded survives a kill.
+/// Whole entries only, but for one that was cut off at the end; what was appended by a call
+/// of [`Store::append`] that succeeded survives a kill.
 #[derive(Debug)]
 pub(crate) struct Store {
     folder: PathBuf,
     file: File,
     bytes: u64,
+    /// Whether something that failed to be added stands after them.
+    is_torn: bool,
 }
 
 impl Store {
@@ -42,7 +44,7 @@ impl Store {
             Err((error, _)) => return Err(error),
         };
         file.set_len(bytes).map_err(StoredError::Io)?;
-        let mut store = Self { folder, file, bytes };
+        let mut store = Self { folder, file, bytes, is_torn: false };
         if bytes == 0 {
             let mut begin = Vec::new();
             StoredEntry::of_job(job).write(&mut begin).map_err(StoredError::Io)?;
@@ -54,14 +56,17 @@ impl Store {
         Ok(store)
     }
 
-    /// Adds whole entries. Once it returns they are on disk; if it fails, none of them is.
+    /// Adds whole entries. Once it returns they are on disk; if it fails, none of them counts.
     pub(crate) fn append(&mut self, entries: &[u8]) -> io::Result<()> {
-        let written = self.file.write_all(entries).and_then(|()| self.file.sync_data());
-        match written {
-            Ok(()) => self.bytes += entries.len() as u64,
-            Err(_) => self.file.set_len(self.bytes)?,
+        if self.is_torn {
+            self.file.set_len(self.bytes)?;
         }
-        written
+        self.is_torn = true;
+        self.file.write_all(entries)?;
+        self.file.sync_data()?;
+        self.bytes += entries.len() as u64;
+        self.is_torn = false;
+        Ok(())
     }
 
     /// Bytes of the file.
