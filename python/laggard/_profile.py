@@ -50,7 +50,7 @@ class Recorder:
         os.rename(f"{path}.part", path)
 
     def close(self):
-        """The process ends: with a profiler that records stacks it would crash."""
+        """Stops and forgets. A process that ends with a profiler that records stacks crashes."""
         if self._recording:
             self._stop()
 

@@ -61,7 +61,11 @@ impl Windows {
             match ask("begin", (step,)) {
                 Some(true) => ProfileState::Recording,
                 Some(false) => ProfileState::Refused,
-                None => ProfileState::Failed,
+                None => {
+                    // It may have failed once the profiler ran.
+                    ask("close", ());
+                    ProfileState::Failed
+                }
             }
         };
         let since = now();

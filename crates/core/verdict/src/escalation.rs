@@ -199,3 +199,56 @@ impl Ordered {
         usual_s.filter(|usual_s| *usual_s > 0.0).map(|usual_s| lasted_s / usual_s)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(seconds: u64) -> RankNs {
+        RankNs(seconds * 1_000_000_000)
+    }
+
+    fn escalation(settings: ProfileSettings) -> Escalation {
+        Escalation::new(settings, TriggerSettings::default())
+    }
+
+    #[test]
+    fn suspects_are_compared_with_two_peers_and_without_suspects_four_ranks() {
+        let escalation = escalation(ProfileSettings::default());
+        let all: Vec<u32> = (0..8).collect();
+        assert_eq!(escalation.choose(&[5], &all), [0, 1, 5]);
+        assert_eq!(escalation.choose(&[0, 1], &all), [0, 1, 2, 3]);
+        assert_eq!(escalation.choose(&[], &all), [0, 1, 2, 3]);
+        assert_eq!(escalation.choose(&all, &all), [0, 1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn windows_are_ten_minutes_apart_and_need_news() {
+        let mut escalation = escalation(ProfileSettings::default());
+        assert!(!escalation.may_order(at(100), at(100)), "nothing has happened");
+        escalation.look_again();
+        assert!(escalation.may_order(at(100), at(100)));
+        escalation.order(vec![0, 1], 50, 10, at(100));
+        escalation.look_again();
+        assert!(!escalation.may_order(at(701), at(701)), "a window is under way");
+        escalation.told(0, ProfileWindow::default());
+        escalation.told(7, ProfileWindow::default());
+        let ordered = escalation.end().unwrap();
+        assert_eq!(ordered.told.len(), 1, "rank 7 was not asked");
+        assert!(!escalation.may_order(at(699), at(699)));
+        assert!(escalation.may_order(at(700), at(700)));
+    }
+
+    #[test]
+    fn a_job_that_stands_still_is_not_profiled_nor_one_whose_owner_says_no() {
+        let mut standing = escalation(ProfileSettings::default());
+        standing.trigger.iteration(1.0, 0.0);
+        standing.look_again();
+        assert!(!standing.may_order(at(106), at(100)));
+        assert!(standing.may_order(at(104), at(100)));
+        let mut off =
+            escalation(ProfileSettings { enabled: false, ..ProfileSettings::default() });
+        off.look_again();
+        assert!(!off.may_order(at(100), at(100)));
+    }
+}
