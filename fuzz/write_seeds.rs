@@ -79,10 +79,8 @@ fn main() -> io::Result<()> {
         drags: vec![Drag::Rank { dp_rank: 1, stage: 0, times: 2.0 }],
         seed: 1,
     };
-    let mut trace = Vec::new();
-    formats::write_rows(&pipeline.rows(), &mut trace)?;
-    write("what_if/trace.parquet", &trace)?;
-    write("what_if/meta.yaml", formats::layout_yaml(&pipeline.layout())?.as_bytes())?;
+    write("what_if/trace.parquet", &pipeline.trace())?;
+    write("what_if/meta.yaml", pipeline.meta().as_bytes())?;
     let settings = toml::to_string(&Settings::default()).map_err(io::Error::other)?;
     write("settings/settings.toml", (settings + "\"data.next_wait\" = 0.1\n").as_bytes())
 }

@@ -1,6 +1,6 @@
 //! `laggard analyze` on what-if traces: what a user reads, and what bad input is answered with.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -15,10 +15,8 @@ fn pipeline(drags: Vec<Drag>) -> Pipeline {
 /// A folder with `trace.parquet` and `meta.yaml`.
 fn folder(pipeline: &Pipeline) -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
-    let file = File::create(folder.path().join("trace.parquet")).expect("a file");
-    formats::write_rows(&pipeline.rows(), file).expect("a trace");
-    let meta = formats::layout_yaml(&pipeline.layout()).expect("YAML");
-    fs::write(folder.path().join("meta.yaml"), meta).expect("a file");
+    fs::write(folder.path().join("trace.parquet"), pipeline.trace()).expect("a file");
+    fs::write(folder.path().join("meta.yaml"), pipeline.meta()).expect("a file");
     folder
 }
 

@@ -23,6 +23,7 @@ mod campaign;
 mod cluster;
 pub mod patterns;
 mod pipeline;
+mod trace;
 mod transfer;
 mod watch;
 mod window;

@@ -39,4 +39,4 @@ pub use recording::{Recording, load, load_bytes, load_watched, load_with_meta};
 pub use snapshot::{Part, Snapshot};
 pub use stored::{StoredBatch, StoredBatches, StoredEntry, StoredError, StoredJob};
 pub use traces::{ProfilerTrace, RankTrace, TraceSet, load_window};
-pub use what_if::{layout_yaml, read_layout, read_rows, read_what_if, write_rows};
+pub use what_if::{read_layout, read_rows, read_what_if};

@@ -3,9 +3,7 @@
 mod parquet;
 mod read;
 mod thrift;
-mod write;
 
 pub(crate) use parquet::MAGIC;
 pub(crate) use read::layout_beside;
 pub use read::{read_layout, read_rows, read_what_if};
-pub use write::{layout_yaml, write_rows};

@@ -4,10 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use formats::{
-    Limits, Recording, layout_yaml, load, read_layout, read_rows, read_what_if,
-    write_rows,
-};
+use formats::{Limits, Recording, load, read_layout, read_rows, read_what_if};
 use model::{Attribution, PartSlowdown, Removal, WhatIf};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
@@ -175,25 +172,21 @@ const PIPELINE: Pipeline = Pipeline {
     seed: 7,
 };
 
-fn written(rows: &[Row]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    write_rows(rows, &mut bytes).expect("a writer");
-    bytes
-}
-
 #[test]
 fn what_is_written_is_read() {
     let rows = PIPELINE.rows();
-    let read = read_rows(Path::new("trace"), &written(&rows), Limits::default());
+    let read = read_rows(Path::new("trace"), &PIPELINE.trace(), Limits::default());
     assert_eq!(read.expect("it is there"), rows.iter().map(as_read).collect::<Vec<_>>());
     let layout = PIPELINE.layout();
-    let text = layout_yaml(&layout).expect("it is there");
-    assert_eq!(read_layout(Path::new("meta"), &text).expect("it is there"), layout);
+    assert_eq!(
+        read_layout(Path::new("meta"), &PIPELINE.meta()).expect("it is there"),
+        layout
+    );
 }
 
 #[test]
 fn no_cut_of_a_trace_is_read_or_panics() {
-    let bytes = written(&PIPELINE.rows());
+    let bytes = PIPELINE.trace();
     for length in 0..bytes.len() {
         let cut = &bytes[..length];
         assert!(
@@ -210,7 +203,7 @@ proptest! {
     fn no_damage_to_a_trace_panics(
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
     ) {
-        let mut bytes = written(&PIPELINE.rows());
+        let mut bytes = PIPELINE.trace();
         for (at, byte) in damage {
             let at = at.index(bytes.len());
             bytes[at] = byte;

@@ -1,4 +1,6 @@
-use std::io::{self, Write};
+//! A pipeline's what-if trace as a file.
+
+use std::io::Write;
 use std::sync::Arc;
 
 use parquet::basic::{Compression, LogicalType, Repetition, Type as Physical};
@@ -9,24 +11,30 @@ use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::types::Type;
-use whatif::{Layout, Row};
+use whatif::Row;
 
-/// Writes rows as a what-if trace, with the columns of the published ones.
-///
-/// Times are written as `f32`; their ends are not written.
-///
-/// # Errors
-/// What the writer refuses.
-pub fn write_rows(rows: &[Row], to: impl Write + Send) -> io::Result<()> {
-    write(rows, to).map_err(io::Error::other)
-}
+use crate::Pipeline;
 
-/// The layout of a job as YAML.
-///
-/// # Errors
-/// None that is known.
-pub fn layout_yaml(layout: &Layout) -> io::Result<String> {
-    yaml_serde::to_string(layout).map_err(io::Error::other)
+impl Pipeline {
+    /// Its steps as a what-if trace, with the columns of the published ones.
+    ///
+    /// Times are written as `f32`; their ends are not written.
+    ///
+    /// # Panics
+    /// If the writer refuses its own columns.
+    pub fn trace(&self) -> Vec<u8> {
+        let mut trace = Vec::new();
+        write(&self.rows(), &mut trace).expect("memory takes all");
+        trace
+    }
+
+    /// What stands beside it: the layout, in YAML.
+    ///
+    /// # Panics
+    /// Never: it is a few numbers.
+    pub fn meta(&self) -> String {
+        yaml_serde::to_string(&self.layout()).expect("numbers are YAML")
+    }
 }
 
 fn write(rows: &[Row], to: impl Write + Send) -> Result<(), ParquetError> {
