@@ -273,22 +273,26 @@ fn faults_of_a_cluster_are_named_from_tables_of_the_plugin() {
         let faults = env::var("LAGGARD_TEST_FAULTS");
         let faults = faults.map_or(FAULTS, |number| number.parse().unwrap());
         in_children(0..=faults - 1, |number| try_fault(scene, number));
-        let (mut alone, mut after_s) = (0, Vec::new());
-        for number in 0..faults {
-            let told = fs::read_to_string(outcome(scene, number)).unwrap();
-            let (took_s, ranks) = told.split_once(' ').unwrap();
-            after_s.push(took_s.parse::<f64>().unwrap());
-            alone += u64::from(ranks == "1");
-        }
+        let told_of = |number| {
+            fs::read_to_string(outcome(scene, number)).expect("a child wrote it")
+        };
+        let told_of: Vec<String> = (0..faults).map(told_of).collect();
+        let named = told_of.iter().filter_map(|told| told.split_once(' '));
+        let (after_s, ranks): (Vec<&str>, Vec<&str>) = named.unzip();
+        let mut after_s: Vec<f64> = after_s.iter().map(|s| s.parse().unwrap()).collect();
         after_s.sort_by(f64::total_cmp);
         let quantile =
             |share: f64| after_s[(share * (after_s.len() - 1) as f64) as usize];
         println!(
-            "{faults} faults: {alone} named alone, the others as one end of a link; P50 {:.1} s, \
-             P90 {:.1} s",
+            "{} of {faults} faults named, {} of them alone, the others as one end of a link; \
+             P50 {:.1} s, P90 {:.1} s",
+            after_s.len(),
+            ranks.iter().filter(|ranks| **ranks == "1").count(),
             quantile(0.5),
             quantile(0.9)
         );
+        // What makes operations take twice as long at most is none of Mycroft's (2025).
+        assert!(after_s.len() as f64 >= 0.99 * faults as f64);
     });
 }
 
@@ -306,16 +310,16 @@ fn try_fault(scene: &Scene, number: u64) {
         watch_by(job_of(&run), job.ranks(), onset_s + PATIENCE_S, |rank, _, at_s| {
             told.look(rank, at_s)
         });
-    let (at_s, named) =
-        watched.named().unwrap_or_else(|| panic!("{fault:?} is not seen"));
-    assert!(at_s > onset_s, "{fault:?} at {onset_s} s: {named:?} at {at_s} s");
-    assert!(named.contains(&culprit) && named.len() <= 2, "{fault:?}: {named:?}");
+    let told_of = watched.named().map(|(at_s, named)| {
+        assert!(at_s > onset_s, "{fault:?} at {onset_s} s: {named:?} at {at_s} s");
+        assert!(named.contains(&culprit) && named.len() <= 2, "{fault:?}: {named:?}");
+        format!("{} {}", at_s - onset_s, named.len())
+    });
     for rank in told.ranks.values() {
         assert_eq!((rank.reader.faults(), rank.reader.dropped()), (0, 0));
         fs::remove_file(rank.reader.path()).unwrap();
     }
-    let told = format!("{} {}", at_s - onset_s, named.len());
-    fs::write(outcome(scene, number), told).unwrap();
+    fs::write(outcome(scene, number), told_of.unwrap_or_default()).unwrap();
 }
 
 /// Where it stands how long it took until a fault was named, and with how many ranks.
