@@ -14,8 +14,9 @@ const MIN_LOOKS: u32 = 10;
 const BLAMED_SHARE: f64 = 0.5;
 /// Share of the waiting inside operations from which it is what makes them slow.
 const INSIDE_SHARE: f64 = 0.3;
-/// Seconds others must have waited for a rank that enters late; twice Mycroft's (2025) lateness.
-const LATE_START_S: f64 = 2.0;
+/// Seconds others must have waited for a rank that enters late, in operations that take longer
+/// than usual; Mycroft's (2025) lateness.
+const LATE_START_S: f64 = 1.0;
 /// Waiting for another culprit, relative to the worst, from which it is one as well.
 const ALSO_BLAMED_RATIO: f64 = 0.5;
 /// The same for channels.

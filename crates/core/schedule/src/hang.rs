@@ -106,8 +106,9 @@ pub(crate) fn halt(job: &Job, seen: &Seen) -> Option<Halt> {
             let late_s = spans.map(|span| job.most_late_s(&places, *at, span));
             let late_s = late_s.fold(0.0, f64::max);
             let ahead_s = silence_s(*due_ns);
-            overdue |= ahead_s > late_s * (1.0 + SCATTERS) + clocks_s;
-            halt.ahead_s = Some((ahead_s, late_s));
+            // Ranks that were never seen apart never met.
+            overdue |= late_s > 0.0 && ahead_s > late_s * (1.0 + SCATTERS) + clocks_s;
+            halt.ahead_s = Some((ahead_s, late_s)).filter(|_| late_s > 0.0);
         }
         halt.overdue &= overdue;
         halt.silent_s = halt.silent_s.min(silent_s);
