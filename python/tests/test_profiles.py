@@ -16,7 +16,7 @@ def profiled(fault, seed=0, *options, **environment):
     """The verdict on a job with a fault, and its incidents."""
     environment = {
         "STEPS": "100",
-        "DELAY": "0.06",
+        "DELAY": "0.1",
         "SLOW_RANK": str((CULPRIT + seed) % 4),
         "SEED": str(seed),
         **environment,
