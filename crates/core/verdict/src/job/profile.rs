@@ -250,25 +250,24 @@ impl Job {
         let span_s = ranks.iter().map(|rank| rank.profile.span_s).fold(0.0, f64::max);
         let mut faults: Vec<FunctionFault> = Vec::new();
         for one in compared.iter().filter(|one| one.class != FunctionClass::Collective) {
-            let (culprits, beta, peers_beta, excess_share) = match one.found.problem {
-                None => continue,
-                Some(Problem::Partial) => {
-                    let found = one.culprits(ranks, settings.partial_share_min);
-                    let Some((culprits, beta, peers)) = found else { continue };
-                    (culprits, beta, peers, beta - peers)
+            let Some(problem) = one.found.problem else { continue };
+            let shares = one.shares(ranks);
+            let middle = shares.get(shares.len().saturating_sub(1) / 2);
+            let common = problem == Problem::Common
+                && middle.is_some_and(|middle| *middle >= settings.common_share_min);
+            let (culprits, beta, peers_beta) = if common {
+                let on_host =
+                    matches!(one.class, FunctionClass::Python | FunctionClass::OtherCpu);
+                if !on_host || ranks.len() < 2 {
+                    continue;
                 }
-                Some(Problem::Common) => {
-                    let beta = f64::from(one.found.median[0]);
-                    let on_host = matches!(
-                        one.class,
-                        FunctionClass::Python | FunctionClass::OtherCpu
-                    );
-                    if !on_host || beta < settings.common_share_min || ranks.len() < 2 {
-                        continue;
-                    }
-                    (Vec::new(), beta, 0.0, beta)
-                }
+                (Vec::new(), f64::from(one.found.median[0]), 0.0)
+            } else {
+                let found = one.culprits(&shares, problem, settings.partial_share_min);
+                let Some(found) = found else { continue };
+                found
             };
+            let excess_share = beta - peers_beta;
             let mut names =
                 dictionary.stack(one.id).map(|function| function.name.clone());
             let name = names.next().unwrap_or_default();
@@ -344,31 +343,51 @@ impl Compared {
         self.columns.values[0].iter().copied().fold(0.0, f32::max)
     }
 
+    /// What it costs each rank, the least first; zero for ranks that never ran it.
+    fn shares(&self, ranks: &[ProfiledRank]) -> Vec<f64> {
+        let mut shares: Vec<f64> =
+            self.columns.values[0].iter().map(|beta| f64::from(*beta)).collect();
+        shares.resize(ranks.len(), 0.0);
+        shares.sort_by(f64::total_cmp);
+        shares
+    }
+
     /// Ranks it costs more than it does the others, the largest share of them and the median of
-    /// the others', zero for ranks that never ran it.
+    /// the others', given what it costs each.
+    ///
+    /// The others are all it costs what is expected; where that is less than half of the ranks,
+    /// the half it costs least.
     fn culprits(
         &self,
-        ranks: &[ProfiledRank],
+        shares: &[f64],
+        problem: Problem,
         excess_min: f64,
     ) -> Option<(Vec<u32>, f64, f64)> {
-        let abnormal: BTreeSet<u32> =
-            self.found.abnormal.iter().map(|abnormal| abnormal.worker).collect();
-        let beta: BTreeMap<u32, f64> = self
-            .columns
-            .workers
-            .iter()
-            .zip(&self.columns.values[0])
-            .map(|(rank, beta)| (*rank, f64::from(*beta)))
-            .collect();
-        let of = |rank: u32| beta.get(&rank).copied().unwrap_or(0.0);
-        let others = ranks.iter().map(|rank| rank.rank);
-        let others = others.filter(|rank| !abnormal.contains(rank));
-        let mut others: Vec<f64> = others.map(of).collect();
+        let abnormal = &self.found.abnormal;
+        let half = shares.len().div_ceil(2);
+        let mut others = match problem {
+            Problem::Common => shares[..half].to_vec(),
+            Problem::Partial => {
+                let columns = &self.columns;
+                let known: BTreeSet<u32> =
+                    abnormal.iter().map(|worker| worker.worker).collect();
+                let ran = columns.workers.iter().zip(&columns.values[0]);
+                let others = ran.filter(|(worker, _)| !known.contains(worker));
+                let idle = shares.len().saturating_sub(columns.workers.len());
+                let idle = std::iter::repeat_n(0.0, idle);
+                others.map(|(_, beta)| f64::from(*beta)).chain(idle).collect()
+            }
+        };
         let peers = model::median(&mut others)?;
-        let more = abnormal.into_iter().filter(|rank| of(*rank) - peers >= excess_min);
-        let culprits: Vec<u32> = more.collect();
-        let largest = culprits.iter().map(|rank| of(*rank)).fold(0.0, f64::max);
-        (!culprits.is_empty()).then_some((culprits, largest, peers))
+        let more = abnormal
+            .iter()
+            .filter(|worker| f64::from(worker.values[0]) - peers >= excess_min);
+        let mut culprits: Vec<u32> = more.clone().map(|worker| worker.worker).collect();
+        culprits.sort_unstable();
+        let largest = more.map(|worker| f64::from(worker.values[0])).fold(0.0, f64::max);
+        let are_few =
+            problem == Problem::Partial || culprits.len() <= shares.len() - half;
+        (!culprits.is_empty() && are_few).then_some((culprits, largest, peers))
     }
 
     /// Mean utilisation on these ranks, or on all if there are none, and on the others that ran
@@ -523,4 +542,41 @@ fn collective_times(
         clocks_were_set: !matches.clocks.offsets_ns.is_empty(),
         ranks: times.into_values().collect(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use model::Pattern;
+
+    use super::*;
+    use crate::Settings;
+
+    /// What is found where one function costs these ranks such shares.
+    fn faults(shares: &[f32]) -> Vec<(Vec<u32>, f64)> {
+        let ranks = shares.iter().zip(0..).map(|(beta, rank)| {
+            let mut profile = Profile { span_s: 1.0, ..Profile::default() };
+            let id = profile.dictionary.intern(FunctionClass::Python, "sleep", None);
+            let pattern = Pattern { beta: *beta, events: 1, ..Pattern::default() };
+            profile.patterns.insert(id, pattern);
+            ProfiledRank { rank, profile, ..ProfiledRank::default() }
+        });
+        let job = Job::new("job", "test", Settings::default());
+        let found = job.compare(&ranks.collect::<Vec<_>>(), (1, 9)).faults;
+        found.into_iter().map(|fault| (fault.ranks, fault.peers_beta)).collect()
+    }
+
+    #[test]
+    fn who_is_far_off_its_peers_is_named_though_all_take_more_than_expected() {
+        let peers_beta = f64::from(0.016_f32);
+        assert_eq!(faults(&[0.014, 0.58, 0.016]).first().unwrap().0, [1]);
+        assert_eq!(faults(&[0.016, 0.58]), [(vec![1], peers_beta)]);
+        assert_eq!(faults(&[0.016, 0.016, 0.58, 0.016]), [(vec![2], peers_beta)]);
+    }
+
+    #[test]
+    fn what_takes_long_on_most_has_no_culprit() {
+        assert_eq!(faults(&[0.4, 0.5, 0.6]), [(Vec::new(), 0.0)]);
+        assert_eq!(faults(&[0.02, 0.02, 0.02, 0.02]), []);
+        assert_eq!(faults(&[0.02, 0.2, 0.2, 0.2]), []);
+    }
 }
