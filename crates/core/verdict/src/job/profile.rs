@@ -308,6 +308,8 @@ impl Job {
     pub(super) fn join_functions(&self, incidents: &mut Vec<Incident>) {
         let Some(profiled) = &self.profiled else { return };
         let scene: Scene<'_> = self.scene();
+        // What all ranks do anyway is not why one of them is late.
+        let is_explained = incidents.iter().any(|i| !i.subject.ranks.is_empty());
         for (fault, at) in profiled.faults.iter().zip(1..) {
             let id = format!("f{at}");
             let found = function(fault, scene, id, &self.settings.incident);
@@ -323,7 +325,8 @@ impl Job {
                     incident.evidence.extend(found.evidence);
                     incident.advice = found.advice;
                 }
-                None if profiled.of_running_job && !fault.ranks.is_empty() => {}
+                None if profiled.of_running_job
+                    && (!fault.ranks.is_empty() || is_explained) => {}
                 None => incidents.push(found),
             }
         }
@@ -546,13 +549,13 @@ fn collective_times(
 
 #[cfg(test)]
 mod tests {
-    use model::Pattern;
+    use incident::IncidentSettings;
 
     use super::*;
     use crate::Settings;
 
     /// What is found where one function costs these ranks such shares.
-    fn faults(shares: &[f32]) -> Vec<(Vec<u32>, f64)> {
+    fn found(shares: &[f32]) -> Vec<FunctionFault> {
         let ranks = shares.iter().zip(0..).map(|(beta, rank)| {
             let mut profile = Profile { span_s: 1.0, ..Profile::default() };
             let id = profile.dictionary.intern(FunctionClass::Python, "sleep", None);
@@ -560,9 +563,32 @@ mod tests {
             profile.patterns.insert(id, pattern);
             ProfiledRank { rank, profile, ..ProfiledRank::default() }
         });
-        let job = Job::new("job", "test", Settings::default());
-        let found = job.compare(&ranks.collect::<Vec<_>>(), (1, 9)).faults;
-        found.into_iter().map(|fault| (fault.ranks, fault.peers_beta)).collect()
+        job().compare(&ranks.collect::<Vec<_>>(), (1, 9)).faults
+    }
+
+    fn job() -> Job {
+        Job::new("job", "test", Settings::default())
+    }
+
+    fn faults(shares: &[f32]) -> Vec<(Vec<u32>, f64)> {
+        let found = found(shares).into_iter();
+        found.map(|fault| (fault.ranks, fault.peers_beta)).collect()
+    }
+
+    #[test]
+    fn what_all_ranks_of_a_running_job_do_is_no_incident_beside_one_of_a_rank() {
+        let mut job = job();
+        let settings = IncidentSettings::default();
+        let late = &found(&[0.0, 0.5, 0.0])[0];
+        let late = function(late, job.scene(), "i1".to_owned(), &settings);
+        let faults = found(&[0.4, 0.5, 0.6]);
+        job.profiled =
+            Some(Profiled { faults, of_running_job: true, ..Profiled::default() });
+        for before in [vec![], vec![late]] {
+            let mut incidents = before;
+            job.join_functions(&mut incidents);
+            assert_eq!(incidents.len(), 1);
+        }
     }
 
     #[test]
