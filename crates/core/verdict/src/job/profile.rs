@@ -252,16 +252,19 @@ impl Job {
         for one in compared.iter().filter(|one| one.class != FunctionClass::Collective) {
             let Some(problem) = one.found.problem else { continue };
             let shares = one.shares(ranks);
+            let usual = f64::from(one.found.median[0]);
+            // Of two ranks the median is between them, and says nothing of either.
             let middle = shares.get(shares.len().saturating_sub(1) / 2);
             let common = problem == Problem::Common
-                && middle.is_some_and(|middle| *middle >= settings.common_share_min);
+                && usual >= settings.common_share_min
+                && middle.is_some_and(|middle| *middle >= settings.partial_share_min);
             let (culprits, beta, peers_beta) = if common {
                 let on_host =
                     matches!(one.class, FunctionClass::Python | FunctionClass::OtherCpu);
                 if !on_host || ranks.len() < 2 {
                     continue;
                 }
-                (Vec::new(), f64::from(one.found.median[0]), 0.0)
+                (Vec::new(), usual, 0.0)
             } else {
                 let found = one.culprits(&shares, problem, settings.partial_share_min);
                 let Some(found) = found else { continue };
@@ -602,6 +605,7 @@ mod tests {
     #[test]
     fn what_takes_long_on_most_has_no_culprit() {
         assert_eq!(faults(&[0.4, 0.5, 0.6]), [(Vec::new(), 0.0)]);
+        assert_eq!(faults(&[0.1, 0.2, 0.4, 0.5]), [(Vec::new(), 0.0)]);
         assert_eq!(faults(&[0.02, 0.02, 0.02, 0.02]), []);
         assert_eq!(faults(&[0.02, 0.2, 0.2, 0.2]), []);
     }
