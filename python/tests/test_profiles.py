@@ -93,10 +93,7 @@ def test_no_function_of_a_healthy_job_is_named(seed):
 def test_a_recorded_window_says_the_same_again(tmp_path):
     recording = tmp_path / "job.jsonl"
     live = profiled("forward", 0, "--record", recording).incidents
-    replay = subprocess.run(
-        [BIN / "laggard", "analyze", "--json", recording], capture_output=True, check=True
-    )
-    again = json.loads(replay.stdout)["incidents"]
+    again = json.loads(laggard("analyze", "--json", recording).stdout)["incidents"]
     assert evidence_of(live, "pattern")
     assert evidence_of(again, "pattern") == evidence_of(live, "pattern")
 

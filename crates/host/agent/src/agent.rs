@@ -145,37 +145,38 @@ impl Agent {
     /// Has ranks profiled if that is asked for, and tells what came of it.
     fn profile(&mut self, now: Instant) {
         let Self { profiles, reader, settings, told, job, .. } = self;
-        let alive: BTreeSet<u32> =
-            reader.ranks().filter(|rank| rank.alive).map(|rank| rank.pid).collect();
-        profiles.poll(now, settings, |pid| alive.contains(&pid), &mut |input| {
-            keep(told, job, input);
-        });
-        let directory = reader.directory();
+        if profiles.is_busy() {
+            let alive: BTreeSet<u32> =
+                reader.ranks().filter(|rank| rank.alive).map(|rank| rank.pid).collect();
+            profiles.poll(now, settings, |pid| alive.contains(&pid), &mut |input| {
+                keep(told, job, input);
+            });
+        }
         if profiles.is_busy() {
             return;
         }
+        let directory = reader.directory();
         if std::mem::take(&mut self.asked) {
             // Whoever asked may have gone.
             drop(ProfileRequest::tell(directory, &job.verdict()));
         }
-        let mut settings = settings.profile.clone();
-        let wanted = match ProfileRequest::take(directory) {
-            Some(ProfileRequest { ranks, seconds }) => {
-                self.asked = true;
-                if let Some(seconds) = seconds {
-                    (settings.max_s, settings.max_steps) = (seconds, u32::MAX);
-                }
-                let chosen =
-                    if ranks.is_empty() { job.ranks_to_profile() } else { ranks };
-                Some(chosen)
+        let asked = ProfileRequest::take(directory);
+        self.asked = asked.is_some();
+        let (wanted, seconds) = match asked {
+            Some(ProfileRequest { ranks, seconds }) if ranks.is_empty() => {
+                (Some(job.ranks_to_profile()), seconds)
             }
-            None => job.wanted_profile(monotonic_now()),
+            Some(ProfileRequest { ranks, seconds }) => (Some(ranks), seconds),
+            None => (job.wanted_profile(monotonic_now()), None),
         };
-        if let Some(wanted) = wanted {
-            let (step_s, ranks) = (job.usual_step_s(), reader.ranks());
-            let input = profiles.order(directory, ranks, &wanted, step_s, &settings);
-            keep(told, job, input);
+        let Some(wanted) = wanted else { return };
+        let mut settings = settings.profile.clone();
+        if let Some(seconds) = seconds {
+            (settings.max_s, settings.max_steps) = (seconds, u32::MAX);
         }
+        let (step_s, ranks) = (job.usual_step_s(), reader.ranks());
+        let input = profiles.order(directory, ranks, &wanted, step_s, &settings);
+        keep(told, job, input);
     }
 
     /// Says how long the job has been quiet, and looks where its ranks are if that is asked
