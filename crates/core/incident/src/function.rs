@@ -129,10 +129,10 @@ pub fn without_core(
     ranks: &[u32],
     shares: &BTreeMap<u32, f64>,
 ) -> Option<(Evidence, String)> {
-    let (own, mut others): (Vec<_>, Vec<_>) =
+    let (own, others): (Vec<_>, Vec<_>) =
         shares.iter().partition(|(rank, _)| ranks.contains(rank));
     let own = own.into_iter().map(|(_, share)| *share).reduce(f64::max)?;
-    let mut others: Vec<f64> = others.drain(..).map(|(_, share)| *share).collect();
+    let mut others: Vec<f64> = others.into_iter().map(|(_, share)| *share).collect();
     let peers = median(&mut others)?;
     if own - peers < WITHOUT_CORE_MIN {
         return None;
