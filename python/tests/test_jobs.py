@@ -26,7 +26,7 @@ def test_the_slow_loader_is_found(run, loop):
     first = outcome.incidents[0]
     assert first["subject"]["ranks"] == [1], first["text"]
     assert first["subject"]["stage"] == "data.next_wait"
-    assert first["pace"] == {"kind": "steady"}
+    assert first["pace"] == {"kind": "steady"}, outcome.stderr
     assert len(outcome.incidents) == 1, outcome.stderr
 
 

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use model::{Evidence, Incident, IncidentKind, Method, Pace, Subject};
 use schedule::{Block, HeldUp, SlowBlock, Standstill};
 
+use crate::pace::pace_of;
 use crate::words::{are, duration, percent, who};
-use crate::{IncidentSettings, Scene, pace_of};
+use crate::{IncidentSettings, Scene};
 
 /// Steps in which the same ranks held up their pipelines at the same stage.
 #[derive(Clone, Debug, Default)]
@@ -59,7 +60,7 @@ impl SlowBlocks {
         let first = self.steps.first().copied().unwrap_or_default();
         let last = self.steps.last().copied().unwrap_or_default();
         let steps: Vec<u64> = self.steps.iter().copied().collect();
-        let pace = pace_of(&steps, last_step);
+        let pace = pace_of(&steps, &(first..=last_step).into(), last_step);
         let open = last.saturating_add(2) >= last_step;
         let share = self.lost_s / exposed_s.max(self.lost_s);
         Incident {

@@ -3,8 +3,9 @@ use std::collections::BTreeSet;
 use frontier::{Gates, WindowFrontier, ranking};
 use model::{Boundary, Ending, MarkKind, Pace, StageId, Window, median};
 
+use crate::IncidentSettings;
 use crate::lateness::{Lateness, medians_of_others};
-use crate::{IncidentSettings, pace_of};
+use crate::pace::{Seen, pace_of};
 
 /// Candidate faults one stage may have in a window.
 const MAX_FAULTS_PER_STAGE: usize = 3;
@@ -470,11 +471,12 @@ fn join_stages(faults: Vec<Fault>) -> Vec<Fault> {
 /// Decides which faults this window alone is reason enough to speak of.
 fn judge(faults: &mut [Fault], found: &WindowFrontier, settings: &IncidentSettings) {
     let last_step = found.steps.last().map_or(0, |account| account.step);
+    let seen: Seen = found.steps.iter().map(|account| account.step).collect();
     let step_s = found.median_step_s();
     let exposed_s = found.exposed_s;
     let record = |fault: &Fault, weight_s: f64| {
         let strikes = fault.strikes.len() as u64;
-        let pace = pace_of(&fault.strikes, last_step);
+        let pace = pace_of(&fault.strikes, &seen, last_step);
         Record { kind: fault.kind, pace, strikes, weight_s, exposed_s, step_s }
     };
     for fault in faults.iter_mut() {

@@ -37,7 +37,6 @@ pub use fault::{Fault, FaultKind, Hidden, find_faults};
 pub use function::{FunctionFault, function, without_core};
 pub use hang::hang;
 pub use network::network;
-pub use pace::pace_of;
 pub use pipeline::{halt_point, pipeline_absorbed, pipeline_halted, pipeline_slowed};
 pub use settings::IncidentSettings;
 pub use straggler::straggler;

@@ -1,3 +1,6 @@
+use std::collections::VecDeque;
+use std::ops::RangeInclusive;
+
 use model::Pace;
 
 /// Share of steps since the first strike from which a fault is steady.
@@ -7,19 +10,73 @@ const PERIODIC_STRIKES: usize = 4;
 /// Share of the distances that must be equal.
 const PERIODIC_SHARE: f64 = 0.8;
 
-/// When a fault strikes, judged from the steps it struck in and the last step looked at.
+/// Runs of steps remembered; older ones are forgotten, as are the strikes in them.
+const MAX_RUNS: usize = 512;
+
+/// The steps of a job that were looked at. Others, as those of a profile window, speak
+/// neither for a strike nor against one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    /// Ascending, apart from one another.
+    runs: VecDeque<RangeInclusive<u64>>,
+}
+
+impl Seen {
+    /// Adds steps, in ascending order.
+    pub(crate) fn extend(&mut self, steps: impl IntoIterator<Item = u64>) {
+        for step in steps {
+            match self.runs.back_mut() {
+                Some(run) if step <= run.end().saturating_add(1) => {
+                    *run = *run.start()..=step.max(*run.end());
+                }
+                _ => self.runs.push_back(step..=step),
+            }
+        }
+        let forgotten = self.runs.len().saturating_sub(MAX_RUNS);
+        self.runs.drain(..forgotten);
+    }
+
+    /// How many steps of a range were looked at.
+    fn count(&self, range: RangeInclusive<u64>) -> u64 {
+        let common = |run: &RangeInclusive<u64>| {
+            let (first, last) =
+                (run.start().max(range.start()), run.end().min(range.end()));
+            last.saturating_add(1).saturating_sub(*first)
+        };
+        self.runs.iter().map(common).sum()
+    }
+}
+
+impl From<RangeInclusive<u64>> for Seen {
+    fn from(run: RangeInclusive<u64>) -> Self {
+        Self { runs: [run].into() }
+    }
+}
+
+impl FromIterator<u64> for Seen {
+    fn from_iter<I: IntoIterator<Item = u64>>(steps: I) -> Self {
+        let mut seen = Self::default();
+        seen.extend(steps);
+        seen
+    }
+}
+
+/// When a fault strikes, judged from the steps it struck in and those looked at until a last
+/// one.
 ///
 /// # Shape
 /// `strikes` ascending, without duplicates.
-pub fn pace_of(strikes: &[u64], last_seen: u64) -> Pace {
+pub(crate) fn pace_of(strikes: &[u64], seen: &Seen, until: u64) -> Pace {
     let (Some(first), Some(last)) = (strikes.first(), strikes.last()) else {
         return Pace::Sporadic;
     };
     if strikes.len() == 1 {
         return Pace::Once { step: *first };
     }
-    let seen = last_seen.max(*last) - first + 1;
-    if strikes.len() as f64 >= STEADY_SHARE * seen as f64 {
+    let in_most = |until: u64| {
+        strikes.len() as f64 >= STEADY_SHARE * seen.count(*first..=until) as f64
+    };
+    if in_most(until.max(*last)) {
         return Pace::Steady;
     }
     let mut distances: Vec<u64> =
@@ -32,8 +89,7 @@ pub fn pace_of(strikes: &[u64], last_seen: u64) -> Pace {
         return Pace::Every { steps: usual };
     }
     // A fault that went away: steady while it lasted.
-    let lasted = last - first + 1;
-    if lasted >= 5 && strikes.len() as f64 >= STEADY_SHARE * lasted as f64 {
+    if last - first >= 4 && in_most(*last) {
         return Pace::Steady;
     }
     Pace::Sporadic
@@ -43,19 +99,40 @@ pub fn pace_of(strikes: &[u64], last_seen: u64) -> Pace {
 mod tests {
     use super::*;
 
+    fn pace(strikes: impl IntoIterator<Item = u64>, until: u64) -> Pace {
+        let strikes: Vec<u64> = strikes.into_iter().collect();
+        pace_of(&strikes, &Seen::from(0..=until), until)
+    }
+
     #[test]
     fn the_pace_is_told_from_the_struck_steps() {
-        let every = |step: usize| (20..120).step_by(step).collect::<Vec<u64>>();
-        assert_eq!(pace_of(&every(1), 119), Pace::Steady);
-        assert_eq!(pace_of(&every(10), 119), Pace::Every { steps: 10 });
-        assert_eq!(pace_of(&[60], 119), Pace::Once { step: 60 });
-        assert_eq!(pace_of(&[20, 23, 41, 44, 80], 119), Pace::Sporadic);
-        assert_eq!(pace_of(&(20..40).collect::<Vec<_>>(), 119), Pace::Steady);
+        assert_eq!(pace(20..120, 119), Pace::Steady);
+        assert_eq!(pace((20..120).step_by(10), 119), Pace::Every { steps: 10 });
+        assert_eq!(pace([60], 119), Pace::Once { step: 60 });
+        assert_eq!(pace([20, 23, 41, 44, 80], 119), Pace::Sporadic);
+        assert_eq!(pace(20..40, 119), Pace::Steady);
     }
 
     #[test]
     fn one_missed_strike_does_not_hide_a_period() {
-        let strikes: Vec<u64> = (0..200).step_by(10).filter(|step| *step != 90).collect();
-        assert_eq!(pace_of(&strikes, 199), Pace::Every { steps: 10 });
+        let strikes = (0..200).step_by(10).filter(|step| *step != 90);
+        assert_eq!(pace(strikes, 199), Pace::Every { steps: 10 });
+    }
+
+    #[test]
+    fn steps_nobody_saw_speak_neither_way() {
+        let strikes: Vec<u64> = (5..12).chain(30..40).collect();
+        assert_eq!(pace(strikes.clone(), 39), Pace::Sporadic);
+        let seen = (0..12).chain(30..40).collect();
+        assert_eq!(pace_of(&strikes, &seen, 39), Pace::Steady);
+    }
+
+    #[test]
+    fn the_steps_looked_at_are_counted() {
+        let mut seen: Seen = [3, 4, 5, 9].into_iter().collect();
+        seen.extend([9, 10, 12]);
+        assert_eq!(seen.count(0..=20), 6);
+        assert_eq!(seen.count(4..=9), 3);
+        assert_eq!(seen.count(6..=8), 0);
     }
 }

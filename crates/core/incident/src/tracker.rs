@@ -8,9 +8,10 @@ use model::{
 
 use crate::cause::{Reference, common_causes};
 use crate::fault::{OTHER_SIZE_RATIO, Record};
+use crate::pace::{Seen, pace_of};
 use crate::vouch::vouch;
 use crate::words::{self, Telling};
-use crate::{Fault, FaultKind, Hidden, IncidentSettings, find_faults, pace_of};
+use crate::{Fault, FaultKind, Hidden, IncidentSettings, find_faults};
 
 /// Struck steps remembered of one incident: enough to tell its pace.
 const MAX_STRIKES: usize = 512;
@@ -57,10 +58,19 @@ pub struct Tracker {
     settings: IncidentSettings,
     gates: Gates,
     tracks: Vec<Track>,
-    /// The best window of each group of ranks that are compared with one another.
-    references: Vec<(Vec<u32>, Reference)>,
+    groups: Vec<Group>,
     next_id: u64,
     last_step: u64,
+}
+
+/// What was seen of ranks that are compared with one another.
+#[derive(Debug, Default)]
+struct Group {
+    /// Of its last window.
+    ranks: Vec<u32>,
+    /// Its best window.
+    reference: Option<Reference>,
+    steps: Seen,
 }
 
 /// One incident in the making.
@@ -112,16 +122,17 @@ impl Tracker {
         scene: Scene<'_>,
     ) -> Vec<String> {
         let mut faults = find_faults(window, found, &self.gates, &self.settings);
-        let place = self.references.iter().position(|(group, _)| meet(group, window));
-        let reference = place.map(|place| &self.references[place].1);
+        let place = self.groups.iter().position(|group| meet(&group.ranks, window));
+        let mut group = place.map(|at| self.groups.swap_remove(at)).unwrap_or_default();
+        let reference = group.reference.as_ref();
         faults.extend(common_causes(window, found, &faults, reference, &self.settings));
-        if let Some(now) = Reference::of(found) {
-            let best = match place.map(|place| self.references.swap_remove(place)) {
-                Some((_, known)) => known.better(now),
-                None => now,
-            };
-            self.references.push((window.ranks.clone(), best));
-        }
+        group.ranks.clone_from(&window.ranks);
+        group.reference = match (group.reference, Reference::of(found)) {
+            (Some(known), Some(now)) => Some(known.better(now)),
+            (known, now) => known.or(now),
+        };
+        group.steps.extend(found.steps.iter().map(|account| account.step));
+        self.groups.push(group);
         self.last_step =
             self.last_step.max(found.steps.last().map_or(0, |last| last.step));
         let open = |track: &Track| self.is_open(track) && meet(&track.compared, window);
@@ -276,7 +287,11 @@ impl Tracker {
             if track.quiet_windows == 0 { self.last_step } else { track.last_step };
         match track.fault.kind {
             FaultKind::Rotating => Pace::Rotating,
-            FaultKind::LateRanks => pace_of(&strikes, until),
+            FaultKind::LateRanks => {
+                let same = |group: &&Group| group.ranks == track.compared;
+                let seen = self.groups.iter().find(same).map(|group| &group.steps);
+                pace_of(&strikes, seen.unwrap_or(&Seen::default()), until)
+            }
             _ => Pace::Steady,
         }
     }
