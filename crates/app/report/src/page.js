@@ -293,12 +293,16 @@ const lagPlot = (() => {
   for (const part of ['.choice', '.scale']) panel.querySelector(part).hidden = false;
 
   const { digits, floor_s, decades, codes } = series.lag_code;
-  const lags = new Map();
+  const values = new Uint8Array(128), lags = new Map();
+  for (let at = 0; at < digits.length; at++) values[digits.charCodeAt(at)] = at;
+  const codeOf = (text, at) => values[text.charCodeAt(at)] + 64 * values[text.charCodeAt(at + 1)];
+  const seconds = Float32Array.from({ length: codes + 1 }, (_, code) => floor_s * 10 ** ((code - 1) * decades / (codes - 1)));
   const decode = stage => {
-    const text = series.stages[stage].lag, found = new Float32Array(rows * columns);
-    if (text) for (let at = 0; at < found.length; at++) {
-      const code = digits.indexOf(text[2 * at]) + 64 * digits.indexOf(text[2 * at + 1]);
-      found[at] = code ? floor_s * 10 ** ((code - 1) * decades / (codes - 1)) : 0;
+    const text = series.stages[stage].lag || '', found = new Float32Array(rows * columns);
+    for (let from = 0, at = 0; from < text.length; from += 2) {
+      const code = codeOf(text, from);
+      /* A zero stands for as many as the next two digits say. */
+      if (code) found[at++] = seconds[code]; else at += codeOf(text, from += 2);
     }
     for (const { row, first_column, last_column } of series.absences) {
       found.fill(ABSENT, row * columns + first_column, row * columns + last_column + 1);

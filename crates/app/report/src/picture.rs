@@ -1,20 +1,29 @@
 //! What the script draws: exposed time and lag over the run, small enough for a page.
 
+use std::iter::successors;
+
 use model::{StageId, StageNames, Verdict, WindowSummary};
 use serde::Serialize;
 use verdict::{Column, Series};
 
 use crate::palette::Paint;
 
-/// Cells of one stage's heat map: 512 ranks at the width of a narrow screen, or 256 ranks
-/// at all the columns a series has. Two bytes each on the page.
-const MAX_CELLS: usize = 1 << 18;
+/// Cells of one stage's heat map of which each lag is told. Of more, those that would hardly
+/// show are left out.
+const FEW_CELLS: usize = 1 << 18;
+/// Bytes of the page that lags may take; neighbouring columns are joined until they fit.
+const MAX_LAG_BYTES: usize = 8 << 20;
 /// Lags below are drawn as none: far below what a clock or a scheduler is good for.
 const LAG_FLOOR_S: f64 = 1e-6;
+/// The same in a picture of many cells, as a share of the mean step: a tenth of the least top
+/// of the scale.
+const LAG_FLOOR_SHARE: f64 = 0.02;
 /// From the floor to 10,000 s.
 const LAG_DECADES: f64 = 10.0;
 /// Codes above zero: what two digits of [`DIGITS`] can tell apart.
 const LAG_CODES: f64 = 4095.0;
+/// Zeros that one can stand for: as many as two digits can say.
+const MOST_ZEROS: usize = 4095;
 /// Digits of a lag's code, the lowest first.
 const DIGITS: &[u8; 64] =
     b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_";
@@ -55,8 +64,8 @@ struct StagePicture {
     paint: &'static str,
     /// Exposed time of the mean step, column by column.
     step_advance_us: Vec<u64>,
-    /// Mean lag, rank by rank and column by column, two digits each; none if nobody is ever
-    /// late.
+    /// Mean lag, rank by rank and column by column: two digits each, and two more after a zero
+    /// that say how many zeros it stands for. None if nobody is ever late.
     lag: Option<String>,
 }
 
@@ -107,25 +116,36 @@ impl Picture {
         series: &Series,
         names: &StageNames,
     ) -> Self {
+        let ids: Vec<Option<StageId>> =
+            verdict.stages.iter().map(|s| stage_id(series, names, &s.name)).collect();
         let cells = series.columns().len() * series.ranks().len();
-        let width = cells.div_ceil(MAX_CELLS).max(1);
-        let columns: Vec<Joined<'_>> = series
-            .columns()
-            .chunks(width)
-            .map(|columns| Joined {
-                columns,
-                steps: columns.iter().map(|c| c.steps).sum(),
+        let floor_s = if cells > FEW_CELLS {
+            let steps = steps_of(series.columns());
+            LAG_FLOOR_S.max(LAG_FLOOR_SHARE * verdict.job.exposed_s / steps.max(1) as f64)
+        } else {
+            LAG_FLOOR_S
+        };
+        let wider =
+            |width: &usize| (*width < series.columns().len()).then_some(2 * width);
+        let (columns, lags) = successors(Some(1), wider)
+            .map(|width| {
+                let columns = joined(series.columns(), width);
+                let lag = |id: &Option<StageId>| {
+                    lag(&columns, series.ranks().len(), (*id)?, floor_s)
+                };
+                let lags: Vec<Option<String>> = ids.iter().map(lag).collect();
+                (columns, lags)
             })
-            .collect();
+            .find(|(columns, lags)| {
+                let bytes = lags.iter().flatten().map(String::len).sum::<usize>();
+                columns.len() <= 1 || bytes <= MAX_LAG_BYTES
+            })
+            .unwrap_or_default();
         let first_step: Vec<u64> = columns.iter().map(Joined::first_step).collect();
         let last_step: Vec<u64> = columns.iter().map(Joined::last_step).collect();
-        let stages = verdict.stages.iter().zip(paints).map(|(stage, paint)| {
-            let id = stage_id(series, names, &stage.name);
-            StagePicture {
-                paint: paint.class(),
-                step_advance_us: columns.iter().map(|c| advance_us(c, id)).collect(),
-                lag: id.and_then(|id| lag(&columns, series.ranks().len(), id)),
-            }
+        let stages = paints.iter().zip(ids).zip(lags).map(|((paint, id), lag)| {
+            let step_advance_us = columns.iter().map(|c| advance_us(c, id)).collect();
+            StagePicture { paint: paint.class(), step_advance_us, lag }
         });
         let spans = verdict.incidents.iter().map(|incident| {
             span(&first_step, &last_step, incident.first_step, incident.last_step)
@@ -138,7 +158,7 @@ impl Picture {
             ranks: series.ranks().to_vec(),
             lag_code: LagCode {
                 digits: str::from_utf8(DIGITS).unwrap_or_default(),
-                floor_s: LAG_FLOOR_S,
+                floor_s,
                 decades: LAG_DECADES,
                 codes: LAG_CODES,
             },
@@ -176,24 +196,57 @@ fn advance_us(column: &Joined<'_>, stage: Option<StageId>) -> u64 {
     whole(column.mean_s(|column| column.advance_s.get(&stage).copied()) * 1e6)
 }
 
-fn lag(columns: &[Joined<'_>], ranks: usize, stage: StageId) -> Option<String> {
-    let mut digits = Vec::with_capacity(2 * columns.len() * ranks);
+/// Columns, some side by side as one.
+fn joined(columns: &[Column], width: usize) -> Vec<Joined<'_>> {
+    let join = |columns| Joined { columns, steps: steps_of(columns) };
+    columns.chunks(width).map(join).collect()
+}
+
+fn steps_of(columns: &[Column]) -> u64 {
+    columns.iter().map(|column| column.steps).sum()
+}
+
+fn lag(
+    columns: &[Joined<'_>],
+    ranks: usize,
+    stage: StageId,
+    floor_s: f64,
+) -> Option<String> {
+    let (mut digits, mut zeros, mut late) = (Vec::new(), 0, false);
+    let two = |code: usize| [DIGITS[code % 64], DIGITS[code / 64 % 64]];
+    let close = |digits: &mut Vec<u8>, zeros: &mut usize| {
+        if *zeros > 0 {
+            digits.extend(two(0));
+            digits.extend(two(std::mem::take(zeros)));
+        }
+    };
     for rank in 0..ranks {
         for column in columns {
-            let of_rank = |column: &Column| column.lag_s.get(&stage)?.get(rank).copied();
-            let code = lag_code(column.mean_s(of_rank));
-            digits.extend([DIGITS[code % 64], DIGITS[code / 64 % 64]]);
+            let of_rank = |column: &Column| {
+                column.lag_s.get(&stage)?.get(rank).copied().map(f64::from)
+            };
+            let code = lag_code(column.mean_s(of_rank), floor_s);
+            if code == 0 {
+                zeros += 1;
+                if zeros == MOST_ZEROS {
+                    close(&mut digits, &mut zeros);
+                }
+            } else {
+                late = true;
+                close(&mut digits, &mut zeros);
+                digits.extend(two(code));
+            }
         }
     }
-    let late = digits.iter().any(|digit| *digit != DIGITS[0]);
+    close(&mut digits, &mut zeros);
     late.then(|| String::from_utf8(digits).ok()).flatten()
 }
 
-fn lag_code(lag_s: f64) -> usize {
-    if lag_s < LAG_FLOOR_S {
+fn lag_code(lag_s: f64, floor_s: f64) -> usize {
+    if lag_s.is_nan() || lag_s < floor_s {
         return 0;
     }
-    let step = (lag_s / LAG_FLOOR_S).log10() * (LAG_CODES - 1.0) / LAG_DECADES;
+    let step = (lag_s / floor_s).log10() * (LAG_CODES - 1.0) / LAG_DECADES;
     usize::try_from(whole((1.0 + step).clamp(0.0, LAG_CODES))).unwrap_or(0)
 }
 
@@ -264,14 +317,22 @@ mod tests {
     use super::*;
     use crate::sample;
 
-    fn decode(code: &LagCode, pair: &[u8]) -> f64 {
+    /// What the page reads.
+    fn decode(code: &LagCode, text: &str) -> Vec<f64> {
         let digit = |byte: u8| code.digits.bytes().position(|d| d == byte).unwrap();
-        let number = digit(pair[0]) + 64 * digit(pair[1]);
-        if number == 0 {
-            return 0.0;
+        let pairs = text.as_bytes().chunks(2);
+        let mut numbers = pairs.map(|pair| digit(pair[0]) + 64 * digit(pair[1]));
+        let mut lags_s = Vec::new();
+        while let Some(number) = numbers.next() {
+            if number == 0 {
+                let zeros = numbers.next().unwrap();
+                lags_s.resize(lags_s.len() + zeros, 0.0);
+                continue;
+            }
+            let decade = (number - 1) as f64 * code.decades / (code.codes - 1.0);
+            lags_s.push(code.floor_s * 10f64.powf(decade));
         }
-        let decade = (number - 1) as f64 * code.decades / (code.codes - 1.0);
-        code.floor_s * 10f64.powf(decade)
+        lags_s
     }
 
     #[test]
@@ -281,14 +342,16 @@ mod tests {
         let paints = crate::palette::paints(&verdict.stages, job.names());
         let picture = Picture::new(&verdict, &paints, series, job.names());
         assert_eq!(picture.steps, vec![1; series.columns().len()]);
+        let told = picture.stages[0].lag.as_ref().unwrap();
+        let told = decode(&picture.lag_code, told);
+        assert_eq!(told.len(), 4 * picture.steps.len());
         for (at, column) in series.columns().iter().enumerate() {
             let stage = &picture.stages[0];
             let advance_us = stage.step_advance_us[at] as f64;
             assert!((advance_us - column.advance_s[&StageId::DATA] * 1e6).abs() <= 0.5);
             for (rank, lag_s) in column.lag_s[&StageId::DATA].iter().enumerate() {
-                let place = 2 * (rank * picture.steps.len() + at);
-                let digits = &stage.lag.as_ref().unwrap().as_bytes()[place..place + 2];
-                let read = decode(&picture.lag_code, digits);
+                let read = told[rank * picture.steps.len() + at];
+                let lag_s = f64::from(*lag_s);
                 assert!(
                     (read - lag_s).abs() <= 0.004 * lag_s + LAG_FLOOR_S,
                     "{read} {lag_s}"
@@ -299,11 +362,39 @@ mod tests {
 
     #[test]
     fn lags_beyond_the_scale_stop_at_its_ends() {
-        assert_eq!(lag_code(0.0), 0);
-        assert_eq!(lag_code(f64::NAN), 0);
-        assert_eq!(lag_code(LAG_FLOOR_S), 1);
-        assert_eq!(lag_code(1e4), 4095);
-        assert_eq!(lag_code(1e9), 4095);
+        let code = |lag_s| lag_code(lag_s, LAG_FLOOR_S);
+        assert_eq!(code(0.0), 0);
+        assert_eq!(code(f64::NAN), 0);
+        assert_eq!(code(LAG_FLOOR_S), 1);
+        assert_eq!(code(1e4), 4095);
+        assert_eq!(code(1e9), 4095);
+    }
+
+    #[test]
+    fn ten_thousand_ranks_keep_their_columns_and_a_small_page() {
+        let job = sample::late_in_data(10_000, 60);
+        let (verdict, series) = (job.verdict(), job.series());
+        let paints = crate::palette::paints(&verdict.stages, job.names());
+        let picture = Picture::new(&verdict, &paints, series, job.names());
+        let columns = picture.steps.len();
+        assert_eq!((picture.ranks.len(), columns), (10_000, series.columns().len()));
+        let lags = picture.stages[0].lag.as_ref().unwrap();
+        assert!(lags.len() < 10_000, "{}", lags.len());
+        let lags = decode(&picture.lag_code, lags);
+        let (punctual, late) = lags.split_at(9_999 * columns);
+        assert!(punctual.iter().all(|lag_s| *lag_s == 0.0));
+        assert_eq!(late.len(), columns);
+        assert!((late[columns - 1] - 0.12).abs() < 0.001);
+    }
+
+    #[test]
+    fn columns_are_joined_until_the_page_is_small_enough() {
+        let columns: Vec<Column> = (0..5)
+            .map(|at| Column { first_step: at, steps: 1, ..Column::default() })
+            .collect();
+        let joined = joined(&columns, 2);
+        assert_eq!(joined.iter().map(|c| c.steps).collect::<Vec<_>>(), [2, 2, 1]);
+        assert_eq!(joined.last().unwrap().first_step(), 4);
     }
 
     #[test]

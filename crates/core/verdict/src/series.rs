@@ -3,15 +3,18 @@ use std::collections::BTreeMap;
 use frontier::WindowFrontier;
 use model::{StageId, Window};
 
-/// Columns kept; when there are more, neighbours are joined.
-const MAX_COLUMNS: usize = 1024;
+/// Columns kept of a job of many ranks, and of few; when there are more, neighbours are joined.
+const COLUMNS: [usize; 2] = [128, 1024];
+/// Lags kept of a stage, within the bounds on columns.
+const CELLS: usize = 1 << 21;
 /// Ranks whose lag is kept one by one.
-const MAX_RANKS: usize = 512;
+const MAX_RANKS: usize = 16_384;
 
 /// Exposed time and lag over the run, at a resolution that fits a picture.
 ///
 /// # Invariants
-/// At most 1024 columns; together they hold every analysed step once.
+/// At most 1024 columns, fewer of thousands of ranks; together they hold every analysed step
+/// once.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
     columns: Vec<Column>,
@@ -33,7 +36,7 @@ pub struct Column {
     pub advance_s: BTreeMap<StageId, f64>,
     /// Seconds each rank of the series reached a stage's leading boundary after the median
     /// rank, summed over the column's steps.
-    pub lag_s: BTreeMap<StageId, Vec<f64>>,
+    pub lag_s: BTreeMap<StageId, Vec<f32>>,
 }
 
 impl Series {
@@ -54,6 +57,8 @@ impl Series {
         let beside =
             window.group_share < 1.0 && self.window_first == Some(window.first_step);
         self.window_first = Some(window.first_step);
+        let place = |rank: &u32| window.ranks.binary_search(rank).ok();
+        let places: Vec<Option<usize>> = self.ranks.iter().map(place).collect();
         let mut prefixes = vec![0.0; window.ranks.len()];
         for account in &found.steps {
             let mut column =
@@ -73,7 +78,7 @@ impl Series {
                 if let Some(leading) = leading {
                     let advance_s = leading.advance_s * window.group_share;
                     column.advance_s.insert(stage, advance_s);
-                    column.lag_s.insert(stage, self.lags(window, &prefixes));
+                    column.lag_s.insert(stage, lags(&places, &prefixes));
                 }
             }
             let known = self.columns.iter_mut().rev();
@@ -106,26 +111,16 @@ impl Series {
         }
     }
 
-    /// Lag of each rank of the series behind the median rank of the window.
-    fn lags(&self, window: &Window, prefixes: &[f64]) -> Vec<f64> {
-        // The lower middle: with two ranks, the punctual one.
-        let mut sorted = prefixes.to_vec();
-        sorted.sort_by(f64::total_cmp);
-        let middle = sorted.get((sorted.len().max(1) - 1) / 2).copied().unwrap_or(0.0);
-        let column = |rank: &u32| window.ranks.binary_search(rank).ok();
-        let lag = |rank| column(rank).map_or(0.0, |at| (prefixes[at] - middle).max(0.0));
-        self.ranks.iter().map(lag).collect()
-    }
-
     fn push(&mut self, step: Column) {
         self.width = self.width.max(1);
         match self.columns.last_mut() {
             Some(last) if last.steps < self.width => last.absorb(step),
             _ => self.columns.push(step),
         }
-        if self.columns.len() > MAX_COLUMNS {
+        let most = (CELLS / self.ranks.len().max(1)).clamp(COLUMNS[0], COLUMNS[1]);
+        while self.columns.len() > most {
             self.width *= 2;
-            let mut joined: Vec<Column> = Vec::with_capacity(MAX_COLUMNS);
+            let mut joined: Vec<Column> = Vec::with_capacity(most);
             for column in std::mem::take(&mut self.columns) {
                 match joined.last_mut() {
                     Some(last) if last.steps < self.width => last.absorb(column),
@@ -135,6 +130,20 @@ impl Series {
             self.columns = joined;
         }
     }
+}
+
+/// Lag of each rank of the series behind the median rank of a window, given its place there.
+#[expect(clippy::cast_possible_truncation, reason = "a picture needs no more digits")]
+fn lags(places: &[Option<usize>], prefixes: &[f64]) -> Vec<f32> {
+    // The lower middle: with two ranks, the punctual one.
+    let mut order = prefixes.to_vec();
+    let middle = (order.len().max(1) - 1) / 2;
+    let middle_s = match order.get(middle) {
+        Some(_) => *order.select_nth_unstable_by(middle, f64::total_cmp).1,
+        None => 0.0,
+    };
+    let lag_s = |at: usize| (prefixes[at] - middle_s).max(0.0) as f32;
+    places.iter().map(|place| place.map_or(0.0, lag_s)).collect()
 }
 
 impl Column {
@@ -149,5 +158,45 @@ impl Column {
                 *sum += lag;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DATA: StageId = StageId::DATA;
+
+    fn step(first_step: u64, lags_s: &[f32]) -> Column {
+        Column {
+            first_step,
+            steps: 1,
+            advance_s: [(DATA, 1.0)].into(),
+            lag_s: [(DATA, lags_s.to_vec())].into(),
+        }
+    }
+
+    #[test]
+    fn what_is_joined_keeps_every_step_and_every_second() {
+        let ranks = 10_000;
+        let mut series = Series { ranks: (0..ranks).collect(), ..Series::default() };
+        let mut lags_s = vec![0.0; ranks as usize];
+        lags_s[7] = 0.5;
+        for at in 0..1000 {
+            series.push(step(at, &lags_s));
+        }
+        let columns = series.columns();
+        assert!((105..=209).contains(&columns.len()), "{}", columns.len());
+        assert_eq!(columns.iter().map(|column| column.steps).sum::<u64>(), 1000);
+        let total = |of: &dyn Fn(&Column) -> f64| columns.iter().map(of).sum::<f64>();
+        assert!((total(&|c| c.advance_s[&DATA]) - 1000.0).abs() < 1e-9);
+        assert!((total(&|c| f64::from(c.lag_s[&DATA][7])) - 500.0).abs() < 1e-3);
+    }
+
+    #[test]
+    fn lag_counts_from_the_median_rank_of_the_window() {
+        let places = [Some(0), None, Some(1), Some(2)];
+        assert_eq!(lags(&places, &[1.0, 3.0, 2.0]), [0.0, 0.0, 1.0, 0.0]);
+        assert_eq!(lags(&[Some(0), Some(1)], &[1.0, 1.5]), [0.0, 0.5]);
     }
 }
