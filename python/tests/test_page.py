@@ -1,0 +1,112 @@
+"""The pages in a real browser: Chromium, where there is one."""
+
+import json
+import shutil
+
+import pytest
+from conftest import JOBS, laggard, torchrun
+from playwright.sync_api import sync_playwright
+from test_service import Collector
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 800}
+LATE, RANKS, STEPS = 4711, 10_000, 200
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+
+
+@pytest.fixture
+def page():
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport=DESKTOP)
+        page.complaints = []
+        page.on("console", lambda said: page.complaints.append(said.text))
+        page.on("pageerror", lambda error: page.complaints.append(str(error)))
+        yield page
+        assert page.complaints == []
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """The report of 10,000 ranks, one of which is late in the second half."""
+    folder = tmp_path_factory.mktemp("report")
+    recording, report = folder / "job.json", folder / "report.html"
+    punctual = [0.002, 0.03]
+    matrix = [[punctual] * RANKS for _ in range(STEPS)]
+    for step in range(STEPS // 2, STEPS):
+        matrix[step] = [*matrix[step]]
+        matrix[step][LATE] = [0.122, 0.03]
+    stages = ["data.next_wait", "model.backward_cpu_wall"]
+    recording.write_text(
+        json.dumps({"schema": "stage-matrix/1", "stages": stages, "unit": "s", "matrix": matrix})
+    )
+    outcome = laggard("analyze", "--report", report, recording)
+    assert outcome.code == 0, outcome.stderr
+    return report
+
+
+def ramp(page):
+    """Colours down the last column of the heat map, and its height."""
+    return page.evaluate(
+        """() => {
+            const canvas = document.querySelector('#lag .plot canvas');
+            const { width, height } = canvas;
+            const column = canvas.getContext('2d').getImageData(width - 2, 0, 1, height).data;
+            return Array.from({ length: height }, (_, y) => column.slice(4 * y, 4 * y + 3).join());
+        }"""
+    )
+
+
+def test_ten_thousand_ranks_are_drawn_and_the_late_one_shows(page, report):
+    page.goto(report.as_uri())
+    assert "open" in page.locator("h1").inner_text()
+    assert f"rank {LATE} is late" in page.locator("main").inner_text().lower()
+    colours = ramp(page)
+    dark = [y for y, colour in enumerate(colours) if colour != colours[0]]
+    assert dark and all(abs(y / len(colours) - LATE / RANKS) < 0.02 for y in dark)
+    page.select_option("[name=order]", "latest")
+    assert page.locator("#lag .plot text.named").text_content() == f"rank {LATE}"
+    colours = ramp(page)
+    assert colours[0] != colours[-1], "the latest rank stands first"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_page_is_readable_on_a_phone_and_in_the_dark(page, report, scheme):
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size(PHONE)
+    page.goto(report.as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    brightness = page.evaluate(
+        """() => {
+            const sum = colour => colour.match(/\\d+/g).slice(0, 3).reduce((a, b) => a + +b, 0);
+            const style = getComputedStyle(document.body);
+            return [sum(style.backgroundColor), sum(style.color)];
+        }"""
+    )
+    background, text = brightness
+    assert abs(background - text) > 400, brightness
+    assert (background > text) == (scheme == "light")
+
+
+def test_a_fault_appears_on_the_pages_while_the_job_runs(page, tmp_path):
+    collector = Collector(tmp_path / "data")
+    try:
+        page.goto(collector.url)
+        assert page.locator("h1").inner_text() == "No job yet"
+        tell = ["run", "--collector", collector.url, "--job", "slow", "--"]
+        job = torchrun(JOBS / "ddp.py")
+        outcome = laggard(*tell, *job, SLOW_RANK="1", STEPS="100")
+        assert outcome.code == 0, outcome.stderr
+        # Nobody reloads anything.
+        row = page.locator("#jobs a")
+        row.get_by_text("rank 1 is late").wait_for()
+        page.fill("#find", "another")
+        assert row.count() == 0
+        page.fill("#find", "SLOW")
+        row.click()
+        page.get_by_text("Rank 1 is late in data.next_wait").first.wait_for()
+        page.locator("#lag canvas").first.wait_for()
+    finally:
+        collector.kill()
