@@ -22,7 +22,7 @@ fn incidents(name: &str, shift_ns: i64) -> Vec<Incident> {
         let mut input = input.clone();
         match &mut input {
             Input::Rank { rank: FAR, host, first_local, .. } => {
-                *host = "far".to_owned();
+                "far".clone_into(host);
                 *first_local = FAR;
             }
             Input::Mark { rank: FAR, mark } => {
