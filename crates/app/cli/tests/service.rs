@@ -200,6 +200,25 @@ fn batches_sent_twice_out_of_order_and_damaged_give_the_verdict_of_the_recording
 }
 
 #[test]
+fn hosts_are_asked_once_to_profile_the_same_steps_of_a_suspect_and_its_peers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(folder.path(), &[]);
+    let mut asked = Vec::new();
+    for (at, batch) in batches(60).iter().enumerate() {
+        let (_, reply) = server.post(&place(at), batch).expect("an answer");
+        let profile = &reply["profile"];
+        if !profile.is_null() && asked.last() != Some(profile) {
+            asked.push(profile.clone());
+        }
+        // What a batch says is analysed once it is answered for.
+        server.json("/api/v1/jobs");
+    }
+    let [profile] = asked.as_slice() else { panic!("{asked:?}") };
+    assert_eq!(profile["ranks"], json!([0, 1, 2]), "rank 2 is late");
+    assert_eq!(profile["steps"], 10);
+}
+
+#[test]
 fn what_was_answered_for_outlives_kills_at_any_moment_and_counts_once() {
     let whole = analysed(&recording());
     let batches = batches(60);

@@ -211,7 +211,11 @@ impl Probe {
         if step != before {
             self.step.store(step, Relaxed);
             if let Some(windows) = &self.windows {
-                windows.on_step(step);
+                windows.on_step(step, |kind| {
+                    let (at, on_loop_thread) = (now(), true);
+                    let (code, args) = (0, [0; 5]);
+                    self.ring.write(Mark { at, step, kind, on_loop_thread, code, args });
+                });
             }
         }
         let proves = matches!(kind, MarkKind::OptimizerEnd | MarkKind::StepEnd);

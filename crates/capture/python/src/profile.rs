@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use model::RankNs;
+use model::{MarkKind, RankNs};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use ring::{ProfileAnswer, ProfileDesk, ProfileOrder, ProfileState};
@@ -33,23 +33,24 @@ impl Windows {
         Self { desk, done: Cell::new(0), recording: Cell::new(None) }
     }
 
-    /// A step begins. Costs one load unless there is an order.
+    /// A step begins. Costs one load unless there is an order. `mark` takes note of when the
+    /// loop begins to stand still for it, and when it goes on.
     #[inline]
-    pub(crate) fn on_step(&self, step: u32) {
+    pub(crate) fn on_step(&self, step: u32, mark: impl Fn(MarkKind)) {
         if self.desk.last_order() != self.done.get() {
-            self.attend(step);
+            self.attend(step, &mark);
         }
     }
 
     #[cold]
-    fn attend(&self, step: u32) {
+    fn attend(&self, step: u32, mark: &dyn Fn(MarkKind)) {
         match self.recording.get() {
-            Some(recording) => self.go_on(recording, step),
-            None => self.begin(step),
+            Some(recording) => self.go_on(recording, step, mark),
+            None => self.begin(step, mark),
         }
     }
 
-    fn begin(&self, step: u32) {
+    fn begin(&self, step: u32, mark: &dyn Fn(MarkKind)) {
         let order = self.desk.order();
         if step < order.first_step {
             return;
@@ -58,14 +59,17 @@ impl Windows {
         let state = if step > order.first_step {
             ProfileState::Missed
         } else {
-            match ask("begin", (step,)) {
+            mark(MarkKind::ProfilerBegin);
+            let begun = ask("begin", (step,));
+            if begun.is_none() {
+                // It may have failed once the profiler ran.
+                ask("close", ());
+            }
+            mark(MarkKind::ProfilerEnd);
+            match begun {
                 Some(true) => ProfileState::Recording,
                 Some(false) => ProfileState::Refused,
-                None => {
-                    // It may have failed once the profiler ran.
-                    ask("close", ());
-                    ProfileState::Failed
-                }
+                None => ProfileState::Failed,
             }
         };
         let since = now();
@@ -79,7 +83,8 @@ impl Windows {
         }
     }
 
-    fn go_on(&self, Recording { order, since, start_ns }: Recording, step: u32) {
+    fn go_on(&self, recording: Recording, step: u32, mark: &dyn Fn(MarkKind)) {
+        let Recording { order, since, start_ns } = recording;
         let recorded_steps = step.wrapping_sub(order.first_step);
         let before = now();
         let late_ns = before.0.saturating_sub(since.0);
@@ -87,12 +92,14 @@ impl Windows {
             ask("step", (step,));
             return;
         }
+        mark(MarkKind::ProfilerBegin);
         let stopped = ask("stop", ());
         let after = now();
         let written = stopped.filter(|stopped| *stopped).and_then(|_| {
             let path = self.desk.trace_path(order.number);
             ask("write", (path,))
         });
+        mark(MarkKind::ProfilerEnd);
         let state =
             if written.is_some() { ProfileState::Written } else { ProfileState::Failed };
         let answer = ProfileAnswer {

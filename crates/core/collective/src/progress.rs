@@ -125,7 +125,10 @@ impl Collectives {
 
     /// Takes the next mark of a rank.
     pub fn mark(&mut self, rank: u32, mark: &Mark) {
-        if let Some(last_at) = self.last_at {
+        // What its own profiler stops a job for is no pause that it makes.
+        if let Some(last_at) = self.last_at
+            && mark.kind != MarkKind::ProfilerEnd
+        {
             self.longest_pause_s =
                 self.longest_pause_s.max(mark.at.seconds_since(last_at));
         }
@@ -141,9 +144,13 @@ impl Collectives {
         if let Some(issue) = left.and_then(|group| group.last.get_mut(&rank)) {
             issue.left = true;
         }
-        if mark.kind != MarkKind::CollectiveIssue {
-            progress.kind = Some(mark.kind);
-            return;
+        match mark.kind {
+            MarkKind::CollectiveIssue => {}
+            MarkKind::ProfilerBegin | MarkKind::ProfilerEnd => return,
+            kind => {
+                progress.kind = Some(kind);
+                return;
+            }
         }
         let op = CollectiveOp(mark.code);
         let [group, _, number, bytes_and_1, _] = mark.args;

@@ -70,12 +70,13 @@ impl Input {
             | Self::Profiled { rank, .. }
             | Self::Network { rank, .. } => Some(*rank),
             Self::Group { members, .. } => members.iter().max().copied(),
-            Self::ProfileOrdered { ranks, .. } => ranks.iter().max().copied(),
+            Self::ProfileOrdered { ranks, .. } | Self::ProfileEnded { ranks } => {
+                ranks.iter().max().copied()
+            }
             Self::Note { .. }
             | Self::Restart { .. }
             | Self::Quiet { .. }
             | Self::Slow { .. }
-            | Self::ProfileEnded
             | Self::Stuck
             | Self::StacksTold => None,
         }

@@ -182,8 +182,12 @@ pub enum Input {
         /// What.
         window: Box<ProfileWindow>,
     },
-    /// All that came of the profile window was told.
-    ProfileEnded,
+    /// All that came of the profile window of these ranks was told.
+    ProfileEnded {
+        /// The ranks it was ordered of, on this host; all if none is named.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        ranks: Vec<u32>,
+    },
     /// What is not complete now has been so for long: what was told is one moment of a job.
     Stuck,
     /// All stacks that were asked for, and could be had, were told.

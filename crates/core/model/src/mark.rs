@@ -51,11 +51,15 @@ pub enum MarkKind {
     BlockBegin = 18,
     /// It is over.
     BlockEnd = 19,
+    /// The loop stands still for laggard's own profiler: it starts, or stops and writes.
+    ProfilerBegin = 20,
+    /// The loop goes on.
+    ProfilerEnd = 21,
 }
 
 impl MarkKind {
     /// All kinds, in the order of their numbers.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::DataBegin,
         Self::DataEnd,
         Self::DataStop,
@@ -74,13 +78,15 @@ impl MarkKind {
         Self::SideLost,
         Self::BlockBegin,
         Self::BlockEnd,
+        Self::ProfilerBegin,
+        Self::ProfilerEnd,
     ];
 
     /// The kind behind a number, `None` if this build knows none.
     #[inline]
     pub fn from_number(number: u8) -> Option<Self> {
-        const BY_NUMBER: [Option<MarkKind>; 20] = {
-            let mut table = [None; 20];
+        const BY_NUMBER: [Option<MarkKind>; 22] = {
+            let mut table = [None; 22];
             let mut at = 0;
             while at < MarkKind::ALL.len() {
                 table[MarkKind::ALL[at] as usize] = Some(MarkKind::ALL[at]);

@@ -50,8 +50,11 @@ impl Segmenter {
                 self.issue(mark);
                 None
             }
-            // Blocks lie inside stages.
-            MarkKind::BlockBegin | MarkKind::BlockEnd => None,
+            // Blocks lie inside stages, and so does what a profiler costs.
+            MarkKind::BlockBegin
+            | MarkKind::BlockEnd
+            | MarkKind::ProfilerBegin
+            | MarkKind::ProfilerEnd => None,
             _ if !mark.on_loop_thread => None,
             _ => self.push_loop_mark(mark, stage),
         }

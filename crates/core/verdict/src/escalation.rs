@@ -1,6 +1,6 @@
 //! When a running job is worth a profile, of which ranks, and what of it was told.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::{ProfileWindow, RankNs, RankStep, median, threshold};
 use pattern::{Trigger, TriggerSettings};
@@ -13,6 +13,10 @@ const MAX_SUSPECTS: usize = 6;
 const UNSUSPECTED: usize = 4;
 /// Steps whose length is remembered, to say what a window does to it.
 const REMEMBERED_STEPS: usize = 50;
+/// Steps by which a window is ordered ahead, beside the time that the order takes.
+const AHEAD_STEPS: f64 = 2.0;
+/// Seconds of a step where none is known yet.
+const UNKNOWN_STEP_S: f64 = 1.0;
 
 /// When ranks of a running job are profiled, and for how long; the `[profile]` table of the
 /// settings file.
@@ -42,6 +46,41 @@ impl Default for ProfileSettings {
     }
 }
 
+/// A profile window that is wanted: the same steps on all its ranks, whatever their hosts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WantedProfile {
+    /// The ranks.
+    pub ranks: Vec<u32>,
+    /// The first step.
+    pub first_step: u32,
+    /// How many.
+    pub steps: u32,
+    /// Milliseconds after which it ends at the next step all the same.
+    pub limit_ms: u32,
+}
+
+impl ProfileSettings {
+    /// The window of `ranks` for a job that is in `step`, as near as all of them can be told of it
+    /// in `ahead_s`.
+    pub fn window(
+        &self,
+        ranks: Vec<u32>,
+        step: u32,
+        usual_step_s: Option<f64>,
+        ahead_s: f64,
+    ) -> WantedProfile {
+        let usual_s = usual_step_s.unwrap_or(UNKNOWN_STEP_S).max(1e-6);
+        let ahead = (AHEAD_STEPS + ahead_s / usual_s).ceil();
+        let steps = (self.max_s / usual_s).floor();
+        WantedProfile {
+            ranks,
+            first_step: step.saturating_add(ahead as u32),
+            steps: steps.clamp(1.0, f64::from(self.max_steps.max(1))) as u32,
+            limit_ms: (self.max_s * 1e3) as u32,
+        }
+    }
+}
+
 /// What is known of windows: the one under way, and when the next may be.
 #[derive(Debug, Default)]
 pub(crate) struct Escalation {
@@ -59,12 +98,14 @@ pub(crate) struct Escalation {
     usual_s: Vec<f64>,
 }
 
-/// A window under way.
+/// A window under way, on one host or several.
 #[derive(Debug, Default)]
 pub(crate) struct Ordered {
     pub(crate) first_step: u32,
     pub(crate) steps: u32,
-    pub(crate) ranks: Vec<u32>,
+    ranks: BTreeSet<u32>,
+    /// Ranks whose hosts have not told all of it.
+    awaited: BTreeSet<u32>,
     pub(crate) told: BTreeMap<u32, ProfileWindow>,
     /// Seconds of its steps, without those in which the profiler starts and stops.
     lasted_s: Vec<f64>,
@@ -151,16 +192,35 @@ impl Escalation {
         ranks
     }
 
-    /// A window is ordered.
+    /// A window is ordered, or another host's part of it.
     pub(crate) fn order(
         &mut self,
-        ranks: Vec<u32>,
+        ranks: &[u32],
         first_step: u32,
         steps: u32,
         at: RankNs,
     ) {
         self.ordered_at = Some(at);
-        self.under_way = Some(Ordered { first_step, steps, ranks, ..Ordered::default() });
+        let window = self.under_way.get_or_insert_with(|| Ordered {
+            first_step,
+            steps,
+            ..Ordered::default()
+        });
+        let last = window.last_step().max(first_step.saturating_add(steps));
+        window.first_step = window.first_step.min(first_step);
+        window.steps = last - window.first_step;
+        window.ranks.extend(ranks);
+        window.awaited.extend(ranks);
+    }
+
+    /// Whether a window of such steps and ranks is another than the one under way: it lies apart,
+    /// or what came of a rank's part was never told.
+    pub(crate) fn is_another(&self, ranks: &[u32], first_step: u32, steps: u32) -> bool {
+        self.under_way.as_ref().is_some_and(|window| {
+            first_step > window.last_step()
+                || first_step.saturating_add(steps) < window.first_step
+                || ranks.iter().any(|rank| window.ranks.contains(rank))
+        })
     }
 
     /// A rank's window is told.
@@ -172,14 +232,13 @@ impl Escalation {
         }
     }
 
-    /// The window under way is over.
-    pub(crate) fn end(&mut self) -> Option<Ordered> {
-        self.under_way.take()
-    }
-
-    /// Whether a window is under way.
-    pub(crate) fn is_under_way(&self) -> bool {
-        self.under_way.is_some()
+    /// All that came of the window was told of these ranks, or of all if there are none; the
+    /// window once that is so of each.
+    pub(crate) fn end(&mut self, ranks: &[u32]) -> Option<Ordered> {
+        self.under_way.take_if(|window| {
+            window.awaited.retain(|rank| !ranks.is_empty() && !ranks.contains(rank));
+            window.awaited.is_empty()
+        })
     }
 }
 
@@ -228,12 +287,12 @@ mod tests {
         assert!(!escalation.may_order(at(100), at(100)), "nothing has happened");
         escalation.look_again();
         assert!(escalation.may_order(at(100), at(100)));
-        escalation.order(vec![0, 1], 50, 10, at(100));
+        escalation.order(&[0, 1], 50, 10, at(100));
         escalation.look_again();
         assert!(!escalation.may_order(at(701), at(701)), "a window is under way");
         escalation.told(0, ProfileWindow::default());
         escalation.told(7, ProfileWindow::default());
-        let ordered = escalation.end().unwrap();
+        let ordered = escalation.end(&[]).unwrap();
         assert_eq!(ordered.told.len(), 1, "rank 7 was not asked");
         assert!(!escalation.may_order(at(699), at(699)));
         assert!(escalation.may_order(at(700), at(700)));

@@ -2,13 +2,16 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use model::{Batch, Input, RankNs};
 
-use crate::{Job, Settings};
+use crate::{Job, Settings, WantedProfile};
 
 /// How far the others go on before a host that is behind is waited for no more: its agent
 /// has much to catch up with, and what is held back for it takes memory.
 const MOST_BEHIND_S: f64 = 15.0;
 /// What hosts have to look where ranks of a job that stands still are.
 const STACKS_WITHIN_S: f64 = 3.0;
+/// What an order of a profile window takes to reach all hosts: they ask for it once a second, and
+/// what is known of their steps is as old.
+const ORDER_AHEAD_S: f64 = 4.0;
 
 /// A job told by several hosts, each in batches.
 ///
@@ -28,6 +31,9 @@ pub struct Gathering {
     start: Start,
     /// Since when stacks are wanted.
     asked_at: Option<RankNs>,
+    /// The profile window that hosts are asked for until they have come to it.
+    profile: Option<WantedProfile>,
+    profile_asked_at: Option<RankNs>,
 }
 
 /// Which start of the job something is about: a new agent after the last one took leave,
@@ -49,6 +55,8 @@ struct Host {
     start: Start,
     ended: bool,
     silent: bool,
+    /// Its ranks in the profile window under way.
+    profiled: Vec<u32>,
 }
 
 impl Gathering {
@@ -61,6 +69,8 @@ impl Gathering {
             heads: BTreeSet::new(),
             start: Start::default(),
             asked_at: None,
+            profile: None,
+            profile_asked_at: None,
         }
     }
 
@@ -117,12 +127,15 @@ impl Gathering {
         }
         self.release(self.told_until());
         self.stop_asking();
+        self.want_profile();
     }
 
     /// Says that a host was not heard of for long: it is waited for no more until it is.
     pub fn lose(&mut self, host: &str) {
         let Some(place) = self.places.get(host) else { return };
-        self.hosts[*place].silent = true;
+        let host_lost = &mut self.hosts[*place];
+        host_lost.silent = true;
+        let ranks = std::mem::take(&mut host_lost.profiled);
         self.job.take(Input::Note {
             text: format!(
                 "host {host} was not heard of for a while: what its ranks did then may be \
@@ -130,7 +143,9 @@ impl Gathering {
             ),
         });
         // Nor is it waited for with what a profile of its ranks shows.
-        self.job.take(Input::ProfileEnded);
+        if !ranks.is_empty() {
+            self.job.take(Input::ProfileEnded { ranks });
+        }
         self.release(self.told_until());
     }
 
@@ -148,6 +163,11 @@ impl Gathering {
     /// Ranks whose stacks would help to say why the job does not move.
     pub fn wanted_stacks(&self) -> Vec<u32> {
         self.job.wanted_stacks()
+    }
+
+    /// The profile window that hosts should order of their ranks.
+    pub fn wanted_profile(&self) -> Option<&WantedProfile> {
+        self.profile.as_ref()
     }
 
     /// Lines about what happened since the last call.
@@ -205,7 +225,12 @@ impl Gathering {
             Some(Input::StacksTold) if self.hosts.len() > 1 => {}
             // What is left of an earlier start, of ranks that are no more.
             Some(_) if self.hosts[place].start < self.start => {}
-            Some(other) => self.job.take(other),
+            Some(other) => {
+                if let Input::ProfileOrdered { ranks, .. } = &other {
+                    self.hosts[place].profiled.clone_from(ranks);
+                }
+                self.job.take(other);
+            }
         }
     }
 
@@ -230,6 +255,21 @@ impl Gathering {
             self.job.take(Input::StacksTold);
         }
     }
+
+    /// Asks hosts for a profile window of the suspects of the whole job, in time for all of them.
+    fn want_profile(&mut self) {
+        let (now, step) = (self.furthest(), self.job.step());
+        self.profile.take_if(|wanted| step >= wanted.first_step);
+        let settings = self.job.settings.profile.clone();
+        let is_recent = |asked: RankNs| now.seconds_since(asked) < settings.every_s;
+        if self.profile.is_some() || self.profile_asked_at.is_some_and(is_recent) {
+            return;
+        }
+        let Some(ranks) = self.job.wanted_profile(now) else { return };
+        let usual_s = self.job.usual_step_s();
+        self.profile = Some(settings.window(ranks, step, usual_s, ORDER_AHEAD_S));
+        self.profile_asked_at = Some(now);
+    }
 }
 
 impl Host {
@@ -241,7 +281,7 @@ impl Host {
 
 #[cfg(test)]
 mod tests {
-    use model::{Mark, MarkKind};
+    use model::{FunctionClass, Mark, MarkKind, Pattern, ProfileWindow, WorkerPatterns};
 
     use super::*;
 
@@ -328,5 +368,58 @@ mod tests {
         let notes = gathering.job().verdict().notes;
         let restarts = "the job was restarted (2); steps are counted from the last start";
         assert!(notes.iter().any(|note| note == restarts), "{notes:?}");
+    }
+
+    /// What a host tells of a window: that it is ordered of its ranks, and what they did in it.
+    fn ordered(ranks: [u32; 2]) -> Vec<Input> {
+        vec![Input::ProfileOrdered { ranks: ranks.to_vec(), first_step: 50, steps: 10 }]
+    }
+
+    fn profiled(ranks: [u32; 2]) -> Vec<Input> {
+        let window = |rank| {
+            let mut patterns = WorkerPatterns::default();
+            let id = patterns.functions.intern(FunctionClass::Python, "sleep", None);
+            // Three quarters of the time on rank 1, and next to nothing elsewhere.
+            let beta = if rank == 1 { 0.75 } else { 0.005 };
+            let pattern = Pattern { beta, events: 1, ..Pattern::default() };
+            patterns.patterns.insert(id, pattern);
+            let window = ProfileWindow { span_s: 1.0, patterns, ..Default::default() };
+            Input::Profiled { rank, window: Box::new(window) }
+        };
+        let ended = Input::ProfileEnded { ranks: ranks.to_vec() };
+        ranks.into_iter().map(window).chain([ended]).collect()
+    }
+
+    /// The ranks that were compared, and of each function that stands out on which.
+    fn compared(gathering: &Gathering) -> Option<(Vec<u32>, Vec<Vec<u32>>)> {
+        let profile = gathering.job().verdict().profile?;
+        let ranks = profile.ranks.iter().map(|rank| rank.rank).collect();
+        let abnormal = profile.functions.iter().map(|function| {
+            function.abnormal.iter().map(|abnormal| abnormal.rank).collect()
+        });
+        Some((ranks, abnormal.collect()))
+    }
+
+    #[test]
+    fn ranks_of_all_hosts_are_compared_once_each_has_told_its_part_of_the_window() {
+        let mut gathering = Gathering::new("job", Settings::default());
+        gathering.take(batch("a", 2, ordered([0, 1])));
+        gathering.take(batch("b", 2, ordered([2, 3])));
+        gathering.take(batch("a", 3, profiled([0, 1])));
+        gathering.take(batch("b", 3, Vec::new()));
+        assert_eq!(compared(&gathering), None, "the ranks of b are waited for");
+        gathering.take(batch("b", 4, profiled([2, 3])));
+        gathering.take(batch("a", 4, Vec::new()));
+        assert_eq!(compared(&gathering), Some((vec![0, 1, 2, 3], vec![vec![1]])));
+    }
+
+    #[test]
+    fn a_host_that_falls_silent_does_not_keep_a_window_from_its_end() {
+        let mut gathering = Gathering::new("job", Settings::default());
+        gathering.take(batch("a", 2, ordered([0, 1])));
+        gathering.take(batch("b", 2, ordered([2, 3])));
+        gathering.take(batch("a", 3, profiled([0, 1])));
+        gathering.lose("b");
+        assert_eq!(compared(&gathering).map(|found| found.0), Some(vec![0, 1]));
     }
 }

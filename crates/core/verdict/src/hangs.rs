@@ -3,7 +3,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use collective::{Collectives, Communication, HangSettings, Stall};
 use incident::{Scene, death, hang, standstill};
 use model::{
-    CollectiveOp, Communicator, Evidence, Incident, Mark, Operation, RankNs, Stack,
+    CollectiveOp, Communicator, Evidence, Incident, Mark, MarkKind, Operation, RankNs,
+    Stack,
 };
 use schedule::Standstill;
 
@@ -13,6 +14,9 @@ const COMPARED_RANKS: usize = 3;
 const ASKED_CULPRITS: usize = 8;
 /// Hangs of one job that are kept; later ones replace the shortest.
 const MAX_HANGS: usize = 64;
+/// How long laggard's own profiler may hold a rank up before that is a hang like any other.
+/// Stopping one with stacks took up to 6 s on a busy machine.
+const PROFILER_S: f64 = 30.0;
 
 /// Hangs of a job: the one under way, and those that passed.
 #[derive(Debug, Default)]
@@ -21,6 +25,8 @@ pub(crate) struct Hangs {
     communication: Communication,
     now: Option<Under>,
     passed: Vec<Passed>,
+    /// Ranks that stand still for laggard's own profiler, and since when.
+    in_profiler: BTreeMap<u32, RankNs>,
     /// The first rank that was killed, and by which signal.
     killed: Option<(u32, Option<i32>)>,
 }
@@ -63,6 +69,16 @@ impl Hangs {
     /// Takes a mark; the seconds of a stall that was spoken of and that it ends.
     pub(crate) fn mark(&mut self, rank: u32, mark: &Mark) -> Option<f64> {
         self.collectives.mark(rank, mark);
+        match mark.kind {
+            MarkKind::ProfilerBegin => {
+                self.in_profiler.insert(rank, mark.at);
+            }
+            MarkKind::SideSample | MarkKind::SideLost => {}
+            _ if mark.on_loop_thread => {
+                self.in_profiler.remove(&rank);
+            }
+            _ => {}
+        }
         self.moved(mark.at)
     }
 
@@ -85,6 +101,7 @@ impl Hangs {
     /// about to end and nothing was wrong.
     pub(crate) fn leave(&mut self, rank: u32, orderly: bool) {
         self.collectives.leave(rank);
+        self.in_profiler.remove(&rank);
         self.communication.leave(rank);
         self.now.take_if(|under| {
             under.left_orderly.extend(orderly.then_some(rank));
@@ -118,6 +135,10 @@ impl Hangs {
     pub(crate) fn quiet(&mut self, at: RankNs, halts: impl FnOnce() -> Vec<Standstill>) {
         if let Some(under) = &mut self.now {
             under.at = at;
+            return;
+        }
+        let is_recent = |since: &RankNs| at.seconds_since(*since) < PROFILER_S;
+        if self.in_profiler.values().any(is_recent) {
             return;
         }
         // Who never came explains more than what the others wait in.

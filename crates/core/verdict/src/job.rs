@@ -220,14 +220,12 @@ impl Job {
                 self.hangs.join(group, &name, &members);
                 self.arrivals.join(group, &name);
             }
-            // A profiler that stops takes its time: no rank hangs in it.
-            Input::Quiet { .. } if self.escalation.is_under_way() => {}
             Input::Quiet { at } => self.hangs.quiet(at, || self.pipelines.halts()),
             Input::ProfileOrdered { ranks, first_step, steps } => {
-                self.order_profile(ranks, first_step, steps);
+                self.order_profile(&ranks, first_step, steps);
             }
             Input::Profiled { rank, window } => self.escalation.told(rank, *window),
-            Input::ProfileEnded => self.end_profile(),
+            Input::ProfileEnded { ranks } => self.end_profile(&ranks),
             Input::Stack { rank, stack } => self.hangs.stack(rank, stack),
             Input::Network { rank, fault } => {
                 let evidence = network(rank, &fault);
@@ -284,6 +282,7 @@ impl Job {
 
     /// All ranks start over; what was found stays.
     fn restart(&mut self) {
+        self.end_profile(&[]);
         self.finish();
         let id = format!("k{}", self.deaths.len() + 1);
         let death = self.hangs.death(self.scene(), id, false);

@@ -13,7 +13,7 @@ mod pipelines;
 mod series;
 mod settings;
 
-pub use escalation::ProfileSettings;
+pub use escalation::{ProfileSettings, WantedProfile};
 pub use gathering::Gathering;
 pub use job::{CALLS, Job, ProfiledRank, SNAPSHOT, TIMED, WHAT_IF};
 pub use series::{Column, Series};

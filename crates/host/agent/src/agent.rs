@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use formats::JournalWriter;
 use model::Input;
 use ring::{JobReader, RankState, RingDirectory};
-use verdict::{Job, Settings};
+use verdict::{Job, ProfileSettings, Settings};
 
 use crate::asked::ProfileRequest;
 use crate::deaths::{Deaths, End};
@@ -23,6 +23,8 @@ use crate::uplink::Uplink;
 const POLL_EVERY: Duration = Duration::from_millis(50);
 /// Quiet of a job that is worth telling the analysis about.
 const QUIET_S: f64 = 1.0;
+/// Time that an order of a profile window takes to reach all ranks of this host.
+const ORDER_AHEAD_S: f64 = 0.2;
 /// How long the end of a job waits for its collector.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
@@ -162,20 +164,37 @@ impl Agent {
         }
         let asked = ProfileRequest::take(directory);
         self.asked = asked.is_some();
-        let (wanted, seconds) = match asked {
-            Some(ProfileRequest { ranks, seconds }) if ranks.is_empty() => {
-                (Some(job.ranks_to_profile()), seconds)
+        let ranks: Vec<RankState> = reader.ranks().filter(|rank| rank.alive).collect();
+        let step = ranks.iter().filter_map(|rank| rank.step).max().unwrap_or(0);
+        let usual_s = job.usual_step_s();
+        let window = |settings: &ProfileSettings, ranks| {
+            settings.window(ranks, step, usual_s, ORDER_AHEAD_S)
+        };
+        let mut settings = settings.profile.clone();
+        let wanted = match (asked, &told.uplink) {
+            (Some(ProfileRequest { mut ranks, seconds }), _) => {
+                if let Some(seconds) = seconds {
+                    (settings.max_s, settings.max_steps) = (seconds, u32::MAX);
+                }
+                if ranks.is_empty() {
+                    ranks = job.ranks_to_profile();
+                }
+                Some(window(&settings, ranks))
             }
-            Some(ProfileRequest { ranks, seconds }) => (Some(ranks), seconds),
-            None => (job.wanted_profile(monotonic_now()), None),
+            // Ranks of all hosts record the same steps: who hears of all of them says which.
+            (None, Some(uplink)) => {
+                let here = |rank: &u32| ranks.iter().any(|known| known.rank == *rank);
+                uplink
+                    .wanted_profile()
+                    .filter(|wanted| settings.enabled && wanted.ranks.iter().any(here))
+            }
+            (None, None) => {
+                let ranks = job.wanted_profile(monotonic_now());
+                ranks.map(|ranks| window(&settings, ranks))
+            }
         };
         let Some(wanted) = wanted else { return };
-        let mut settings = settings.profile.clone();
-        if let Some(seconds) = seconds {
-            (settings.max_s, settings.max_steps) = (seconds, u32::MAX);
-        }
-        let (step_s, ranks) = (job.usual_step_s(), reader.ranks());
-        let input = profiles.order(directory, ranks, &wanted, step_s, &settings);
+        let input = profiles.order(directory, &ranks, &wanted, usual_s);
         keep(told, job, input);
     }
 

@@ -11,13 +11,10 @@ use model::{Input, ProfileWindow};
 use ring::{
     ProfileAnswer, ProfileClerk, ProfileOrder, ProfileState, RankState, RingDirectory,
 };
-use verdict::{ProfileSettings, Settings};
+use verdict::{Settings, WantedProfile};
 
 use crate::probes::{Loop, Probes};
 
-/// Time and steps that orders need to reach all ranks before the first step.
-const AHEAD_S: f64 = 0.2;
-const AHEAD_STEPS: f64 = 2.0;
 /// Times it should take, and seconds beside, after which ranks that did not answer are given up.
 const PATIENCE: f64 = 10.0;
 const PATIENCE_S: f64 = 30.0;
@@ -65,21 +62,20 @@ impl Profiles {
         self.under_way.is_some() || self.reading.is_some()
     }
 
-    /// Orders a window at the desks of `wanted`; what to tell the analysis, or why it cannot
+    /// Orders a window at the desks of its ranks; what to tell the analysis, or why it cannot
     /// be.
     pub(crate) fn order(
         &mut self,
         directory: &RingDirectory,
-        ranks: impl Iterator<Item = RankState>,
-        wanted: &[u32],
+        ranks: &[RankState],
+        wanted: &WantedProfile,
         usual_step_s: Option<f64>,
-        settings: &ProfileSettings,
     ) -> Input {
         if let Err(text) = self.make_traces(directory) {
             return Input::Note { text };
         }
         let (mut desks, mut step) = (BTreeMap::new(), 0);
-        for rank in ranks.filter(|rank| rank.alive && wanted.contains(&rank.rank)) {
+        for rank in ranks.iter().filter(|rank| wanted.ranks.contains(&rank.rank)) {
             let Some(at) = rank.step else { continue };
             let clerk = ProfileClerk::open(&rank.ring.with_extension("desk"));
             let Ok(clerk) = clerk else { continue };
@@ -92,28 +88,21 @@ impl Profiles {
             return Input::Note { text };
         }
         self.orders += 1;
-        let usual_s = usual_step_s.unwrap_or(UNKNOWN_STEP_S).max(1e-6);
-        let ahead = (AHEAD_STEPS + AHEAD_S / usual_s).ceil();
-        let steps = (settings.max_s / usual_s).floor();
-        let steps = steps.clamp(1.0, f64::from(settings.max_steps.max(1)));
-        let order = ProfileOrder {
-            number: self.orders,
-            first_step: step.saturating_add(ahead as u32),
-            steps: steps as u32,
-            limit_ms: (settings.max_s * 1e3) as u32,
-        };
+        let WantedProfile { first_step, steps, limit_ms, .. } = *wanted;
+        let order = ProfileOrder { number: self.orders, first_step, steps, limit_ms };
         for ordered in desks.values() {
             ordered.clerk.order(order);
         }
         let told = desks.keys().copied().collect();
-        let patience_s = PATIENCE * usual_s * (ahead + steps) + PATIENCE_S;
+        let ahead = first_step.saturating_sub(step).saturating_add(steps);
+        let lasts_s = usual_step_s.unwrap_or(UNKNOWN_STEP_S) * f64::from(ahead);
+        let patience_s = PATIENCE * lasts_s + PATIENCE_S;
         self.under_way = Some(UnderWay {
             order,
             ranks: desks,
             probes: Probes::default(),
             until: Instant::now() + Duration::from_secs_f64(patience_s.min(1e6)),
         });
-        let (first_step, steps) = (order.first_step, order.steps);
         Input::ProfileOrdered { ranks: told, first_step, steps }
     }
 
@@ -138,14 +127,11 @@ impl Profiles {
         if let Some(under_way) = &mut self.under_way
             && (under_way.look(&is_alive) || now >= under_way.until)
         {
-            let (written, refused) =
-                self.under_way.take().map(UnderWay::written).unwrap_or_default();
-            refused.into_iter().for_each(&mut *take);
-            self.reading = Some(read(written, settings));
+            self.end(settings, take);
         }
         let Some(reading) = &self.reading else { return };
         while let Ok(input) = reading.try_recv() {
-            let over = input == Input::ProfileEnded;
+            let over = matches!(input, Input::ProfileEnded { .. });
             take(input);
             if over {
                 self.reading = None;
@@ -156,15 +142,22 @@ impl Profiles {
 
     /// Takes what is written; for the end of the job, when no rank runs any more.
     pub(crate) fn finish(mut self, settings: &Settings, take: &mut dyn FnMut(Input)) {
-        if let Some(mut under_way) = self.under_way.take() {
+        if let Some(under_way) = &mut self.under_way {
             under_way.look(&|_| false);
-            let (written, refused) = under_way.written();
-            refused.into_iter().for_each(&mut *take);
-            self.reading = Some(read(written, settings));
+            self.end(settings, take);
         }
         for input in self.reading.into_iter().flatten() {
             take(input);
         }
+    }
+
+    /// Ends the window under way: tells who was not recorded, and reads what the others wrote.
+    fn end(&mut self, settings: &Settings, take: &mut dyn FnMut(Input)) {
+        let Some(under_way) = self.under_way.take() else { return };
+        let ranks = under_way.ranks.keys().copied().collect();
+        let (written, refused) = under_way.written();
+        refused.into_iter().for_each(take);
+        self.reading = Some(read(ranks, written, settings));
     }
 }
 
@@ -212,8 +205,8 @@ impl UnderWay {
     }
 }
 
-/// Reads traces in a thread, rank by rank, and removes them.
-fn read(written: Vec<Written>, settings: &Settings) -> Receiver<Input> {
+/// Reads the traces of a window of `ranks` in a thread, one by one, and removes them.
+fn read(ranks: Vec<u32>, written: Vec<Written>, settings: &Settings) -> Receiver<Input> {
     let (tell, told) = channel();
     let settings = settings.pattern.clone();
     let read = move || {
@@ -240,7 +233,7 @@ fn read(written: Vec<Written>, settings: &Settings) -> Receiver<Input> {
             }
         }
         // Nobody listens any more if it fails.
-        drop(tell.send(Input::ProfileEnded));
+        drop(tell.send(Input::ProfileEnded { ranks }));
     };
     thread::spawn(read);
     told

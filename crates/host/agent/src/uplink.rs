@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use formats::{BatchHead, input_line, pack_batch};
 use model::{Input, RankNs};
 use serde::Deserialize;
+use verdict::WantedProfile;
 
 use crate::flight::monotonic_now;
 use crate::spool::{Spool, Told, is, lost_line, thin};
@@ -63,6 +64,8 @@ struct Open {
     end: Option<Instant>,
     /// Ranks whose stacks the collector asks for.
     wanted: Vec<u32>,
+    /// The profile window it asks for.
+    profile: Option<WantedProfile>,
     /// For people who watch.
     lines: Vec<String>,
     /// Whether the last batch was taken.
@@ -114,6 +117,11 @@ impl Uplink {
         mem::take(&mut self.shared.open().wanted)
     }
 
+    /// The profile window the collector asks for, once.
+    pub fn wanted_profile(&self) -> Option<WantedProfile> {
+        self.shared.open().profile.take()
+    }
+
     /// Lines about the collector since the last call.
     pub fn take_lines(&self) -> Vec<String> {
         mem::take(&mut self.shared.open().lines)
@@ -135,6 +143,7 @@ impl Uplink {
 enum Answer {
     Taken {
         stacks: Vec<u32>,
+        profile: Option<WantedProfile>,
     },
     /// It has seen all up to `next`.
     Next(u64),
@@ -152,6 +161,7 @@ enum Answer {
 struct Reply {
     next: u64,
     stacks: Vec<u32>,
+    profile: Option<WantedProfile>,
     error: String,
 }
 
@@ -175,6 +185,8 @@ struct Sender {
     retry_at: Instant,
     /// Whether somebody was told that the collector does not answer.
     complained: bool,
+    /// The profile window that was asked for last.
+    profile: Option<WantedProfile>,
 }
 
 impl Sender {
@@ -205,6 +217,7 @@ impl Sender {
             wait: FIRST_WAIT,
             retry_at: Instant::now(),
             complained: false,
+            profile: None,
         }
     }
 
@@ -247,8 +260,15 @@ impl Sender {
         }
         let Some(batch) = &self.batch else { return false };
         match self.send(batch) {
-            Answer::Taken { stacks } => {
-                self.shared.open().wanted = stacks;
+            Answer::Taken { stacks, profile } => {
+                let mut open = self.shared.open();
+                open.wanted = stacks;
+                // It asks until the job has come to the window.
+                if profile.is_some() && profile != self.profile {
+                    open.profile.clone_from(&profile);
+                    self.profile = profile;
+                }
+                drop(open);
                 self.taken();
                 true
             }
@@ -385,7 +405,7 @@ impl Sender {
         let reply: Reply = serde_json::from_slice(&reply).unwrap_or_default();
         let reason = || format!("{status} {}", reply.error);
         match status.as_u16() {
-            200 => Answer::Taken { stacks: reply.stacks },
+            200 => Answer::Taken { stacks: reply.stacks, profile: reply.profile },
             409 => Answer::Next(reply.next),
             400 | 413 | 422 => Answer::Refused(reason()),
             _ => Answer::Later { reason: reason(), wait },

@@ -26,7 +26,7 @@ use tokio_stream::{Stream, StreamExt};
 use crate::access::Role;
 use crate::collector::Inner;
 use crate::job::{Held, NotTaken};
-use crate::keeper::{Answer, Arrived, LIVE, REPORT};
+use crate::keeper::{Answer, Arrived, LIVE, REPORT, Wanted};
 use crate::store::is_name;
 
 /// The description of all this.
@@ -245,9 +245,10 @@ async fn take_batch(
         Err(_) => None,
     };
     match answered {
-        Some(Answer::Kept { next, stacks, is_new }) => {
+        Some(Answer::Kept { next, wanted: Wanted { stacks, profile }, is_new }) => {
             metrics.kept(is_new);
-            axum::Json(json!({ "next": next, "stacks": stacks })).into_response()
+            let reply = json!({ "next": next, "stacks": stacks, "profile": profile });
+            axum::Json(reply).into_response()
         }
         Some(Answer::Gap { next }) => {
             let error = "batches before this one are missing";

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use formats::{StoredBatch, StoredEntry, StoredError};
 use model::Batch;
 use tokio::sync::oneshot;
-use verdict::Gathering;
+use verdict::{Gathering, WantedProfile};
 
 use crate::alerts::Alerts;
 use crate::collector::{Inner, Pages};
@@ -49,11 +49,19 @@ pub(crate) struct Arrived {
     pub(crate) answer: oneshot::Sender<Answer>,
 }
 
+/// What agents are asked for with an answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// Ranks whose stacks would help.
+    pub(crate) stacks: Vec<u32>,
+    pub(crate) profile: Option<WantedProfile>,
+}
+
 /// What is answered to a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// It is on disk, now or since before.
-    Kept { next: u64, stacks: Vec<u32>, is_new: bool },
+    Kept { next: u64, wanted: Wanted, is_new: bool },
     /// Those from `next` on are missing.
     Gap { next: u64 },
     /// There is no room.
@@ -242,15 +250,18 @@ impl Keeper {
             }
             return;
         }
-        let stacks = self.held.gathering().as_ref().map(Gathering::wanted_stacks);
-        let stacks = stacks.unwrap_or_default();
+        let wanted = self.held.gathering().as_ref().map(|gathering| Wanted {
+            stacks: gathering.wanted_stacks(),
+            profile: gathering.wanted_profile().cloned(),
+        });
+        let wanted = wanted.unwrap_or_default();
         for (next, answer) in again {
-            let stacks = stacks.clone();
-            drop(answer.send(Answer::Kept { next, stacks, is_new: false }));
+            let wanted = wanted.clone();
+            drop(answer.send(Answer::Kept { next, wanted, is_new: false }));
         }
         for (stored, batch, answer) in kept {
-            let (next, stacks) = (stored.sequence + 1, stacks.clone());
-            drop(answer.send(Answer::Kept { next, stacks, is_new: true }));
+            let (next, wanted) = (stored.sequence + 1, wanted.clone());
+            drop(answer.send(Answer::Kept { next, wanted, is_new: true }));
             self.ledger.note(&stored);
             self.heard.insert(stored.host, Instant::now());
             if let Some(gathering) = self.held.gathering().as_mut() {

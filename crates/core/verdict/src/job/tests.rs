@@ -73,3 +73,47 @@ fn a_rank_announces_no_more_neighbours_than_a_host_has() {
     }
     assert!(job.aligner.ranks() <= MAX_NEIGHBOURS + 10);
 }
+
+/// A job of two in which rank 0 waits for rank 1 while both are profiled.
+fn hangs_in_a_window() -> Job {
+    let mut job = Job::new("job", "run", Settings::default());
+    let members = vec![0, 1];
+    job.take(Input::Group { group: 1, name: "default".to_owned(), members });
+    job.take(Input::ProfileOrdered { ranks: vec![0, 1], first_step: 40, steps: 10 });
+    for (rank, number) in [(0, 47), (1, 46)] {
+        take_mark(&mut job, rank, 10, MarkKind::CollectiveIssue, [1, 0, number, 0, 0]);
+    }
+    job
+}
+
+fn take_mark(job: &mut Job, rank: u32, at_s: u64, kind: MarkKind, args: [u64; 5]) {
+    let (at, on_loop_thread) = (RankNs(at_s * 1_000_000_000), true);
+    let mark = Mark { at, step: 40, kind, on_loop_thread, code: 3, args };
+    job.take(Input::Mark { rank, mark });
+}
+
+fn quiet(job: &mut Job, at_s: u64) -> Vec<u32> {
+    job.take(Input::Quiet { at: RankNs(at_s * 1_000_000_000) });
+    job.wanted_stacks()
+}
+
+#[test]
+fn a_hang_is_told_while_a_window_is_under_way() {
+    let mut job = hangs_in_a_window();
+    assert_eq!(quiet(&mut job, 12), [1, 0]);
+}
+
+#[test]
+fn a_rank_that_stands_still_for_its_profiler_does_not_hang() {
+    let mut job = hangs_in_a_window();
+    take_mark(&mut job, 1, 10, MarkKind::ProfilerBegin, [0; 5]);
+    assert_eq!(quiet(&mut job, 16), [] as [u32; 0]);
+    take_mark(&mut job, 1, 17, MarkKind::ProfilerEnd, [0; 5]);
+    // Nor is a pause of seven seconds usual from now on.
+    assert_eq!(quiet(&mut job, 18), [] as [u32; 0]);
+    assert_eq!(quiet(&mut job, 19), [1, 0]);
+    // One that never comes back from it does.
+    let mut job = hangs_in_a_window();
+    take_mark(&mut job, 1, 10, MarkKind::ProfilerBegin, [0; 5]);
+    assert_eq!(quiet(&mut job, 41), [1, 0]);
+}

@@ -51,15 +51,24 @@ impl Job {
         self.escalation.usual_step_s()
     }
 
-    pub(super) fn order_profile(&mut self, ranks: Vec<u32>, first_step: u32, steps: u32) {
+    /// The furthest step a rank is in.
+    pub(crate) fn step(&self) -> u32 {
+        u32::try_from(self.hangs.step()).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn order_profile(&mut self, ranks: &[u32], first_step: u32, steps: u32) {
         let at = self.last_at().unwrap_or(RankNs(0));
+        if self.escalation.is_another(ranks, first_step, steps) {
+            self.end_profile(&[]);
+        }
         self.aligner.leave_out(first_step..=first_step.saturating_add(steps));
         self.escalation.order(ranks, first_step, steps, at);
     }
 
-    /// Compares what the window showed, if it showed enough ranks.
-    pub(super) fn end_profile(&mut self) {
-        let Some(ordered) = self.escalation.end() else { return };
+    /// Compares what the window showed once all hosts have told what their ranks did in it:
+    /// these, or all if none is named.
+    pub(super) fn end_profile(&mut self, ranks: &[u32]) {
+        let Some(ordered) = self.escalation.end(ranks) else { return };
         if ordered.told.is_empty() {
             return;
         }
