@@ -1,19 +1,14 @@
-use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{BufWriter, Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::AtomicU64;
 
 use anyhow::{Context, Result, bail};
-use formats::{
-    FormatError, Limits, RankTrace, Recording, Snapshot, TraceSet, load_watched,
-    load_with_meta, write_perfetto,
-};
+use formats::{TraceSet, write_perfetto};
 use model::{Severity, Verdict};
 
-use crate::loading::load_all;
-use crate::output::{print, say};
+use crate::output::print;
+use crate::recordings::for_each_job;
 use crate::render::{Colour, verdict_text};
 use crate::run::write_report;
 use crate::settings::{LayoutArgs, SettingsArgs};
@@ -80,92 +75,25 @@ impl From<FailOn> for Severity {
     }
 }
 
-/// What one file gives.
-enum Loaded {
-    Ranks(Vec<RankTrace>),
-    Other(Recording),
-}
-
 pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {
     let mut settings = args.settings.load()?;
     args.layout.over(&mut settings.layout);
     let mut verdicts = Vec::new();
     let mut last = None;
-    // Files of other tools about a job: those of one folder are one job.
-    let mut snapshots = BTreeMap::new();
-    let mut traces = BTreeMap::new();
-    let mut skipped = Vec::new();
     let mut annotated = 0;
-    let mut failed: Option<FormatError> = None;
-    for path in &args.paths {
-        let (files, in_folder) = files_at(path)?;
-        let read = |file: &Path, read: &AtomicU64| {
-            let loaded = match &args.meta {
-                Some(meta) => load_with_meta(file, meta, Limits::default()),
-                None => load_watched(file, Limits::default(), read),
-            };
-            loaded.map(|recording| match recording {
-                Recording::Trace(trace) => {
-                    Loaded::Ranks(RankTrace::all(file, trace, &settings.pattern))
-                }
-                other => Loaded::Other(other),
-            })
-        };
-        load_all(&files, read, |file, loaded| {
-            let folder = || file.parent().unwrap_or(Path::new(".")).to_owned();
-            match loaded {
-                Ok(Loaded::Ranks(ranks)) => {
-                    traces.entry(folder()).or_insert_with(Vec::new).extend(ranks);
-                }
-                Ok(Loaded::Other(Recording::Part(part))) => {
-                    snapshots.entry(folder()).or_insert_with(Vec::new).push(part);
-                }
-                Ok(Loaded::Other(recording)) => {
-                    let id = file.display().to_string();
-                    let job = recording.replay(&id, settings.clone());
-                    verdicts.push(job.verdict());
-                    last = args.report.is_some().then_some(job);
-                }
-                Err(error @ FormatError::Unknown { .. }) if in_folder => {
-                    skipped.push(error);
-                }
-                Err(error) => failed = failed.take().or(Some(error)),
-            }
-        });
-        for error in skipped.drain(..) {
-            say(&format!("laggard: skipped: {error}"));
+    let meta = args.meta.as_deref();
+    for_each_job(&args.paths, meta, &settings, |job, traces| {
+        let verdict = job.verdict();
+        if let (Some(path), Some(set)) = (&args.perfetto, traces) {
+            annotated += 1;
+            write_annotated(path, set, &verdict)?;
         }
-        if let Some(error) = failed {
-            bail!("{error}\n  {}", error.hint());
-        }
-    }
-    for (folder, parts) in snapshots {
-        let id = folder.display().to_string();
-        let snapshot = Snapshot::new(parts);
-        snapshot.check_layout(&settings).with_context(|| {
-            format!("the layout is not that of {id}: correct --tp, --pp and their like")
-        })?;
-        let job = snapshot.replay(&id, settings.clone());
-        verdicts.push(job.verdict());
+        verdicts.push(verdict);
         last = args.report.is_some().then_some(job);
-    }
-    for (folder, ranks) in traces {
-        for set in TraceSet::sets(ranks) {
-            let job = set.replay(&set.name(&folder), settings.clone());
-            let verdict = job.verdict();
-            if let Some(path) = &args.perfetto {
-                annotated += 1;
-                write_annotated(path, &set, &verdict)?;
-            }
-            verdicts.push(verdict);
-            last = args.report.is_some().then_some(job);
-        }
-    }
+        Ok(())
+    })?;
     if args.perfetto.is_some() && annotated != 1 {
         bail!("--perfetto takes the traces of a single job, found {annotated}");
-    }
-    if verdicts.is_empty() {
-        bail!("no recording found in {}", args.paths[0].display());
     }
     print(&render(&verdicts, args)?).context("failed to print the verdict")?;
     if let (Some(path), Some(job)) = (&args.report, &last) {
@@ -201,28 +129,4 @@ fn render(verdicts: &[Verdict], args: &AnalyzeArgs) -> Result<String> {
     let texts =
         verdicts.iter().map(|verdict| verdict_text(verdict, colour, args.verbose));
     Ok(texts.collect::<Vec<_>>().join("\n"))
-}
-
-/// The files behind a path, in order, and whether it is a folder.
-fn files_at(path: &Path) -> Result<(Vec<PathBuf>, bool)> {
-    let place = || format!("failed to read {}", path.display());
-    if !fs::metadata(path).with_context(place)?.is_dir() {
-        return Ok((vec![path.to_owned()], false));
-    }
-    let mut files = Vec::new();
-    let mut entries: Vec<PathBuf> = fs::read_dir(path)
-        .with_context(place)?
-        .map(|entry| Ok(entry?.path()))
-        .collect::<Result<_>>()
-        .with_context(place)?;
-    entries.sort();
-    for entry in entries {
-        // A folder that links to itself would never end.
-        if fs::symlink_metadata(&entry).with_context(place)?.is_dir() {
-            files.extend(files_at(&entry)?.0);
-        } else if entry.is_file() {
-            files.push(entry);
-        }
-    }
-    Ok((files, true))
 }

@@ -7,17 +7,22 @@
 mod analyze;
 mod ask;
 mod child;
+mod compare;
 mod demo;
 mod doctor;
 mod environment;
+mod job_report;
 mod loading;
 mod output;
 mod package;
 mod profile;
+mod recordings;
 mod render;
 mod run;
 mod serve;
+mod server;
 mod settings;
+mod silence;
 mod what_if;
 
 use std::process::ExitCode;
@@ -46,6 +51,9 @@ enum Command {
     Analyze(analyze::AnalyzeArgs),
     Profile(ask::ProfileArgs),
     Serve(serve::ServeArgs),
+    Report(job_report::ReportArgs),
+    Compare(compare::CompareArgs),
+    Silence(silence::SilenceArgs),
     Doctor(doctor::DoctorArgs),
 }
 
@@ -56,6 +64,9 @@ fn main() -> ExitCode {
         Command::Analyze(args) => analyze::analyze(&args),
         Command::Profile(args) => ask::profile(&args),
         Command::Serve(args) => serve::serve(&args),
+        Command::Report(args) => job_report::report(&args),
+        Command::Compare(args) => compare::compare(&args),
+        Command::Silence(args) => silence::silence(&args),
         Command::Doctor(args) => doctor::doctor(args),
     };
     result.unwrap_or_else(|error| {

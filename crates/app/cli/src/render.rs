@@ -27,6 +27,16 @@ impl Colour {
         }
     }
 
+    /// A name.
+    pub(crate) fn bold(self, text: &str) -> String {
+        self.paint("1", text)
+    }
+
+    /// Good news.
+    pub(crate) fn good(self, text: &str) -> String {
+        self.paint("1;32", text)
+    }
+
     /// Text for a severity.
     pub(crate) fn severity(self, severity: Severity, text: &str) -> String {
         let code = match severity {
@@ -57,7 +67,7 @@ pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour, verbose: bool) -> 
             job.steps, job.analysed_steps
         )
     };
-    let name = colour.paint("1", "laggard");
+    let name = colour.bold("laggard");
     text += &format!("{name} {}: {} ranks, {seen}\n", job.id, job.ranks);
     if verdict.incidents.is_empty() {
         let said = if snapshot {
@@ -71,7 +81,7 @@ pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour, verbose: bool) -> 
         } else {
             "HEALTHY  no rank and no stage stands out"
         };
-        text += &format!("\n{}\n", colour.paint("1;32", said));
+        text += &format!("\n{}\n", colour.good(said));
     }
     for incident in &verdict.incidents {
         let head = match incident.severity {

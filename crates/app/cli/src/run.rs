@@ -331,7 +331,11 @@ fn tell(args: &RunArgs, job: &Job) {
 
 /// Writes the report of a job: whole, or not at all.
 pub(crate) fn write_report(path: &Path, job: &Job) -> Result<()> {
-    let page = report::html(&job.verdict(), job.series(), job.names());
+    write_page(path, &report::html(&job.verdict(), job.series(), job.names()))
+}
+
+/// Writes a page: whole, or not at all.
+pub(crate) fn write_page(path: &Path, page: &str) -> Result<()> {
     let place = || format!("failed to write the report to {}", path.display());
     // Pipes and devices are written to, never replaced.
     if fs::metadata(path).is_ok_and(|file| !file.is_file()) {

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use collector::{Collector, Options, Pages, Tokens, Webhook, WebhookForm};
+use collector::{Collector, Keep, Options, Pages, Tokens, Webhook, WebhookForm};
 
 use crate::environment;
 use crate::output::say;
@@ -19,7 +19,8 @@ use crate::settings::SettingsArgs;
 #[command(after_help = "\
 Examples:
   laggard serve
-  laggard serve --data /var/lib/laggard --listen 0.0.0.0:8765 --tokens tokens.toml")]
+  laggard serve --data /var/lib/laggard --listen 0.0.0.0:8765 --tokens tokens.toml
+  laggard serve --keep-days 30 --keep-gb 200")]
 pub(crate) struct ServeArgs {
     /// Address to listen on; one that others reach takes --tokens
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8765")]
@@ -36,6 +37,12 @@ pub(crate) struct ServeArgs {
     /// Bytes that are kept of a job at most
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 30)]
     max_job_bytes: u64,
+    /// Forget jobs of which no host was heard of for so many days, once they have ended
+    #[arg(long, value_name = "DAYS", value_parser = amount)]
+    keep_days: Option<f64>,
+    /// Forget those that ended first while all jobs together take more
+    #[arg(long, value_name = "GB", value_parser = amount)]
+    keep_gb: Option<f64>,
     /// Post a message when an incident begins and one when it is over
     #[arg(long, value_name = "URL", value_parser = address)]
     webhook: Option<String>,
@@ -63,6 +70,11 @@ impl From<Form> for WebhookForm {
     }
 }
 
+fn amount(typed: &str) -> Result<f64, String> {
+    let amount = typed.parse().ok().filter(|amount: &f64| *amount >= 0.0);
+    amount.ok_or_else(|| "write a number from 0 on".to_owned())
+}
+
 pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode> {
     let data = match &args.data {
         Some(data) => data.clone(),
@@ -78,6 +90,10 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode> {
         tokens,
         jobs: args.max_jobs,
         job_bytes: args.max_job_bytes,
+        keep: Keep {
+            age_s: args.keep_days.map(|days| (days * 86_400.0) as u64),
+            bytes: args.keep_gb.map(|gigabytes| (gigabytes * 1e9) as u64),
+        },
         webhook: args
             .webhook
             .clone()

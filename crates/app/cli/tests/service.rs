@@ -385,6 +385,12 @@ fn the_api_is_as_it_says_it_is() {
         (status, text.as_str()),
         (404, "{\"error\":\"there is nothing at this address\"}")
     );
+    // What the framework refuses is refused in the same form.
+    let (status, reply) =
+        server.post("job/hosts/h/epochs/e/batches/-1", b"").expect("an answer");
+    assert_eq!((status, reply), (400, json!({"error": "Bad Request"})));
+    let (status, reply) = server.post("%ff/verdict", b"").expect("an answer");
+    assert_eq!((status, reply), (405, json!({"error": "Method Not Allowed"})));
     server.post(&place(0), &batches(2)[0]).expect("an answer");
     let listed = &server.json("/api/v1/jobs")["jobs"][0];
     let schema = &document["components"]["schemas"]["job"]["properties"];
@@ -491,4 +497,191 @@ fn an_incident_is_announced_once_and_its_end_once() {
         sleep(Duration::from_millis(1500));
         assert!(messages.try_recv().is_err());
     }
+}
+
+#[test]
+fn jobs_of_a_collector_are_compared_and_their_report_is_fetched() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let tokens = folder.path().join("tokens.toml");
+    let text = "agent = \"agent-agent-agent\"\nviewer = \"viewer-viewer-viewer\"\n";
+    fs::write(&tokens, text).expect("a file");
+    let server = Server::start(
+        &folder.path().join("data"),
+        &["--tokens", tokens.to_str().expect("UTF-8")],
+    );
+    let url = format!("{}/api/v1/jobs/a%20job/hosts/h/epochs/e/batches/0", server.url);
+    let request = http().post(url).header("laggard-now-ns", "1000");
+    let request = request.header("authorization", "Bearer agent-agent-agent");
+    assert_eq!(read(request.send(&batches(1)[0]).expect("an answer")).0, 200);
+    let page = folder.path().join("page.html");
+    let ask = |token: &str, arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
+        command.args(arguments).args(["--collector", &server.url]);
+        command.env("LAGGARD_TOKEN", token).output().expect("it runs")
+    };
+    let report = ["report", "a job", "--out", page.to_str().expect("UTF-8")];
+    let refused = ask("agent-agent-agent", &report);
+    let told = String::from_utf8_lossy(&refused.stderr);
+    assert!(told.contains("this token is not for that; set LAGGARD_TOKEN"), "{told}");
+    assert_eq!((refused.status.code(), page.exists()), (Some(2), false));
+    let begun = Instant::now();
+    let is_there = || {
+        let told = ask("viewer-viewer-viewer", &report);
+        let page = fs::read_to_string(&page).unwrap_or_default();
+        told.status.success() && page.contains("rank 2 is late in data.next_wait")
+    };
+    while !is_there() {
+        assert!(begun.elapsed() < PATIENCE);
+        sleep(Duration::from_millis(100));
+    }
+    let compared = ask("viewer-viewer-viewer", &["compare", "a job", "a job", "--json"]);
+    let found: Value = serde_json::from_slice(&compared.stdout).expect("JSON");
+    assert_eq!(
+        (&found["a"]["id"], &found["outcome"]),
+        (&json!("a job"), &json!("undecided"))
+    );
+    let other = ask("viewer-viewer-viewer", &["compare", "a job", "another"]);
+    let told = String::from_utf8_lossy(&other.stderr);
+    assert!(told.contains("there is no such job (404)"), "{told}");
+}
+
+#[test]
+fn jobs_that_have_ended_are_forgotten_by_age_and_by_size() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for keep in [["--keep-days", "0"], ["--keep-gb", "0"]] {
+        let server = Server::start(folder.path(), &[]);
+        server.post(&place(0), &batches(1)[0]).expect("an answer");
+        server.verdict_of_ended("job");
+        // What is written down last.
+        let begun = Instant::now();
+        while !folder.path().join("job/ended.json").exists() {
+            assert!(begun.elapsed() < PATIENCE);
+            sleep(Duration::from_millis(50));
+        }
+        drop(server);
+        let server =
+            Server::start(folder.path(), &["--keep-days", "1", "--keep-gb", "1"]);
+        assert_eq!(server.json("/api/v1/jobs")["jobs"][0]["state"], "ended");
+        drop(server);
+        // Heard of a second ago, at least.
+        sleep(Duration::from_millis(1100));
+        let server = Server::start(folder.path(), &keep);
+        let begun = Instant::now();
+        while server.json("/api/v1/jobs")["jobs"] != json!([]) {
+            assert!(begun.elapsed() < PATIENCE, "{keep:?}");
+            sleep(Duration::from_millis(50));
+        }
+        assert!(!folder.path().join("job").exists());
+    }
+}
+
+#[test]
+fn in_a_silence_nobody_is_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (url, messages) = hook();
+    let server = Server::start(folder.path(), &["--webhook", &url]);
+    let silence = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
+        command.arg("silence").args(arguments).args(["--collector", &server.url]);
+        let output = command.output().expect("it runs");
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).expect("text"))
+    };
+    assert_eq!(silence(&[]), (Some(0), "no silence\n".to_owned()));
+    let added = silence(&["job", "--for", "2h", "--reason", "storage is moved"]);
+    assert_eq!(
+        added,
+        (Some(0), "   1  job  120 min left  storage is moved\n".to_owned())
+    );
+    let parts = batches(8);
+    for (at, batch) in parts[..7].iter().enumerate() {
+        server.post(&place(at), batch).expect("an answer");
+    }
+    let begun = Instant::now();
+    while server.json("/api/v1/jobs")["jobs"][0]["open_incidents"] != 1 {
+        assert!(begun.elapsed() < PATIENCE);
+        sleep(Duration::from_millis(50));
+    }
+    sleep(Duration::from_millis(1500));
+    assert!(messages.try_recv().is_err());
+    assert_eq!(silence(&["--end", "1"]), (Some(0), "no silence\n".to_owned()));
+    let (status, told) = silence(&["--end", "1"]);
+    assert_eq!(status, Some(2));
+    assert!(told.contains("there is no such silence (404)"), "{told}");
+    // A host that speaks again, as hosts do all the time.
+    let (status, _) = server.post(&place(6), &parts[6]).expect("an answer");
+    assert_eq!(status, 200);
+    let message = messages.recv_timeout(PATIENCE).expect("a message");
+    assert_eq!(message["event"], "opened");
+    let (status, told) = silence(&["--all"]);
+    assert_eq!(status, Some(2), "{told}");
+}
+
+/// The examples to deploy with.
+fn deployed(name: &str) -> String {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../deploy");
+    fs::read_to_string(folder.join(name)).expect(name)
+}
+
+#[test]
+fn rules_and_dashboard_ask_for_metrics_that_are_served() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(folder.path(), &[]);
+    server.post(&place(0), &batches(2)[0]).expect("an answer");
+    // One that is refused: a counter of none is not listed.
+    assert_eq!(server.post(&place(5), &batches(2)[1]).expect("an answer").0, 409);
+    let (_, metrics) = server.get("/metrics", None);
+    let samples = metrics.lines().filter(|line| !line.starts_with('#'));
+    let known: Vec<&str> =
+        samples.filter_map(|line| line.split(['{', ' ']).next()).collect();
+    for name in ["alerts.yml", "grafana.json"] {
+        let text = deployed(name);
+        let word = |letter: char| !(letter.is_ascii_lowercase() || letter == '_');
+        let asked = text.split(word).filter(|word| word.starts_with("laggard_"));
+        let asked: Vec<&str> = asked.collect();
+        assert!(asked.len() > 5, "{name}");
+        for metric in asked {
+            assert!(known.contains(&metric), "{name} asks for {metric}:\n{metrics}");
+        }
+    }
+}
+
+#[test]
+fn examples_to_deploy_are_well_formed() {
+    use serde::Deserialize;
+    for (name, kinds) in [
+        ("prometheus.yml", vec![""]),
+        ("alerts.yml", vec![""]),
+        ("kubernetes.yaml", vec!["StatefulSet", "Service", "Service", "Job"]),
+    ] {
+        let text = deployed(name);
+        let documents = yaml_serde::Deserializer::from_str(&text);
+        let documents = documents.map(|one| Value::deserialize(one).expect(name));
+        let found: Vec<Value> = documents.collect();
+        let found: Vec<&str> =
+            found.iter().map(|one| one["kind"].as_str().unwrap_or_default()).collect();
+        assert_eq!(found, kinds, "{name}");
+    }
+    let rules: Value = yaml_serde::from_str(&deployed("alerts.yml")).expect("YAML");
+    for rule in rules["groups"][0]["rules"].as_array().expect("rules") {
+        let has = |key: &str| rule[key].is_string();
+        let said = |key: &str| rule["annotations"][key].is_string();
+        assert!(has("alert") && has("expr") && said("summary") && said("description"));
+    }
+    let board: Value = serde_json::from_str(&deployed("grafana.json")).expect("JSON");
+    let panels = board["panels"].as_array().expect("panels");
+    let places = |panel: &Value| {
+        let at = |key: &str| panel["gridPos"][key].as_u64().expect("a place");
+        let (x, y, w, h) = (at("x"), at("y"), at("w"), at("h"));
+        (x..x + w).flat_map(move |x| (y..y + h).map(move |y| (x, y))).collect::<Vec<_>>()
+    };
+    let mut places: Vec<_> = panels.iter().flat_map(places).collect();
+    let count = places.len();
+    places.sort_unstable();
+    places.dedup();
+    assert_eq!(places.len(), count, "panels lie on each other");
+    let mut shell = Command::new("bash");
+    let script =
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../deploy/slurm.sh");
+    assert!(shell.arg("-n").arg(script).status().expect("bash runs").success());
 }

@@ -52,8 +52,8 @@ impl Run {
             for (stage, seconds) in &column.advance_s {
                 if let Some(at) = place(names.name(*stage)) {
                     block.stage_s[at] = *seconds;
-                    block.lag_s[at] =
-                        column.lag_s.get(stage).cloned().unwrap_or_default();
+                    let lags = column.lag_s.get(stage).into_iter().flatten();
+                    block.lag_s[at] = lags.map(|lag| f64::from(*lag)).collect();
                 }
             }
             block

@@ -20,4 +20,4 @@ mod uplink;
 
 pub use agent::Agent;
 pub use asked::ProfileRequest;
-pub use uplink::{Destination, Uplink};
+pub use uplink::{Destination, Uplink, in_address};

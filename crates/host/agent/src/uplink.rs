@@ -428,8 +428,8 @@ fn cut(mut lines: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// A name as it may stand in an address.
-fn in_address(name: &str) -> String {
+/// The name of a job or a host as it may stand in an address.
+pub fn in_address(name: &str) -> String {
     let letter = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'~' => {
             char::from(byte).to_string()

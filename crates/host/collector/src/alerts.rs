@@ -14,6 +14,9 @@ use crate::store::write_whole;
 
 /// An incident that does not go on for so long is over; one that comes back sooner was not.
 const OVER_AFTER: Duration = Duration::from_secs(30);
+/// One that comes back again and again must stay away longer and longer: each time it comes back
+/// doubles the time, up to this.
+const OVER_AFTER_AT_MOST: Duration = Duration::from_mins(15);
 /// Messages that may wait for whoever is told.
 const QUEUE: usize = 1024;
 /// How often a message is sent, and the wait before the second time; it doubles.
@@ -150,6 +153,11 @@ fn rfc3339(since_1970_s: u64) -> String {
     format!("{year:04}-{month:02}-{date:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
+/// How long an incident that came back so often must stay away to be over.
+fn over_after(returns: u32) -> Duration {
+    OVER_AFTER.saturating_mul(1 << returns.min(16)).min(OVER_AFTER_AT_MOST)
+}
+
 /// What was told of the incidents of one job.
 #[derive(Debug)]
 pub(crate) struct Alerts {
@@ -158,6 +166,8 @@ pub(crate) struct Alerts {
     /// What was announced and is not over, and when it was.
     going_on: BTreeMap<String, (u64, Incident)>,
     quiet_since: BTreeMap<String, Instant>,
+    /// How often one began again.
+    returns: BTreeMap<String, u32>,
     file: PathBuf,
 }
 
@@ -176,6 +186,7 @@ impl Alerts {
             job: job.to_owned(),
             going_on: going_on.unwrap_or_default(),
             quiet_since: BTreeMap::new(),
+            returns: BTreeMap::new(),
             file,
         }
     }
@@ -186,16 +197,26 @@ impl Alerts {
     }
 
     /// Tells what is new: `incidents` are all of the job, none of which goes on once it has
-    /// ended.
-    pub(crate) fn look(&mut self, incidents: &[Incident], has_ended: bool) {
+    /// ended. In a silence what begins is not told yet; what is over is.
+    pub(crate) fn look(
+        &mut self,
+        incidents: &[Incident],
+        has_ended: bool,
+        is_silent: bool,
+        now: Instant,
+    ) {
         let mut changed = false;
         let open = incidents.iter().filter(|incident| {
             incident.open && incident.severity > Severity::Info && !has_ended
         });
         for incident in open {
-            self.quiet_since.remove(&incident.id);
-            if !self.going_on.contains_key(&incident.id) {
+            if self.quiet_since.remove(&incident.id).is_some() {
+                *self.returns.entry(incident.id.clone()).or_default() += 1;
+            }
+            if !is_silent && !self.going_on.contains_key(&incident.id) {
                 let begun_s = seconds_now();
+                let returns = self.returns.entry(incident.id.clone());
+                returns.and_modify(|returns| *returns += 1).or_insert(0);
                 self.going_on.insert(incident.id.clone(), (begun_s, incident.clone()));
                 self.send(incident.clone(), begun_s, None);
                 changed = true;
@@ -208,8 +229,9 @@ impl Alerts {
         let quiet: Vec<String> =
             self.going_on.keys().filter(|id| !is_open(id)).cloned().collect();
         for id in quiet {
-            let since = *self.quiet_since.entry(id.clone()).or_insert_with(Instant::now);
-            if has_ended || since.elapsed() >= OVER_AFTER {
+            let since = *self.quiet_since.entry(id.clone()).or_insert(now);
+            let returns = self.returns.get(&id).copied().unwrap_or(0);
+            if has_ended || now.duration_since(since) >= over_after(returns) {
                 self.quiet_since.remove(&id);
                 let Some((begun_s, last)) = self.going_on.remove(&id) else { continue };
                 let now = incidents.iter().find(|incident| incident.id == id).cloned();
@@ -232,7 +254,73 @@ impl Alerts {
 
 #[cfg(test)]
 mod tests {
+    use model::{Pace, Subject};
+
     use super::*;
+
+    fn incident(open: bool) -> Incident {
+        Incident {
+            id: "i1".to_owned(),
+            kind: IncidentKind::Slow,
+            severity: Severity::Warning,
+            open,
+            subject: Subject::default(),
+            pace: Pace::Steady,
+            first_step: 0,
+            last_step: 9,
+            cost_s: 1.0,
+            cost_share: 0.5,
+            gain_alone_s: 1.0,
+            next_in_line: Vec::new(),
+            text: "late".to_owned(),
+            evidence: Vec::new(),
+            advice: "look".to_owned(),
+        }
+    }
+
+    /// What is told while an incident comes and goes, second by second.
+    fn told(
+        seconds: u64,
+        is_open: impl Fn(u64) -> bool,
+        is_silent: impl Fn(u64) -> bool,
+    ) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let (sender, messages) = sync_channel(1000);
+        let mut alerts = Alerts::open(Messenger(sender), "job", folder.path());
+        let begin = Instant::now();
+        let mut told = Vec::new();
+        for second in 0..seconds {
+            let now = begin + Duration::from_secs(second);
+            alerts.look(&[incident(is_open(second))], false, is_silent(second), now);
+            told.extend(messages.try_iter().map(|message| match message.ended_s {
+                None => format!("begins {second}"),
+                Some(_) => format!("over {second}"),
+            }));
+        }
+        told.join(", ")
+    }
+
+    #[test]
+    fn what_comes_and_goes_is_told_less_and_less() {
+        let never = |_| false;
+        assert_eq!(told(300, |at| at < 100, never), "begins 0, over 130");
+        // Back within half a minute: it never was over.
+        assert_eq!(told(300, |at| at % 50 < 30, never), "begins 0");
+        // A minute here and a minute away, for two hours: told anew once.
+        let told = told(7200, |at| at / 60 % 2 == 0, never);
+        assert_eq!(told, "begins 0, over 90, begins 120");
+    }
+
+    #[test]
+    fn what_begins_in_a_silence_is_told_at_its_end_if_it_goes_on() {
+        let silent = |at| (10..100).contains(&at);
+        assert_eq!(told(300, |at| (20..80).contains(&at), silent), "");
+        assert_eq!(
+            told(300, |at| (20..150).contains(&at), silent),
+            "begins 100, over 180"
+        );
+        assert_eq!(told(300, |at| at < 50, silent), "begins 0, over 80");
+    }
 
     #[test]
     fn times_are_written_as_the_calendar_has_them() {

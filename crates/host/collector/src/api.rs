@@ -26,13 +26,18 @@ use tokio_stream::{Stream, StreamExt};
 use crate::access::Role;
 use crate::collector::Inner;
 use crate::job::{Held, NotTaken};
-use crate::keeper::{Answer, Arrived, LIVE, REPORT, Wanted};
+use crate::keeper::{Answer, Arrived, LIVE, REPORT, Wanted, seconds_now};
+use crate::metrics::classic;
+use crate::retention;
+use crate::silences::Silence;
 use crate::store::is_name;
 
 /// The description of all this.
 const OPENAPI: &str = include_str!("openapi.json");
 /// Bytes of a batch as it comes; agents pack a MiB of lines.
 const LONGEST_BODY_BYTES: usize = 4 << 20;
+/// Longest reason of a silence.
+const LONGEST_REASON_BYTES: usize = 1024;
 /// Batches that are received and unpacked at once.
 const AT_ONCE: usize = 32;
 /// Seconds after which a caller may try again.
@@ -57,6 +62,15 @@ pub(crate) async fn serve(inner: Arc<Inner>, listener: TcpListener) -> io::Resul
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    let inner = Arc::clone(&shared.inner);
+    tokio::spawn(async move {
+        let mut look = tokio::time::interval(retention::LOOK_EVERY);
+        loop {
+            look.tick().await;
+            let inner = Arc::clone(&inner);
+            drop(spawn_blocking(move || inner.forget_surplus()).await);
+        }
+    });
     let served = axum::serve(listener, router(&shared));
     // Streams of events never end by themselves; what was answered for is on disk.
     tokio::select! {
@@ -81,8 +95,12 @@ fn router(shared: &Arc<Shared>) -> Router {
         .route("/api/v1/jobs/{job}/report", get(report))
         .route("/api/v1/jobs/{job}/events", get(events))
         .route("/api/v1/openapi.json", get(async || typed("application/json", OPENAPI)))
+        .route("/api/v1/silences", get(silences))
         .route("/metrics", get(metrics));
-    let admins = Router::new().route("/api/v1/jobs/{job}", delete(delete_job));
+    let admins = Router::new()
+        .route("/api/v1/jobs/{job}", delete(delete_job))
+        .route("/api/v1/silences", post(add_silence))
+        .route("/api/v1/silences/{silence}", delete(end_silence));
     Router::new()
         .merge(for_role(agents, Role::Agent))
         .merge(for_role(admins, Role::Admin))
@@ -149,6 +167,16 @@ fn is_local(headers: &HeaderMap) -> bool {
 /// Headers of every answer.
 async fn harden(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
+    let status = response.status();
+    let json = HeaderValue::from_static("application/json");
+    if status.is_client_error()
+        && response.headers().get(header::CONTENT_TYPE) != Some(&json)
+    {
+        // The framework's refusal: an address that is no text or no number, another method.
+        let allowed = response.headers_mut().remove(header::ALLOW);
+        response = refuse(status, status.canonical_reason().unwrap_or("refused"));
+        response.headers_mut().extend(allowed.map(|allowed| (header::ALLOW, allowed)));
+    }
     let headers = response.headers_mut();
     let always = [
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -373,12 +401,60 @@ async fn delete_job(State(shared): App, Path(job): Path<String>) -> Response {
     }
 }
 
-async fn metrics(State(shared): App) -> Response {
+async fn silences(State(shared): App) -> Response {
+    let silences = shared.inner.silences.all(seconds_now());
+    let answer = json!({ "schema": "laggard.silences/1", "silences": silences });
+    axum::Json(answer).into_response()
+}
+
+async fn add_silence(State(shared): App, body: axum::body::Bytes) -> Response {
+    let Ok(silence) = serde_json::from_slice::<Silence>(&body) else {
+        let reason =
+            "a silence is {\"job\": NAME or null, \"until_s\": SECONDS since 1970}";
+        return refuse(StatusCode::BAD_REQUEST, reason);
+    };
+    let now_s = seconds_now();
+    if silence.until_s <= now_s.max(silence.from_s) {
+        return refuse(StatusCode::BAD_REQUEST, "the silence is over before it begins");
+    }
+    if silence.job.as_ref().is_some_and(|job| !is_name(job)) {
+        let reason = "names have 1 to 128 bytes and no control characters";
+        return refuse(StatusCode::BAD_REQUEST, reason);
+    }
+    if silence.reason.len() > LONGEST_REASON_BYTES {
+        return refuse(StatusCode::BAD_REQUEST, "the reason is longer than 1024 bytes");
+    }
+    let inner = Arc::clone(&shared.inner);
+    match spawn_blocking(move || inner.silences.add(silence, now_s)).await {
+        Ok(Ok(Some(silence))) => axum::Json(silence).into_response(),
+        Ok(Ok(None)) => {
+            later(StatusCode::TOO_MANY_REQUESTS, "there are too many silences")
+        }
+        _ => later(StatusCode::INSUFFICIENT_STORAGE, "the silence cannot be written"),
+    }
+}
+
+async fn end_silence(State(shared): App, Path(silence): Path<u64>) -> Response {
+    let inner = Arc::clone(&shared.inner);
+    match spawn_blocking(move || inner.silences.end(silence)).await {
+        Ok(Ok(true)) => StatusCode::NO_CONTENT.into_response(),
+        Ok(Ok(false)) => refuse(StatusCode::NOT_FOUND, "there is no such silence"),
+        _ => later(StatusCode::INSUFFICIENT_STORAGE, "the silences cannot be written"),
+    }
+}
+
+fn takes_openmetrics(headers: &HeaderMap) -> bool {
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+    accept.is_some_and(|accept| accept.contains("application/openmetrics-text"))
+}
+
+async fn metrics(State(shared): App, headers: HeaderMap) -> Response {
     let jobs: Vec<_> = shared.inner.all().iter().map(|held| held.summary()).collect();
     match shared.inner.metrics.text(&jobs) {
-        Ok(text) => {
+        Ok(text) if takes_openmetrics(&headers) => {
             typed("application/openmetrics-text; version=1.0.0; charset=utf-8", text)
         }
+        Ok(text) => typed("text/plain; version=0.0.4; charset=utf-8", classic(&text)),
         Err(_) => {
             refuse(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be written")
         }

@@ -13,8 +13,10 @@ use crate::access::Tokens;
 use crate::alerts::{Messenger, Webhook};
 use crate::api;
 use crate::job::Held;
-use crate::keeper::Ended;
+use crate::keeper::{Ended, seconds_now};
 use crate::metrics::Metrics;
+use crate::retention::{Keep, Stock, folder_bytes};
+use crate::silences::Silences;
 use crate::store;
 
 /// How long a collector that was killed may take to let go of its folder.
@@ -35,6 +37,8 @@ pub struct Options {
     pub jobs: usize,
     /// Bytes that are kept of a job at most.
     pub job_bytes: u64,
+    /// What is kept of jobs that have ended.
+    pub keep: Keep,
     /// Whom to tell of incidents.
     pub webhook: Option<Webhook>,
 }
@@ -88,6 +92,7 @@ pub(crate) struct Inner {
     pub(crate) pages: Pages,
     pub(crate) metrics: Metrics,
     pub(crate) messenger: Option<Messenger>,
+    pub(crate) silences: Silences,
     jobs: RwLock<BTreeMap<String, Arc<Held>>>,
     /// For whoever watches the collector itself.
     log: fn(&str),
@@ -123,6 +128,7 @@ impl Collector {
         let messenger = webhook.map(|webhook| Messenger::start(webhook, log));
         let inner = Arc::new(Inner {
             messenger: messenger.transpose().map_err(data)?,
+            silences: Silences::open(&path),
             options,
             pages,
             metrics: Metrics::new(),
@@ -198,6 +204,25 @@ impl Inner {
         }
         jobs.remove(id);
         Some(fs::remove_dir_all(self.options.data.join(store::file_name(id))))
+    }
+
+    /// Deletes what is kept of jobs that are too old, or too much.
+    pub(crate) fn forget_surplus(&self) {
+        let keep = self.options.keep;
+        if keep.age_s.is_none() && keep.bytes.is_none() {
+            return;
+        }
+        let stock = self.all().into_iter().map(|held| Stock {
+            id: held.id.clone(),
+            last_seen_s: held.summary().last_seen_s,
+            bytes: folder_bytes(&self.options.data.join(store::file_name(&held.id))),
+            runs: held.runs(),
+        });
+        for id in keep.surplus(stock.collect(), seconds_now()) {
+            if let Some(Err(error)) = self.delete(&id) {
+                self.say(&id, &format_args!("it cannot be deleted: {error}"));
+            }
+        }
     }
 
     fn write_jobs(&self) -> RwLockWriteGuard<'_, BTreeMap<String, Arc<Held>>> {

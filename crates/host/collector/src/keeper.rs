@@ -305,7 +305,9 @@ impl Keeper {
         let verdict = self.held.tell(self.ledger.last_seen_s);
         if let (Some(alerts), Some(verdict)) = (&mut self.alerts, verdict) {
             let has_ended = self.held.summary().state == JobState::Ended;
-            alerts.look(&verdict.incidents, has_ended || over == Over::Yes);
+            let is_silent = self.inner.silences.cover(&self.held.id, seconds_now());
+            let has_ended = has_ended || over == Over::Yes;
+            alerts.look(&verdict.incidents, has_ended, is_silent, Instant::now());
         }
     }
 

@@ -11,10 +11,14 @@ mod collector;
 mod job;
 mod keeper;
 mod metrics;
+mod retention;
+mod silences;
 mod state;
 mod store;
 
 pub use access::{Role, Tokens, TokensError};
 pub use alerts::{Webhook, WebhookForm};
 pub use collector::{Collector, OpenError, Options, Pages};
+pub use retention::Keep;
+pub use silences::Silence;
 pub use state::{JobState, JobSummary};

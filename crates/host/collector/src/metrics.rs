@@ -174,3 +174,55 @@ impl Metrics {
         Ok(text)
     }
 }
+
+/// OpenMetrics as Prometheus' older text format, for whoever does not ask for the new one: there
+/// counters are announced by the name their samples have.
+pub(crate) fn classic(openmetrics: &str) -> String {
+    let announced = |line: &str| {
+        line.strip_prefix("# TYPE ")?.strip_suffix(" counter").map(str::to_owned)
+    };
+    let counters: Vec<String> = openmetrics.lines().filter_map(announced).collect();
+    let mut text = String::with_capacity(openmetrics.len());
+    for line in openmetrics.lines() {
+        let mut words = line.splitn(4, ' ');
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some("UNIT" | "EOF"), ..) => {}
+            (Some("#"), Some(what), Some(name), Some(rest))
+                if counters.iter().any(|counter| counter == name) =>
+            {
+                text += &format!("# {what} {name}_total {rest}\n");
+            }
+            _ => text += &format!("{line}\n"),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_does_not_ask_for_openmetrics_gets_the_older_text() {
+        let metrics = Metrics::new();
+        metrics.kept(true);
+        let text = metrics.text(&[]).unwrap();
+        assert!(
+            text.ends_with("# EOF\n")
+                && text.contains("# TYPE laggard_batches counter\n")
+        );
+        let classic = classic(&text);
+        let batches = "# HELP laggard_batches_total Batches that are kept.\n\
+                       # TYPE laggard_batches_total counter\nlaggard_batches_total 1\n";
+        assert!(classic.contains(batches), "{classic}");
+        assert!(!classic.contains("# UNIT") && !classic.contains("# EOF"));
+        assert!(classic.contains("# TYPE laggard_append_seconds histogram\n"));
+        let samples = |text: &str| -> Vec<String> {
+            text.lines()
+                .filter(|line| !line.starts_with('#'))
+                .map(str::to_owned)
+                .collect()
+        };
+        assert_eq!(samples(&classic), samples(&text));
+    }
+}

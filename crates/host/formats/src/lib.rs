@@ -25,6 +25,7 @@ mod recording;
 mod snapshot;
 mod stored;
 mod traces;
+mod verdict_document;
 mod what_if;
 
 pub use batch::{BatchError, BatchHead, pack_batch, unpack_batch};
@@ -39,4 +40,5 @@ pub use recording::{Recording, load, load_bytes, load_watched, load_with_meta};
 pub use snapshot::{Part, Snapshot};
 pub use stored::{StoredBatch, StoredBatches, StoredEntry, StoredError, StoredJob};
 pub use traces::{ProfilerTrace, RankTrace, TraceSet, load_window};
+pub use verdict_document::{load_verdict, parse_verdict};
 pub use what_if::{read_layout, read_rows, read_what_if};

@@ -305,7 +305,7 @@ fn is_ras_text(reader: &mut impl BufRead) -> bool {
 }
 
 /// Whether one of the keys stands at the beginning, where a document shows what it is.
-fn begins_with(reader: &mut impl BufRead, keys: &[&str]) -> bool {
+pub(crate) fn begins_with(reader: &mut impl BufRead, keys: &[&str]) -> bool {
     let start = reader.fill_buf().unwrap_or_default();
     let start = String::from_utf8_lossy(&start[..start.len().min(1 << 16)]);
     keys.iter().any(|key| start.contains(key))
@@ -323,7 +323,7 @@ fn first_visible(reader: &mut impl BufRead) -> std::io::Result<Option<u8>> {
     }
 }
 
-fn parse<T: DeserializeOwned>(
+pub(crate) fn parse<T: DeserializeOwned>(
     path: &Path,
     reader: impl BufRead,
     limits: Limits,

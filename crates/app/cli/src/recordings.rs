@@ -1,0 +1,128 @@
+//! The jobs that recordings are of.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+
+use anyhow::{Context, Result, bail};
+use formats::{
+    FormatError, Limits, RankTrace, Recording, Snapshot, TraceSet, load_watched,
+    load_with_meta,
+};
+use verdict::{Job, Settings};
+
+use crate::loading::load_all;
+use crate::output::say;
+
+/// What one file gives.
+enum Loaded {
+    Ranks(Vec<RankTrace>),
+    Other(Recording),
+}
+
+/// Reads the recordings at `paths` and hands over the jobs they are of, with their traces where
+/// they are made of those. Files of other tools in one folder are one job.
+///
+/// # Errors
+/// What the formats and `each` say; and if there is no job at all.
+pub(crate) fn for_each_job(
+    paths: &[PathBuf],
+    meta: Option<&Path>,
+    settings: &Settings,
+    mut each: impl FnMut(Job, Option<&TraceSet>) -> Result<()>,
+) -> Result<()> {
+    let mut snapshots = BTreeMap::new();
+    let mut traces = BTreeMap::new();
+    let mut found = 0;
+    for path in paths {
+        let (files, in_folder) = files_at(path)?;
+        let read = |file: &Path, read: &AtomicU64| {
+            let loaded = match meta {
+                Some(meta) => load_with_meta(file, meta, Limits::default()),
+                None => load_watched(file, Limits::default(), read),
+            };
+            loaded.map(|recording| match recording {
+                Recording::Trace(trace) => {
+                    Loaded::Ranks(RankTrace::all(file, trace, &settings.pattern))
+                }
+                other => Loaded::Other(other),
+            })
+        };
+        let mut skipped = Vec::new();
+        let mut failed: Option<FormatError> = None;
+        let mut taken = Ok(());
+        load_all(&files, read, |file, loaded| {
+            let folder = || file.parent().unwrap_or(Path::new(".")).to_owned();
+            match loaded {
+                Ok(Loaded::Ranks(ranks)) => {
+                    traces.entry(folder()).or_insert_with(Vec::new).extend(ranks);
+                }
+                Ok(Loaded::Other(Recording::Part(part))) => {
+                    snapshots.entry(folder()).or_insert_with(Vec::new).push(part);
+                }
+                Ok(Loaded::Other(recording)) => {
+                    let id = file.display().to_string();
+                    found += 1;
+                    if taken.is_ok() {
+                        taken = each(recording.replay(&id, settings.clone()), None);
+                    }
+                }
+                Err(error @ FormatError::Unknown { .. }) if in_folder => {
+                    skipped.push(error);
+                }
+                Err(error) => failed = failed.take().or(Some(error)),
+            }
+        });
+        for error in skipped {
+            say(&format!("laggard: skipped: {error}"));
+        }
+        if let Some(error) = failed {
+            bail!("{error}\n  {}", error.hint());
+        }
+        taken?;
+    }
+    for (folder, parts) in snapshots {
+        let id = folder.display().to_string();
+        let snapshot = Snapshot::new(parts);
+        snapshot.check_layout(settings).with_context(|| {
+            format!("the layout is not that of {id}: correct --tp, --pp and their like")
+        })?;
+        found += 1;
+        each(snapshot.replay(&id, settings.clone()), None)?;
+    }
+    for (folder, ranks) in traces {
+        for set in TraceSet::sets(ranks) {
+            found += 1;
+            each(set.replay(&set.name(&folder), settings.clone()), Some(&set))?;
+        }
+    }
+    if found == 0 {
+        bail!("no recording found in {}", paths[0].display());
+    }
+    Ok(())
+}
+
+/// The files behind a path, in order, and whether it is a folder.
+fn files_at(path: &Path) -> Result<(Vec<PathBuf>, bool)> {
+    let place = || format!("failed to read {}", path.display());
+    if !fs::metadata(path).with_context(place)?.is_dir() {
+        return Ok((vec![path.to_owned()], false));
+    }
+    let mut files = Vec::new();
+    let mut entries: Vec<PathBuf> = fs::read_dir(path)
+        .with_context(place)?
+        .map(|entry| Ok(entry?.path()))
+        .collect::<Result<_>>()
+        .with_context(place)?;
+    entries.sort();
+    for entry in entries {
+        // A folder that links to itself would never end.
+        if fs::symlink_metadata(&entry).with_context(place)?.is_dir() {
+            files.extend(files_at(&entry)?.0);
+        } else if entry.is_file() {
+            files.push(entry);
+        }
+    }
+    Ok((files, true))
+}

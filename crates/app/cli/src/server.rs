@@ -1,0 +1,106 @@
+//! What readers ask of a collector.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::environment;
+use crate::run::address;
+
+/// How long an answer may take: a page of a large job is made while we wait.
+const TIMEOUT: Duration = Duration::from_mins(1);
+/// Longest answer: a report of many ranks has some MB.
+const LONGEST_BYTES: u64 = 256 << 20;
+
+/// The collector to ask; `LAGGARD_TOKEN` proves that we may.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct ServerArgs {
+    /// Collector (`laggard serve`) to ask; LAGGARD_TOKEN holds a viewer's token
+    #[arg(
+        long,
+        value_name = "URL",
+        value_parser = address,
+        default_value = "http://127.0.0.1:8765"
+    )]
+    collector: String,
+}
+
+/// A collector.
+#[derive(Debug)]
+pub(crate) struct Server {
+    http: ureq::Agent,
+    url: String,
+    token: Option<String>,
+}
+
+impl ServerArgs {
+    pub(crate) fn server(&self) -> Server {
+        let config = ureq::Agent::config_builder()
+            .timeout_global(Some(TIMEOUT))
+            .http_status_as_error(false)
+            .proxy(None)
+            .max_redirects(0)
+            .build();
+        let token = environment::value(environment::TOKEN);
+        Server {
+            http: config.into(),
+            url: self.collector.trim_end_matches('/').to_owned(),
+            token: token.and_then(|token| token.into_string().ok()),
+        }
+    }
+}
+
+/// What a collector says when it refuses.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Refusal {
+    error: String,
+}
+
+impl Server {
+    /// The text at `/api/v1/` and `path`.
+    ///
+    /// # Errors
+    /// The collector does not answer, or refuses.
+    pub(crate) fn get(&self, path: &str) -> Result<String> {
+        self.ask("GET", path, None)
+    }
+
+    /// What the collector answers if something is done at `/api/v1/` and `path`, with a JSON
+    /// document where that takes one.
+    ///
+    /// # Errors
+    /// The collector does not answer, or refuses.
+    pub(crate) fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<Value>,
+    ) -> Result<String> {
+        let uri = format!("{}/api/v1/{path}", self.url);
+        let mut request = ureq::http::Request::builder().method(method).uri(uri);
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let answer = match body {
+            Some(body) => self.http.run(request.body(body.to_string())?),
+            None => self.http.run(request.body(())?),
+        };
+        let place = || format!("the collector at {} does not answer", self.url);
+        let mut response = answer.with_context(place)?;
+        let body = response.body_mut().with_config().limit(LONGEST_BYTES);
+        let text = body.read_to_string().with_context(place)?;
+        if response.status().is_success() {
+            return Ok(text);
+        }
+        let Refusal { error } = serde_json::from_str(&text).unwrap_or_default();
+        match response.status().as_u16() {
+            401 | 403 => {
+                bail!("the collector at {} says: {error}; set LAGGARD_TOKEN", self.url)
+            }
+            status => bail!("the collector at {} says: {error} ({status})", self.url),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Times in which nobody is told of incidents: maintenance.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{fs, io};
+
+use serde::{Deserialize, Serialize};
+
+use crate::store::write_whole;
+
+/// Silences at a time; each is a decision of somebody.
+const MOST: usize = 1000;
+const FILE: &str = "silences.json";
+
+/// Nobody is told of incidents that begin in it. One that still goes on at its end is told then.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Silence {
+    /// Its name.
+    #[serde(default)]
+    pub id: u64,
+    /// The job; all if null.
+    #[serde(default)]
+    pub job: Option<String>,
+    /// When it begins, in seconds since 1970.
+    #[serde(default)]
+    pub from_s: u64,
+    /// When it is over.
+    pub until_s: u64,
+    /// Why, for people.
+    #[serde(default)]
+    pub reason: String,
+}
+
+impl Silence {
+    fn covers(&self, job: &str, now_s: u64) -> bool {
+        let is_now = (self.from_s..self.until_s).contains(&now_s);
+        is_now && self.job.as_ref().is_none_or(|silent| silent == job)
+    }
+}
+
+/// All silences that are not over.
+#[derive(Debug)]
+pub(crate) struct Silences {
+    file: PathBuf,
+    known: Mutex<Vec<Silence>>,
+}
+
+impl Silences {
+    /// Takes up those an earlier collector knew.
+    pub(crate) fn open(data: &Path) -> Self {
+        let file = data.join(FILE);
+        let known = fs::read(&file).ok();
+        let known = known.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        Self { file, known: Mutex::new(known.unwrap_or_default()) }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Vec<Silence>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn cover(&self, job: &str, now_s: u64) -> bool {
+        self.known().iter().any(|silence| silence.covers(job, now_s))
+    }
+
+    /// Those that are not over, the first to end first.
+    pub(crate) fn all(&self, now_s: u64) -> Vec<Silence> {
+        let mut all = self.known().clone();
+        all.retain(|silence| silence.until_s > now_s);
+        all.sort_by_key(|silence| (silence.until_s, silence.id));
+        all
+    }
+
+    /// Adds one and names it; `None` if there are too many. It counts once it is on disk.
+    pub(crate) fn add(
+        &self,
+        silence: Silence,
+        now_s: u64,
+    ) -> io::Result<Option<Silence>> {
+        let mut known = self.known();
+        let mut new = known.clone();
+        let id = new.iter().map(|silence| silence.id).max().unwrap_or(0) + 1;
+        new.retain(|silence| silence.until_s > now_s);
+        if new.len() >= MOST {
+            return Ok(None);
+        }
+        let silence = Silence { id, ..silence };
+        new.push(silence.clone());
+        write_whole(&self.file, &serde_json::to_vec(&new)?)?;
+        *known = new;
+        Ok(Some(silence))
+    }
+
+    /// Ends one; whether there was such a one.
+    pub(crate) fn end(&self, id: u64) -> io::Result<bool> {
+        let mut known = self.known();
+        let mut new = known.clone();
+        new.retain(|silence| silence.id != id);
+        if new.len() == known.len() {
+            return Ok(false);
+        }
+        write_whole(&self.file, &serde_json::to_vec(&new)?)?;
+        *known = new;
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn silence(job: Option<&str>, from_s: u64, until_s: u64) -> Silence {
+        let (job, reason) = (job.map(str::to_owned), String::new());
+        Silence { id: 0, job, from_s, until_s, reason }
+    }
+
+    #[test]
+    fn a_silence_covers_its_job_in_its_time_and_outlives_the_collector() {
+        let folder = tempfile::tempdir().unwrap();
+        let silences = Silences::open(folder.path());
+        let one = silences.add(silence(Some("a"), 10, 20), 5).unwrap().unwrap();
+        let all = silences.add(silence(None, 30, 40), 5).unwrap().unwrap();
+        assert_ne!(one.id, all.id);
+        let again = Silences::open(folder.path());
+        for silences in [&silences, &again] {
+            let covered =
+                |job| [9, 10, 19, 20, 30].map(|now_s| silences.cover(job, now_s));
+            assert_eq!(covered("a"), [false, true, true, false, true]);
+            assert_eq!(covered("b"), [false, false, false, false, true]);
+            assert_eq!(silences.all(25), std::slice::from_ref(&all));
+        }
+        assert!(again.end(one.id).unwrap() && !again.end(one.id).unwrap());
+        assert!(!again.cover("a", 15));
+    }
+}
