@@ -244,6 +244,11 @@ fn journal(role: Option<&str>) -> io::Result<Vec<u8>> {
             }
         }
     }
+    let usage = json!({ "lasted_s": 10.0, "cores": 0.3, "cores_deviation": 0.05,
+        "without_core_share": 0.7 });
+    let usage = json!({ "is": "usage", "rank": 0, "first_step": 1, "last_step": 3,
+        "usage": usage });
+    journal.write(&told(usage)?)?;
     journal.write(&told(json!({ "is": "lost", "rank": 0, "records": 3 }))?)?;
     journal.write(&told(json!({ "is": "note", "text": "a note" }))?)?;
     journal.write(&told(json!({ "is": "left", "rank": 1, "step": 3 }))?)?;

@@ -66,6 +66,41 @@ fn a_slow_data_loader() {
 }
 
 #[test]
+fn what_hosts_say_of_the_processes_stands_beside_what_stages_say() {
+    let packed = fs::read(root().join("testdata/jobs/data.jsonl.zst")).expect("a file");
+    let mut lines = zstd::decode_all(packed.as_slice()).expect("zstd");
+    for (rank, cores, without) in [(0, 0.97, 0.02), (1, 0.98, 0.03), (2, 0.31, 0.69)] {
+        // The second one is of steps after the incident.
+        for (first_step, part) in [(20, 1.0), (900, 0.0)] {
+            let usage = format!(
+                r#"{{"lasted_s":10.0,"cores":{},"cores_deviation":0.05,"without_core_share":{}}}"#,
+                cores * part,
+                without * part,
+            );
+            let steps =
+                format!(r#""first_step":{first_step},"last_step":{}"#, first_step + 9);
+            let line =
+                format!(r#"{{"is":"usage","rank":{rank},{steps},"usage":{usage}}}"#);
+            writeln!(lines, "{line}").expect("room");
+        }
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("job.jsonl");
+    fs::write(&path, lines).expect("a file");
+    let said = text(&analyze(&[path.to_str().expect("UTF-8")]).stdout);
+    let of_host: Vec<&str> = said.lines().filter(|line| line.contains("core")).collect();
+    assert_eq!(
+        of_host,
+        [
+            "  why   the loop of rank 2 stood ready and had no core for 69 % of the time, its peers' \
+         for 2.5 %; the process of rank 2 kept 0.31 cores busy (deviation 0.05), its peers' 0.97",
+            "  next  on rank 2, look at what shares its cores: affinity, limits of its cgroup, other \
+         processes",
+        ]
+    );
+}
+
+#[test]
 fn a_fault_hidden_behind_another() {
     assert_snapshot!(verdict("two"), @"
     laggard testdata/jobs/two.jsonl.zst: 4 ranks, 70 steps, 5.53 s of exposed step time in 65 analysed steps

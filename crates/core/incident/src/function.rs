@@ -1,12 +1,8 @@
 //! The words of functions that stand out.
 
-use std::collections::BTreeMap;
+use model::{Evidence, Incident, IncidentKind, Method, Pace, Subject, fold_ranks};
 
-use model::{
-    Evidence, Incident, IncidentKind, Method, Pace, Subject, fold_ranks, median,
-};
-
-use crate::words::{percent, who};
+use crate::words::{percent, share, who};
 use crate::{IncidentSettings, Scene};
 
 /// Callers that are told.
@@ -118,41 +114,6 @@ fn evidence(found: &FunctionFault) -> Evidence {
     Evidence::new(Method::Pattern, label, text, &values)
 }
 
-/// Share of a profile window that a rank's loop must have stood ready without a core, more than its
-/// peers', before it is spoken of. Taste: on a busy host everybody waits a little.
-const WITHOUT_CORE_MIN: f64 = 0.2;
-
-/// Says that ranks wanted for a core, and what to do, if they did more than their peers.
-///
-/// `shares` is for how much of a profile window each rank's loop stood ready without a core.
-pub fn without_core(
-    ranks: &[u32],
-    shares: &BTreeMap<u32, f64>,
-) -> Option<(Evidence, String)> {
-    let (own, others): (Vec<_>, Vec<_>) =
-        shares.iter().partition(|(rank, _)| ranks.contains(rank));
-    let own = own.into_iter().map(|(_, share)| *share).reduce(f64::max)?;
-    let mut others: Vec<f64> = others.into_iter().map(|(_, share)| *share).collect();
-    let peers = median(&mut others)?;
-    if own - peers < WITHOUT_CORE_MIN {
-        return None;
-    }
-    let text = format!(
-        "the loop of rank {} stood ready and had no core for {} of the profile window, its peers' \
-         for {}",
-        fold_ranks(ranks),
-        share(own),
-        share(peers),
-    );
-    let values = [("without_core_share", own), ("peers_without_core_share", peers)];
-    let evidence = Evidence::new(Method::Host, "without_core", text, &values);
-    let advice = format!(
-        "on {}, look at what shares its cores: affinity, limits of its cgroup, other processes",
-        who(ranks)
-    );
-    Some((evidence, advice))
-}
-
 /// A function with its callers: "recv_into ← read_shard ← next".
 fn place(name: &str, callers: &[String]) -> String {
     let names = std::iter::once(name).chain(callers.iter().map(String::as_str));
@@ -164,11 +125,6 @@ fn short(name: &str) -> String {
         Some((end, _)) => format!("{}…", &name[..end]),
         None => name.to_owned(),
     }
-}
-
-/// A share for reading: small ones with a decimal.
-fn share(share: f64) -> String {
-    if share < 0.0995 { format!("{:.1} %", share * 100.0) } else { percent(share) }
 }
 
 /// What to look at, by what the innermost functions are known to do.

@@ -5,7 +5,7 @@
 //! it. [`Tracker`] follows the faults from window to window and words the incidents.
 //!
 //! [`hang()`], [`late`] and [`slowed`] word what was found in collectives, [`death()`] what was
-//! seen of a process, [`function()`] what was found in profiles, [`what_if()`] what holds a
+//! seen of a process, [`function()`] what was found in profiles, [`cores`] what hosts say of processes, [`what_if()`] what holds a
 //! pipeline back,
 //! [`pipeline_slowed`] and [`pipeline_halted`] what calls of NCCL say of one.
 //!
@@ -18,6 +18,7 @@ mod death;
 mod fault;
 mod function;
 mod hang;
+mod host;
 mod inside;
 mod lateness;
 mod network;
@@ -34,8 +35,9 @@ pub use arrival::{late, slowed};
 pub use blocks::{SlowBlocks, absorbed, halted, standstill};
 pub use death::death;
 pub use fault::{Fault, FaultKind, Hidden, find_faults};
-pub use function::{FunctionFault, function, without_core};
+pub use function::{FunctionFault, function};
 pub use hang::hang;
+pub use host::{cores, without_core};
 pub use network::network;
 pub use pipeline::{halt_point, pipeline_absorbed, pipeline_halted, pipeline_slowed};
 pub use settings::IncidentSettings;

@@ -247,6 +247,11 @@ pub(crate) fn duration(seconds: f64) -> String {
     }
 }
 
+/// A share for reading: small ones with a decimal.
+pub(crate) fn share(share: f64) -> String {
+    if share < 0.0995 { format!("{:.1} %", share * 100.0) } else { percent(share) }
+}
+
 pub(crate) fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }

@@ -68,6 +68,7 @@ impl Input {
             | Self::Communicator { rank, .. }
             | Self::Look { rank, .. }
             | Self::Profiled { rank, .. }
+            | Self::Usage { rank, .. }
             | Self::Network { rank, .. } => Some(*rank),
             Self::Group { members, .. } => members.iter().max().copied(),
             Self::ProfileOrdered { ranks, .. } | Self::ProfileEnded { ranks } => {

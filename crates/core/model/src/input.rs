@@ -1,8 +1,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CollectiveOp, Communicator, Mark, NetworkFault, Operation, ProfileWindow, RankNs,
-    Stack,
+    CollectiveOp, Communicator, CoreUsage, Mark, NetworkFault, Operation, ProfileWindow,
+    RankNs, Stack,
 };
 
 /// One thing a job's analysis is told. All of them, in order, are the job: the same inputs
@@ -187,6 +187,17 @@ pub enum Input {
         /// The ranks it was ordered of, on this host; all if none is named.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         ranks: Vec<u32>,
+    },
+    /// What a rank's process did with cores while it was in these steps.
+    Usage {
+        /// The rank.
+        rank: u32,
+        /// The step it was in at first.
+        first_step: u32,
+        /// The step it was in at last.
+        last_step: u32,
+        /// What.
+        usage: CoreUsage,
     },
     /// What is not complete now has been so for long: what was told is one moment of a job.
     Stuck,

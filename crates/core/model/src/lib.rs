@@ -18,6 +18,7 @@ mod stack;
 mod stage;
 mod step;
 mod threshold;
+mod usage;
 mod verdict;
 mod what_if;
 mod window;
@@ -40,6 +41,7 @@ pub use stack::{Frame, ProcessState, Stack};
 pub use stage::{StageId, StageNames};
 pub use step::{Ending, RankStep, Segment, SideSample};
 pub use threshold::{threshold, thresholds};
+pub use usage::CoreUsage;
 pub use verdict::{
     Evidence, Incident, IncidentKind, JobSummary, Label, Method, NextInLine, Pace,
     PipelineSummary, SCHEMA, Severity, SideSummary, StageSummary, Subject, Verdict,

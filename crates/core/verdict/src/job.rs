@@ -22,6 +22,7 @@ use crate::escalation::Escalation;
 use crate::hangs::Hangs;
 use crate::holdups::Holdups;
 use crate::pipelines::Pipelines;
+use crate::usages::Usages;
 use crate::{Series, Settings};
 use calls::{pipeline_absorbed, pipeline_notes, pipeline_summary};
 use profile::Profiled;
@@ -84,6 +85,7 @@ pub struct Job {
     what_if: Option<Findings>,
     profiled: Option<Profiled>,
     escalation: Escalation,
+    usages: Usages,
 }
 
 #[derive(Debug, Default)]
@@ -158,6 +160,7 @@ impl Job {
             side_channels: BTreeMap::new(),
             what_if: None,
             profiled: None,
+            usages: Usages::default(),
             escalation: Escalation::new(
                 settings.profile.clone(),
                 settings.trigger.clone(),
@@ -225,6 +228,10 @@ impl Job {
                 self.order_profile(&ranks, first_step, steps);
             }
             Input::Profiled { rank, window } => self.escalation.told(rank, *window),
+            Input::Usage { rank, first_step, last_step, usage } => {
+                let steps = u64::from(first_step)..=u64::from(last_step);
+                self.usages.take(rank, steps, usage);
+            }
             Input::ProfileEnded { ranks } => self.end_profile(&ranks),
             Input::Stack { rank, stack } => self.hangs.stack(rank, stack),
             Input::Network { rank, fault } => {

@@ -12,6 +12,7 @@ mod job;
 mod pipelines;
 mod series;
 mod settings;
+mod usages;
 
 pub use escalation::{ProfileSettings, WantedProfile};
 pub use gathering::Gathering;

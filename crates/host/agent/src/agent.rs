@@ -12,6 +12,7 @@ use crate::deaths::{Deaths, End};
 use crate::flight::{FlightFeed, monotonic_now};
 use crate::live::{LiveFeed, READ_CLOSELY_EVERY};
 use crate::ports::Ports;
+use crate::probes::Probes;
 use crate::profiles::Profiles;
 use crate::ras::Ras;
 use crate::requests::RequestFeed;
@@ -50,6 +51,7 @@ pub struct Agent {
     ports: Ports,
     ras: Ras,
     deaths: Deaths,
+    probes: Probes,
     profiles: Profiles,
     /// Whether somebody waits for what the window shows.
     asked: bool,
@@ -67,7 +69,7 @@ impl Agent {
         let live = LiveFeed::new(settings.arrival.clone());
         let (requests, ports) = (RequestFeed::default(), Ports::default());
         let (ras, deaths) = (Ras::default(), Deaths::default());
-        let profiles = Profiles::default();
+        let (probes, profiles) = (Probes::default(), Profiles::default());
         let (told, looked, ending, asked) = (Told::default(), None, false, false);
         Self {
             reader,
@@ -79,6 +81,7 @@ impl Agent {
             ports,
             ras,
             deaths,
+            probes,
             profiles,
             asked,
             settings,
@@ -127,6 +130,8 @@ impl Agent {
         live.poll(now, monotonic_now(), &mut |input| keep(told, job, input));
         requests.poll(now, monotonic_now(), &mut |input| keep(told, job, input));
         self.look_for_hang(now);
+        let Self { reader, probes, profiles, told, job, .. } = self;
+        probes.poll(now, profiles.is_busy(), reader, &mut |input| keep(told, job, input));
         self.profile(now);
         let Self { ras, settings, told, job, .. } = self;
         ras.poll(settings, &mut |input| keep(told, job, input));
@@ -146,13 +151,19 @@ impl Agent {
 
     /// Has ranks profiled if that is asked for, and tells what came of it.
     fn profile(&mut self, now: Instant) {
-        let Self { profiles, reader, settings, told, job, .. } = self;
+        let Self { profiles, probes, reader, settings, told, job, .. } = self;
         if profiles.is_busy() {
             let alive: BTreeSet<u32> =
                 reader.ranks().filter(|rank| rank.alive).map(|rank| rank.pid).collect();
-            profiles.poll(now, settings, |pid| alive.contains(&pid), &mut |input| {
-                keep(told, job, input);
-            });
+            profiles.poll(
+                now,
+                settings,
+                probes,
+                |pid| alive.contains(&pid),
+                &mut |input| {
+                    keep(told, job, input);
+                },
+            );
         }
         if profiles.is_busy() {
             return;
@@ -283,9 +294,10 @@ impl Agent {
         self.read(JobReader::drain);
         self.tell_deaths();
         self.read_flight(FlightFeed::release_all);
-        let Self { profiles, settings, told, job, .. } = &mut self;
+        let Self { profiles, probes, settings, told, job, .. } = &mut self;
         let profiles = std::mem::take(profiles);
-        profiles.finish(settings, &mut |input| keep(told, job, input));
+        profiles.finish(settings, probes, &mut |input| keep(told, job, input));
+        probes.tell(&mut |input| keep(told, job, input));
         let faults = self.reader.faults();
         if faults > 0 {
             let text = format!("the probes counted {faults} faults of their own");

@@ -1,108 +1,273 @@
-//! What the kernel says of a rank's loop while its profile window lasts: how busy it keeps a
-//! core, and how long it stood ready without one.
+//! What the kernel says of ranks' processes, always: how many cores they keep busy, and how long
+//! their loops stand ready without one. Closer while a profile window lasts.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Main threads of some processes, sampled.
+use model::{CoreUsage, Input};
+use ring::JobReader;
+
+use crate::live::READ_CLOSELY_EVERY;
+
+/// How often processes are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// The same in nanoseconds, less what a poll may come early.
+const LOOK_NS: u64 = 95_000_000;
+/// How often the analysis is told of what they did. Taste: an incident lasts longer.
+const TELL_EVERY: Duration = Duration::from_secs(10);
+/// Samples of a loop that are kept: three minutes, or as many seconds as a window takes at most.
+const KEPT: usize = 1800;
+/// Ticks a second of `/proc/PID/stat`, the same on every Linux.
+const TICK_NS: f64 = 1e7;
+
+/// The processes of a host's ranks.
 #[derive(Debug, Default)]
 pub(crate) struct Probes {
-    loops: BTreeMap<u32, Loop>,
+    processes: BTreeMap<u32, Process>,
+    looked: Option<Instant>,
+    told: Option<Instant>,
 }
 
-/// One process's main thread.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Loop {
-    /// Wall clock in nanoseconds, and the share of a core it kept busy until the next sample.
-    pub(crate) busy: Vec<(i64, f32)>,
-    last: Option<Reading>,
-    ran_ns: u64,
-    waited_ns: u64,
-    lasted_ns: u64,
+/// One rank's process.
+#[derive(Debug)]
+struct Process {
+    rank: u32,
+    /// `/proc/PID/schedstat` and `/proc/PID/stat`: they stay open, for to find them costs more than
+    /// to read them.
+    schedule: File,
+    state: File,
+    loops: VecDeque<LoopSample>,
+    last_loop: Option<Scheduled>,
+    last: Option<(Scheduled, u64)>,
+    /// What the analysis was not told yet, and since which step.
+    usage: CoreUsage,
+    first_step: u32,
+    step: u32,
 }
 
 /// `/proc/PID/schedstat`: the main thread's nanoseconds on a core, and ready without one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[expect(clippy::struct_field_names, reason = "the unit belongs to the name")]
-struct Reading {
+struct Scheduled {
     at_ns: u64,
     ran_ns: u64,
     waited_ns: u64,
 }
 
-impl Probes {
-    /// Samples these processes; others are forgotten.
-    pub(crate) fn sample(&mut self, pids: impl IntoIterator<Item = u32>) {
-        for pid in pids {
-            let text = fs::read_to_string(format!("/proc/{pid}/schedstat"));
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            let Some(reading) = read(&text.unwrap_or_default(), now.as_nanos() as u64)
-            else {
-                continue;
-            };
-            self.loops.entry(pid).or_default().add(reading);
-        }
-    }
-
-    /// What was sampled of a process.
-    pub(crate) fn take(&mut self, pid: u32) -> Loop {
-        self.loops.remove(&pid).unwrap_or_default()
-    }
+/// What a loop did from one look to the next.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[expect(clippy::struct_field_names, reason = "the unit belongs to the name")]
+struct LoopSample {
+    at_ns: u64,
+    lasted_ns: u64,
+    ran_ns: u64,
+    waited_ns: u64,
 }
 
-impl Loop {
-    fn add(&mut self, now: Reading) {
-        if let Some(before) = self.last {
-            let lasted_ns = now.at_ns.saturating_sub(before.at_ns);
-            let ran_ns = now.ran_ns.saturating_sub(before.ran_ns);
-            let share = ran_ns as f64 / lasted_ns.max(1) as f64;
-            let at_ns = i64::try_from(before.at_ns).unwrap_or(i64::MAX);
-            self.busy.push((at_ns, share.min(1.0) as f32));
-            self.ran_ns += ran_ns;
-            self.waited_ns += now.waited_ns.saturating_sub(before.waited_ns);
-            self.lasted_ns += lasted_ns;
-        }
-        self.last = Some(now);
-    }
-
+/// What a loop did in a profile window.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Loop {
+    /// Wall clock in nanoseconds, and the share of a core it kept busy until the next sample.
+    pub(crate) busy: Vec<(i64, f32)>,
     /// Share of the time in which it stood ready and had no core; `None` without samples.
-    pub(crate) fn without_core_share(&self) -> Option<f64> {
-        (self.lasted_ns > 0)
-            .then(|| (self.waited_ns as f64 / self.lasted_ns as f64).min(1.0))
+    pub(crate) without_core_share: Option<f64>,
+}
+
+impl Probes {
+    /// Looks at the processes of ranks if it is time, and tells what they did.
+    pub(crate) fn poll(
+        &mut self,
+        now: Instant,
+        closely: bool,
+        rings: &JobReader,
+        take: &mut dyn FnMut(Input),
+    ) {
+        let every = if closely { READ_CLOSELY_EVERY } else { LOOK_EVERY };
+        if self.looked.is_some_and(|looked| now.duration_since(looked) < every) {
+            return;
+        }
+        self.looked = Some(now);
+        for rank in rings.ranks().filter(|rank| rank.alive) {
+            let Some(step) = rank.step else { continue };
+            let known = self.processes.contains_key(&rank.pid);
+            if !known && let Some(process) = Process::open(rank.rank, rank.pid, step) {
+                self.processes.insert(rank.pid, process);
+            }
+            if let Some(process) = self.processes.get_mut(&rank.pid) {
+                process.step = step;
+            }
+        }
+        let ended = |_: &u32, process: &mut Process| process.look(wall_ns()).is_none();
+        for (_, mut process) in self.processes.extract_if(.., ended) {
+            process.tell(take);
+        }
+        if now.duration_since(*self.told.get_or_insert(now)) >= TELL_EVERY {
+            self.told = Some(now);
+            self.tell(take);
+        }
+    }
+
+    /// Tells what was not told yet.
+    pub(crate) fn tell(&mut self, take: &mut dyn FnMut(Input)) {
+        self.processes.values_mut().for_each(|process| process.tell(take));
+    }
+
+    /// What the loop of a process did since then.
+    pub(crate) fn since(&self, pid: u32, at_ns: u64) -> Loop {
+        let loops = self.processes.get(&pid).map(|process| &process.loops);
+        let samples = loops.into_iter().flatten().filter(|sample| sample.at_ns >= at_ns);
+        let (mut found, mut lasted_ns, mut waited_ns) = (Loop::default(), 0, 0);
+        for sample in samples {
+            let share = sample.ran_ns as f64 / sample.lasted_ns.max(1) as f64;
+            let at_ns = i64::try_from(sample.at_ns).unwrap_or(i64::MAX);
+            found.busy.push((at_ns, share.min(1.0) as f32));
+            lasted_ns += sample.lasted_ns;
+            waited_ns += sample.waited_ns;
+        }
+        let share = || (waited_ns as f64 / lasted_ns as f64).min(1.0);
+        found.without_core_share = (lasted_ns > 0).then(share);
+        found
     }
 }
 
-fn read(text: &str, at_ns: u64) -> Option<Reading> {
+impl Process {
+    fn open(rank: u32, pid: u32, step: u32) -> Option<Self> {
+        Some(Self {
+            rank,
+            schedule: File::open(format!("/proc/{pid}/schedstat")).ok()?,
+            state: File::open(format!("/proc/{pid}/stat")).ok()?,
+            loops: VecDeque::new(),
+            last_loop: None,
+            last: None,
+            usage: CoreUsage::default(),
+            first_step: step,
+            step,
+        })
+    }
+
+    /// Looks at it; `None` once it has ended.
+    fn look(&mut self, at_ns: u64) -> Option<()> {
+        let now = scheduled(&text(&self.schedule)?, at_ns)?;
+        if let Some(before) = self.last_loop.replace(now) {
+            self.loops.push_back(LoopSample {
+                at_ns: before.at_ns,
+                lasted_ns: now.at_ns.saturating_sub(before.at_ns),
+                ran_ns: now.ran_ns.saturating_sub(before.ran_ns),
+                waited_ns: now.waited_ns.saturating_sub(before.waited_ns),
+            });
+            if self.loops.len() > KEPT {
+                self.loops.pop_front();
+            }
+        }
+        if let Some((before, _)) = self.last
+            && at_ns.saturating_sub(before.at_ns) < LOOK_NS
+        {
+            return Some(());
+        }
+        let ticks = ticks(&text(&self.state)?)?;
+        if let Some((before, ticks_before)) = self.last.replace((now, ticks)) {
+            let lasted_ns = now.at_ns.saturating_sub(before.at_ns).max(1) as f64;
+            let waited_ns = now.waited_ns.saturating_sub(before.waited_ns) as f64;
+            let busy_ns = ticks.saturating_sub(ticks_before) as f64 * TICK_NS;
+            self.usage = self.usage.and(CoreUsage {
+                lasted_s: lasted_ns * 1e-9,
+                cores: busy_ns / lasted_ns,
+                cores_deviation: 0.0,
+                without_core_share: (waited_ns / lasted_ns).min(1.0),
+            });
+        }
+        Some(())
+    }
+
+    fn tell(&mut self, take: &mut dyn FnMut(Input)) {
+        let usage = std::mem::take(&mut self.usage);
+        let first_step = std::mem::replace(&mut self.first_step, self.step);
+        if usage.lasted_s > 0.0 {
+            let (rank, last_step) = (self.rank, self.step);
+            take(Input::Usage { rank, first_step, last_step, usage });
+        }
+    }
+}
+
+/// The wall clock in nanoseconds, as PyTorch's traces have it.
+pub(crate) fn wall_ns() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    now.as_nanos() as u64
+}
+
+/// A file of `/proc` from its beginning; `None` if its process has ended.
+fn text(file: &File) -> Option<String> {
+    let mut bytes = [0; 1024];
+    let length = file.read_at(&mut bytes, 0).ok()?;
+    Some(String::from_utf8_lossy(&bytes[..length]).into_owned())
+}
+
+fn scheduled(text: &str, at_ns: u64) -> Option<Scheduled> {
     let mut numbers = text.split_whitespace().map(str::parse);
     let (ran_ns, waited_ns) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
-    Some(Reading { at_ns, ran_ns, waited_ns })
+    Some(Scheduled { at_ns, ran_ns, waited_ns })
+}
+
+/// Ticks that all threads of a process ran, by itself and in the kernel.
+fn ticks(text: &str) -> Option<u64> {
+    // The name before may have spaces and brackets of its own.
+    let (_, fields) = text.rsplit_once(')')?;
+    let mut fields = fields.split_whitespace().skip(11).map(str::parse::<u64>);
+    fields.next()?.ok()?.checked_add(fields.next()?.ok()?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn shares_are_those_between_two_samples() {
-        let mut found = Loop::default();
-        for (at_ns, text) in [(100, "1000 50 7"), (200, "1080 70 9"), (300, "1080 150 9")]
-        {
-            found.add(read(text, at_ns).unwrap());
-        }
-        assert_eq!(found.busy, [(100, 0.8), (200, 0.0)]);
-        assert_eq!(found.without_core_share(), Some(0.5));
-        assert_eq!(Loop::default().without_core_share(), None);
-        assert_eq!(read("", 0), None);
-        assert_eq!(read("one two", 0), None);
+    const SECOND: u64 = 1_000_000_000;
+
+    fn process() -> Process {
+        Process::open(3, std::process::id(), 40).expect("this process runs")
     }
 
     #[test]
-    fn this_thread_has_a_schedule() {
+    fn what_proc_says_is_read_whatever_the_name_of_the_process() {
+        let stat = "7 (a) b) S 1 7 7 0 -1 4194560 100 0 0 0 250 31 0 0 20 0 1 0 5";
+        assert_eq!(ticks(stat), Some(281));
+        assert_eq!(ticks("7 (a"), None);
+        let found = Scheduled { at_ns: 5, ran_ns: 1000, waited_ns: 50 };
+        assert_eq!(scheduled("1000 50 7", 5), Some(found));
+        assert_eq!(scheduled("one two", 5), None);
+    }
+
+    #[test]
+    fn this_process_is_seen_with_the_steps_it_was_in() {
+        let mut process = process();
+        for at_s in 0..3 {
+            assert_eq!(process.look(at_s * SECOND), Some(()));
+            process.step += 1;
+        }
+        let mut told = Vec::new();
+        process.tell(&mut |input| told.push(input));
+        process.tell(&mut |input| told.push(input));
+        let [Input::Usage { rank: 3, first_step: 40, last_step: 43, usage }] = told[..]
+        else {
+            panic!("{told:?}")
+        };
+        assert!(usage.is_sound() && (usage.lasted_s - 2.0).abs() < 1e-9, "{usage:?}");
+    }
+
+    #[test]
+    fn a_window_sees_the_samples_since_its_beginning() {
+        let mut process = process();
+        for at_s in 0..4 {
+            process.look(at_s * SECOND);
+        }
         let mut probes = Probes::default();
-        probes.sample([std::process::id(), u32::MAX]);
-        probes.sample([std::process::id()]);
-        assert_eq!(probes.take(std::process::id()).busy.len(), 1);
-        assert_eq!(probes.take(u32::MAX), Loop::default());
+        probes.processes.insert(7, process);
+        let times =
+            |found: Loop| found.busy.iter().map(|(at_ns, _)| *at_ns).collect::<Vec<_>>();
+        assert_eq!(times(probes.since(7, SECOND)), [1_000_000_000, 2_000_000_000]);
+        assert!(probes.since(7, 0).without_core_share.is_some());
+        assert_eq!(probes.since(7, 9 * SECOND), Loop::default());
+        assert_eq!(probes.since(8, 0), Loop::default());
     }
 }

@@ -13,7 +13,7 @@ use ring::{
 };
 use verdict::{Settings, WantedProfile};
 
-use crate::probes::{Loop, Probes};
+use crate::probes::{Loop, Probes, wall_ns};
 
 /// Times it should take, and seconds beside, after which ranks that did not answer are given up.
 const PATIENCE: f64 = 10.0;
@@ -34,7 +34,6 @@ pub(crate) struct Profiles {
 struct UnderWay {
     order: ProfileOrder,
     ranks: BTreeMap<u32, Ordered>,
-    probes: Probes,
     until: Instant,
 }
 
@@ -43,7 +42,9 @@ struct UnderWay {
 struct Ordered {
     pid: u32,
     clerk: ProfileClerk,
-    /// What the kernel said of its loop while it recorded.
+    /// When it was first seen to record, by the wall clock in nanoseconds.
+    recorded_ns: Option<u64>,
+    /// What the kernel said of its loop since then.
     seen: Loop,
     answer: ProfileAnswer,
 }
@@ -81,7 +82,9 @@ impl Profiles {
             let Ok(clerk) = clerk else { continue };
             step = step.max(at);
             let (seen, answer) = (Loop::default(), ProfileAnswer::default());
-            desks.insert(rank.rank, Ordered { pid: rank.pid, clerk, seen, answer });
+            let (pid, recorded_ns) = (rank.pid, None);
+            let ordered = Ordered { pid, clerk, recorded_ns, seen, answer };
+            desks.insert(rank.rank, ordered);
         }
         if desks.is_empty() {
             let text = "no rank could be profiled: none has a desk".to_owned();
@@ -100,7 +103,6 @@ impl Profiles {
         self.under_way = Some(UnderWay {
             order,
             ranks: desks,
-            probes: Probes::default(),
             until: Instant::now() + Duration::from_secs_f64(patience_s.min(1e6)),
         });
         Input::ProfileOrdered { ranks: told, first_step, steps }
@@ -121,11 +123,12 @@ impl Profiles {
         &mut self,
         now: Instant,
         settings: &Settings,
+        probes: &Probes,
         is_alive: impl Fn(u32) -> bool,
         take: &mut dyn FnMut(Input),
     ) {
         if let Some(under_way) = &mut self.under_way
-            && (under_way.look(&is_alive) || now >= under_way.until)
+            && (under_way.look(probes, &is_alive) || now >= under_way.until)
         {
             self.end(settings, take);
         }
@@ -141,9 +144,14 @@ impl Profiles {
     }
 
     /// Takes what is written; for the end of the job, when no rank runs any more.
-    pub(crate) fn finish(mut self, settings: &Settings, take: &mut dyn FnMut(Input)) {
+    pub(crate) fn finish(
+        mut self,
+        settings: &Settings,
+        probes: &Probes,
+        take: &mut dyn FnMut(Input),
+    ) {
         if let Some(under_way) = &mut self.under_way {
-            under_way.look(&|_| false);
+            under_way.look(probes, &|_| false);
             self.end(settings, take);
         }
         for input in self.reading.into_iter().flatten() {
@@ -163,21 +171,17 @@ impl Profiles {
 
 impl UnderWay {
     /// Asks the ranks; whether all have said their last word.
-    fn look(&mut self, is_alive: &impl Fn(u32) -> bool) -> bool {
-        let mut recording = Vec::new();
+    fn look(&mut self, probes: &Probes, is_alive: &impl Fn(u32) -> bool) -> bool {
         let mut over = true;
         for ordered in self.ranks.values_mut() {
-            let before = ordered.answer.state;
             ordered.answer = ordered.clerk.answer(self.order.number);
             let state = ordered.answer.state;
             if state == ProfileState::Recording {
-                recording.push(ordered.pid);
-            } else if before == ProfileState::Recording {
-                ordered.seen = self.probes.take(ordered.pid);
+                let since_ns = *ordered.recorded_ns.get_or_insert_with(wall_ns);
+                ordered.seen = probes.since(ordered.pid, since_ns);
             }
             over &= state.is_final() || !is_alive(ordered.pid);
         }
-        self.probes.sample(recording);
         over
     }
 
@@ -218,7 +222,7 @@ fn read(ranks: Vec<u32>, written: Vec<Written>, settings: &Settings) -> Receiver
                         steps: answer.recorded_steps,
                         stall_s: seconds(answer.start_ns.saturating_add(answer.stop_ns)),
                         write_s: seconds(answer.write_ns),
-                        without_core_share: seen.without_core_share(),
+                        without_core_share: seen.without_core_share,
                         ..window
                     });
                     Input::Profiled { rank, window }

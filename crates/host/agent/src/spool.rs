@@ -12,7 +12,7 @@ const MEMORY_BYTES: usize = 8 << 20;
 /// steps a second.
 const DISK_BYTES: u64 = 256 << 20;
 /// Inputs that are worth nothing once they are old.
-const PASSING: [&str; 10] = [
+const PASSING: [&str; 11] = [
     "look",
     "quiet",
     "stack",
@@ -23,6 +23,7 @@ const PASSING: [&str; 10] = [
     "profile_ordered",
     "profiled",
     "profile_ended",
+    "usage",
 ];
 
 /// Lines that wait to be told, oldest first; bounded.

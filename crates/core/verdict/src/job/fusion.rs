@@ -1,7 +1,7 @@
 //! Findings of all methods about one cause become one incident.
 
-use incident::{late, slowed};
-use model::Incident;
+use incident::{cores, late, slowed};
+use model::{Incident, Method};
 
 use super::Job;
 
@@ -32,6 +32,7 @@ impl Job {
         }
         incidents.extend(self.pipeline_incidents());
         self.join_functions(&mut incidents);
+        self.join_usages(&mut incidents);
         incidents.extend(self.straggling());
         self.add_pipelines(&mut incidents);
         let death = self.death();
@@ -59,6 +60,24 @@ impl Job {
         }
         let deaths = death.into_iter().chain(self.deaths.iter().cloned());
         deaths.chain(hang).chain(incidents).collect()
+    }
+
+    /// What the processes of ranks that are named did with cores meanwhile; a profile window, where
+    /// there was one, has looked closer.
+    fn join_usages(&self, incidents: &mut [Incident]) {
+        let looked = |incident: &Incident| {
+            incident.evidence.iter().any(|evidence| evidence.method == Method::Host)
+        };
+        for incident in incidents.iter_mut().filter(|incident| !looked(incident)) {
+            let usages = self.usages.during(&(incident.first_step..=incident.last_step));
+            let Some((evidence, advice)) = cores(&incident.subject.ranks, &usages) else {
+                continue;
+            };
+            incident.evidence.push(evidence);
+            if let Some(advice) = advice {
+                incident.advice = advice;
+            }
+        }
     }
 
     /// What timed collectives show, and whether it is an incident without other evidence.

@@ -334,7 +334,11 @@ impl Job {
             }
         }
         for incident in incidents.iter_mut().filter(|i| !i.subject.ranks.is_empty()) {
-            let found = without_core(&incident.subject.ranks, &profiled.without_core);
+            let found = without_core(
+                &incident.subject.ranks,
+                &profiled.without_core,
+                "the profile window",
+            );
             if let Some((evidence, advice)) = found {
                 incident.evidence.push(evidence);
                 incident.advice = advice;
