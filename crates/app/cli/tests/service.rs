@@ -13,6 +13,9 @@ use formats::{BatchHead, Limits, Recording, input_line, load, pack_batch};
 use model::{Input, RankNs};
 use serde_json::{Value, json};
 
+#[path = "service/campaign.rs"]
+mod campaign;
+
 /// Far more than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -81,6 +84,11 @@ impl Server {
 
     /// The verdict of a job once all of it was taken, but for what is not the job's own.
     fn verdict_of_ended(&self, job: &str) -> Value {
+        self.verdict_as(job, &analysed(&recording()))
+    }
+
+    /// The same of a job that was recorded as one with this verdict.
+    fn verdict_as(&self, job: &str, whole: &Value) -> Value {
         let begun = Instant::now();
         loop {
             let jobs = self.json("/api/v1/jobs");
@@ -93,8 +101,7 @@ impl Server {
         }
         // The last lines are analysed when the job is ended, two seconds later.
         let mut verdict = self.json(&format!("/api/v1/jobs/{job}/verdict"));
-        let whole = analysed(&recording());
-        while own(verdict.clone()) != whole && begun.elapsed() < PATIENCE {
+        while own(verdict.clone()) != *whole && begun.elapsed() < PATIENCE {
             sleep(Duration::from_millis(50));
             verdict = self.json(&format!("/api/v1/jobs/{job}/verdict"));
         }
@@ -117,8 +124,12 @@ fn read(mut response: ureq::http::Response<ureq::Body>) -> (u16, String) {
 }
 
 fn recording() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("../../../testdata/jobs/data.jsonl.zst")
+    recording_of("data")
+}
+
+fn recording_of(job: &str) -> PathBuf {
+    let jobs = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../testdata/jobs");
+    jobs.join(format!("{job}.jsonl.zst"))
 }
 
 /// What `laggard analyze` says of a recording.
@@ -138,7 +149,11 @@ fn own(mut verdict: Value) -> Value {
 }
 
 fn inputs() -> Vec<Input> {
-    match load(&recording(), Limits::default()) {
+    inputs_of(&recording())
+}
+
+fn inputs_of(recording: &Path) -> Vec<Input> {
+    match load(recording, Limits::default()) {
         Ok(Recording::Journal(journal)) => journal.inputs().to_vec(),
         other => panic!("no journal: {other:?}"),
     }
@@ -146,7 +161,11 @@ fn inputs() -> Vec<Input> {
 
 /// The recording in as many batches, the last one last.
 fn batches(count: usize) -> Vec<Vec<u8>> {
-    let inputs = inputs();
+    batches_of(&recording(), count)
+}
+
+fn batches_of(recording: &Path, count: usize) -> Vec<Vec<u8>> {
+    let inputs = inputs_of(recording);
     let parts: Vec<_> = inputs.chunks(inputs.len().div_ceil(count)).collect();
     let packed = parts.iter().enumerate().map(|(at, part)| {
         let mut lines = Vec::new();

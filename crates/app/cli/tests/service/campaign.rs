@@ -1,0 +1,235 @@
+//! Whatever befalls a collector while hosts tell it a job: what it answered for is kept, nothing
+//! counts twice, and the verdict is that of a job nothing befell.
+//!
+//! `LAGGARD_TEST_FAULTS=500` for the whole campaign; a few without it.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
+
+use super::{Server, analysed, batches_of, place, recording_of};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use serde_json::{Value, json};
+
+/// Recorded jobs, and one whose ranks are all well.
+const JOBS: [&str; 4] = ["data", "periodic", "two", "none"];
+const BATCHES: usize = 12;
+
+/// A file system of its own that can be full, where we may mount one.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn mount(at: &Path) -> Option<Self> {
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=8m", "tmpfs"]).arg(at);
+        let mounted = mount.output().is_ok_and(|output| output.status.success());
+        mounted.then(|| Self(at.to_owned()))
+    }
+
+    /// Leaves no room.
+    fn fill(&self) {
+        let mut file = std::fs::File::create(self.0.join("filler")).expect("a file");
+        while file.write_all(&[0; 1 << 12]).is_ok() {}
+    }
+
+    fn free(&self) {
+        std::fs::remove_file(self.0.join("filler")).expect("it is there");
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        drop(Command::new("umount").arg("-l").arg(&self.0).status());
+    }
+}
+
+/// What befell the collectors of a campaign.
+#[derive(Debug, Default)]
+struct Befell {
+    kills: u64,
+    kills_in_batch: u64,
+    repeated: u64,
+    early: u64,
+    damaged: u64,
+    cut: u64,
+    stopped: u64,
+    full: u64,
+}
+
+struct Trial<'a> {
+    server: Server,
+    data: &'a Path,
+    disk: Option<&'a Disk>,
+    batches: &'a [Vec<u8>],
+    random: SmallRng,
+    befell: &'a mut Befell,
+}
+
+impl Trial<'_> {
+    fn start_again(&mut self) {
+        self.server.kill();
+        self.server = Server::start(self.data, &[]);
+    }
+
+    /// Sends a batch until it is taken.
+    fn send(&mut self, at: usize) {
+        let (status, reply) =
+            self.server.post(&place(at), &self.batches[at]).expect("an answer");
+        assert_eq!((status, &reply["next"]), (200, &json!(at + 1)), "{reply}");
+    }
+
+    /// Something that may happen while the next batch is `at`.
+    fn befall(&mut self, at: usize) {
+        let url = self.server.url.clone();
+        match self.random.random_range(0..12) {
+            0 => {
+                self.start_again();
+                self.befell.kills += 1;
+            }
+            1 => {
+                let after = Duration::from_micros(self.random.random_range(0..6_000));
+                let pid = self.server.child.id();
+                let killer = std::thread::spawn(move || {
+                    sleep(after);
+                    let mut kill = Command::new("kill");
+                    kill.args(["-9", &pid.to_string()]).status().expect("kill runs");
+                });
+                drop(self.server.post(&place(at), &self.batches[at]));
+                killer.join().expect("it was killed");
+                self.start_again();
+                self.befell.kills_in_batch += 1;
+            }
+            2 => {
+                let known = self.random.random_range(0..=at);
+                self.send(known);
+                self.befell.repeated += 1;
+            }
+            3 if at + 1 < self.batches.len() => {
+                let (status, reply) = self
+                    .server
+                    .post(&place(at + 1), &self.batches[at + 1])
+                    .expect("an answer");
+                assert_eq!((status, &reply["next"]), (409, &json!(at)), "{reply}");
+                self.befell.early += 1;
+            }
+            4 => {
+                let mut bytes = self.batches[at].clone();
+                let struck = self.random.random_range(0..bytes.len());
+                bytes[struck] ^= 1 << self.random.random_range(0..8);
+                // What a flipped bit leaves readable is told by its checksum.
+                let (status, reply) =
+                    self.server.post(&place(at), &bytes).expect("an answer");
+                assert_eq!(status, 400, "{reply}");
+                self.befell.damaged += 1;
+            }
+            5 => {
+                // The network is cut in the middle of a batch.
+                let address = url.strip_prefix("http://").expect("http");
+                let mut stream = TcpStream::connect(address).expect("a connection");
+                let body = &self.batches[at];
+                let head = format!(
+                    "POST /api/v1/jobs/{} HTTP/1.1\r\nhost: {address}\r\n\
+                     laggard-now-ns: 1000\r\ncontent-length: {}\r\n\r\n",
+                    place(at),
+                    body.len()
+                );
+                stream.write_all(head.as_bytes()).expect("room");
+                let until = self.random.random_range(0..body.len());
+                stream.write_all(&body[..until]).expect("room");
+                self.befell.cut += 1;
+            }
+            6 => {
+                let pid = self.server.child.id().to_string();
+                let signal = |name: &str| {
+                    Command::new("kill").args([name, &pid]).status().expect("kill runs");
+                };
+                signal("-STOP");
+                sleep(Duration::from_millis(30));
+                signal("-CONT");
+                self.befell.stopped += 1;
+            }
+            7 => {
+                let Some(disk) = self.disk else { return };
+                disk.fill();
+                let (status, reply) =
+                    self.server.post(&place(at), &self.batches[at]).expect("an answer");
+                // The last page of the file may have room for it.
+                assert!(status == 507 || status == 200, "{status} {reply}");
+                self.befell.full += u64::from(status == 507);
+                if self.random.random() {
+                    self.server.kill();
+                    disk.free();
+                    self.server = Server::start(self.data, &[]);
+                } else {
+                    disk.free();
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn what_befalls_a_collector_does_not_show_in_its_verdict() {
+    let faults = std::env::var("LAGGARD_TEST_FAULTS").map_or(6, |faults| {
+        faults.parse::<usize>().expect("LAGGARD_TEST_FAULTS is how many to try")
+    });
+    let prepared: Vec<(&str, Vec<Vec<u8>>, Value)> = JOBS
+        .iter()
+        .map(|job| {
+            let recording = recording_of(job);
+            (*job, batches_of(&recording, BATCHES), analysed(&recording))
+        })
+        .collect();
+    // Trials mostly wait.
+    let at_once = 4;
+    std::thread::scope(|scope| {
+        for first in 0..at_once {
+            let prepared = &prepared;
+            scope.spawn(move || {
+                let mut befell = Befell::default();
+                for seed in (first..faults).step_by(at_once) {
+                    let (job, batches, whole) = &prepared[seed % prepared.len()];
+                    befall_one(job, seed as u64, batches, whole, &mut befell);
+                }
+                println!("{befell:?}");
+            });
+        }
+    });
+}
+
+fn befall_one(
+    job: &str,
+    seed: u64,
+    batches: &[Vec<u8>],
+    whole: &Value,
+    befell: &mut Befell,
+) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data");
+    std::fs::create_dir(&data).expect("a folder");
+    let disk = Disk::mount(&data);
+    let mut trial = Trial {
+        server: Server::start(&data, &[]),
+        data: &data,
+        disk: disk.as_ref(),
+        batches,
+        random: SmallRng::seed_from_u64(seed),
+        befell,
+    };
+    for at in 0..batches.len() {
+        trial.befall(at);
+        trial.send(at);
+    }
+    let told = trial.server.verdict_as("job", whole);
+    assert_eq!(told, *whole, "{job}, seed {seed}");
+    // It is the same after one more start, from what was written down.
+    trial.start_again();
+    let told = trial.server.verdict_as("job", whole);
+    assert_eq!(told, *whole, "{job}, seed {seed}, read again");
+    assert_eq!(analysed(&data.join("job/batches.zst")), *whole, "{job}, seed {seed}");
+}
