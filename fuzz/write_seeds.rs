@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-use formats::JournalWriter;
+use formats::{JournalWriter, Limits, load_bytes};
 use model::{CollectiveOp, Direction, Input, Mark, MarkKind, RankNs};
 use ring::{
     Bytes, Identity, LiveSize, LiveSource, LiveWriter, NameKind, Reached, RequestWriter,
@@ -50,6 +50,7 @@ fn main() -> io::Result<()> {
     };
     write("events/late_in_data.json", events(3, 12).as_bytes())?;
     write("events/small.json", events(2, 4).as_bytes())?;
+    write("verdict/late_in_data.json", &verdict()?)?;
     write("matrix/matrix.json", matrix().as_bytes())?;
     write("matrix/micro.json", micro_matrix().as_bytes())?;
     write("flight_recorder/dump.json", flight_recorder().as_bytes())?;
@@ -83,6 +84,13 @@ fn main() -> io::Result<()> {
     write("what_if/meta.yaml", pipeline.meta().as_bytes())?;
     let settings = toml::to_string(&Settings::default()).map_err(io::Error::other)?;
     write("settings/settings.toml", (settings + "\"data.next_wait\" = 0.1\n").as_bytes())
+}
+
+/// What is said of a job long enough to be compared.
+fn verdict() -> io::Result<Vec<u8>> {
+    let job = load_bytes("job", events(3, 60).as_bytes(), Limits::default());
+    let job = job.map_err(io::Error::other)?.replay("job", fuzz::eager());
+    Ok(serde_json::to_vec(&job.verdict())?)
 }
 
 /// The log of a rank in the middle of a pipeline, with microbatches delayed in these iterations.

@@ -23,6 +23,7 @@ mod serve;
 mod server;
 mod settings;
 mod silence;
+mod top;
 mod what_if;
 
 use std::process::ExitCode;
@@ -51,6 +52,7 @@ enum Command {
     Analyze(analyze::AnalyzeArgs),
     Profile(ask::ProfileArgs),
     Serve(serve::ServeArgs),
+    Top(top::TopArgs),
     Report(job_report::ReportArgs),
     Compare(compare::CompareArgs),
     Silence(silence::SilenceArgs),
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
         Command::Analyze(args) => analyze::analyze(&args),
         Command::Profile(args) => ask::profile(&args),
         Command::Serve(args) => serve::serve(&args),
+        Command::Top(args) => top::top(&args),
         Command::Report(args) => job_report::report(&args),
         Command::Compare(args) => compare::compare(&args),
         Command::Silence(args) => silence::silence(&args),

@@ -36,6 +36,11 @@ pub(crate) struct Server {
 }
 
 impl ServerArgs {
+    /// Its address.
+    pub(crate) fn url(&self) -> &str {
+        &self.collector
+    }
+
     pub(crate) fn server(&self) -> Server {
         let config = ureq::Agent::config_builder()
             .timeout_global(Some(TIMEOUT))

@@ -704,3 +704,12 @@ fn examples_to_deploy_are_well_formed() {
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../deploy/slurm.sh");
     assert!(shell.arg("-n").arg(script).status().expect("bash runs").success());
 }
+
+#[test]
+fn top_wants_a_terminal() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
+    let output = command.arg("top").stdin(Stdio::null()).output().expect("it runs");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(told.contains("top draws on a terminal"), "{told}");
+}

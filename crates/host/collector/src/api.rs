@@ -415,7 +415,7 @@ async fn add_silence(State(shared): App, body: axum::body::Bytes) -> Response {
     };
     let now_s = seconds_now();
     if silence.until_s <= now_s.max(silence.from_s) {
-        return refuse(StatusCode::BAD_REQUEST, "the silence is over before it begins");
+        return refuse(StatusCode::CONFLICT, "the silence is over before it begins");
     }
     if silence.job.as_ref().is_some_and(|job| !is_name(job)) {
         let reason = "names have 1 to 128 bytes and no control characters";

@@ -1,0 +1,160 @@
+use std::io::{IsTerminal, stdin, stdout};
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use agent::in_address;
+use anyhow::{Context, Result, bail};
+use collector::JobSummary;
+use formats::{Limits, parse_verdict};
+use model::Verdict;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{
+    self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers,
+};
+use serde::Deserialize;
+
+use crate::server::{Server, ServerArgs};
+use screen::{Screen, Seen};
+
+mod draw;
+mod screen;
+
+/// How often the collector is asked; it tells anew every half second at most.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+/// How long a key is waited for before what came from the collector is looked at.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Watch the jobs of a collector in the terminal
+///
+/// All jobs, those that need somebody first; Enter opens one: where its steps' time goes, and its
+/// incidents. The picture follows the collector.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Keys:
+  up, down  choose or scroll    Enter  open a job    Esc  back    q  quit
+
+Examples:
+  laggard top
+  laggard top pretrain-7 --collector http://10.0.0.1:8765")]
+pub(crate) struct TopArgs {
+    /// Job to begin with
+    job: Option<String>,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+pub(crate) fn top(args: &TopArgs) -> Result<ExitCode> {
+    if !(stdin().is_terminal() && stdout().is_terminal()) {
+        bail!(
+            "top draws on a terminal; `laggard report` and the API are for files and programs"
+        );
+    }
+    let server = args.server.server();
+    let mut screen = Screen::new(args.server.url(), args.job.clone());
+    // Whoever mistyped the address is told before the screen is taken.
+    screen.show(ask(&server, screen.opened(), None)?);
+    let (wanted, wishes) = channel();
+    let (sender, seen) = channel();
+    let begin = screen.opened().map(str::to_owned);
+    thread::Builder::new()
+        .name("laggard-top".to_owned())
+        .spawn(move || follow(&server, begin, &wishes, &sender))
+        .context("failed to start a thread")?;
+    let result = watch(&mut ratatui::init(), &mut screen, &wanted, &seen);
+    ratatui::restore();
+    result.map(|()| ExitCode::SUCCESS)
+}
+
+/// Draws until somebody has seen enough.
+fn watch(
+    terminal: &mut DefaultTerminal,
+    screen: &mut Screen,
+    wanted: &Sender<Option<String>>,
+    seen: &Receiver<Seen>,
+) -> Result<()> {
+    loop {
+        for seen in seen.try_iter() {
+            screen.show(seen);
+        }
+        terminal.draw(|frame| draw::draw(frame, screen)).context("failed to draw")?;
+        if !event::poll(TICK).context("failed to read a key")? {
+            continue;
+        }
+        let Event::Key(key) = event::read().context("failed to read a key")? else {
+            continue;
+        };
+        if key.kind != KeyEventKind::Press {
+            continue;
+        }
+        let before = screen.opened().map(str::to_owned);
+        match key {
+            KeyEvent {
+                code: KeyCode::Char('c'),
+                modifiers: KeyModifiers::CONTROL,
+                ..
+            }
+            | KeyEvent { code: KeyCode::Char('q'), .. } => return Ok(()),
+            KeyEvent { code: KeyCode::Up | KeyCode::Char('k'), .. } => screen.up(),
+            KeyEvent { code: KeyCode::Down | KeyCode::Char('j'), .. } => screen.down(),
+            KeyEvent { code: KeyCode::Enter | KeyCode::Right, .. } => screen.open(),
+            KeyEvent { code: KeyCode::Esc | KeyCode::Left, .. } => screen.close(),
+            _ => {}
+        }
+        let now = screen.opened().map(str::to_owned);
+        if now != before {
+            // The thread lives as long as we do.
+            drop(wanted.send(now));
+        }
+    }
+}
+
+/// Asks the collector again and again, at once if another job is wanted.
+fn follow(
+    server: &Server,
+    mut job: Option<String>,
+    wishes: &Receiver<Option<String>>,
+    sender: &Sender<Seen>,
+) {
+    let mut known = None;
+    loop {
+        match wishes.recv_timeout(ASK_EVERY) {
+            Ok(wish) => (job, known) = (wish, None),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        let seen = ask(server, job.as_deref(), known)
+            .unwrap_or_else(|error| Seen::failed(&error));
+        let same = seen.jobs.iter().find(|summary| Some(&summary.id) == job.as_ref());
+        known = same.map(|summary| summary.version).or(known);
+        if sender.send(seen).is_err() {
+            return;
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Jobs {
+    jobs: Vec<JobSummary>,
+}
+
+/// How all jobs are, and the verdict of `job` unless it is still the `known` version.
+fn ask(server: &Server, job: Option<&str>, known: Option<u64>) -> Result<Seen> {
+    let text = server.get("jobs")?;
+    let Jobs { jobs } = serde_json::from_str(&text)
+        .context("the collector answers with something else than a list of jobs")?;
+    let opened = jobs.iter().find(|summary| Some(summary.id.as_str()) == job);
+    let verdict = match opened {
+        Some(opened) if known != Some(opened.version) => {
+            Some(verdict(server, &opened.id)?)
+        }
+        _ => None,
+    };
+    Ok(Seen { jobs, verdict, error: None })
+}
+
+fn verdict(server: &Server, job: &str) -> Result<Verdict> {
+    let text = server.get(&format!("jobs/{}/verdict", in_address(job)))?;
+    Ok(parse_verdict(job, text.as_bytes(), Limits::default())?)
+}
