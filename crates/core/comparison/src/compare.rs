@@ -151,7 +151,8 @@ pub struct IncidentChange {
 /// # Properties
 /// A run is neither slower nor faster than itself. The unit of time does not matter.
 /// # Source
-/// Ours, of known parts: [`chance_above`] and [`shift`]. How often it errs: docs/compare.md.
+/// Ours, of known parts: Mann and Whitney's test with its variance corrected for neighbours that are
+/// alike, Hodges and Lehmann's shift. How often it errs: docs/compare.md.
 pub fn compare(a: &Run, b: &Run, min_change_share: f64) -> Comparison {
     let about = |run: &Run| Compared {
         id: run.verdict.job.id.clone(),
