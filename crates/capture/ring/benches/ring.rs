@@ -5,7 +5,7 @@
 
 use divan::{Bencher, black_box};
 use model::{Mark, MarkKind, RankNs};
-use ring::{Identity, RingDirectory, RingReader, RingWriter};
+use ring::{Identity, ProfileDesk, RingDirectory, RingReader, RingWriter};
 
 fn main() {
     divan::main();
@@ -47,4 +47,14 @@ fn drain_1000(bencher: Bencher<'_, '_>) {
                 black_box(drained);
             })
         });
+}
+
+/// What each step looks at while no profile window is ordered.
+#[divan::bench(sample_size = 10_000)]
+fn look_at_the_desk(bencher: Bencher<'_, '_>) {
+    let root = tempfile::tempdir().expect("a temporary directory");
+    let directory =
+        RingDirectory::create(root.path(), "bench").expect("a ring directory");
+    let desk = ProfileDesk::create(&directory, &Identity::default()).expect("a desk");
+    bencher.bench_local(|| black_box(&desk).last_order());
 }
