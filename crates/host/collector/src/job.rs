@@ -149,7 +149,11 @@ impl Held {
         };
         sender.try_send(arrived).map_err(|error| match error {
             TrySendError::Full(_) => NotTaken::Busy,
-            TrySendError::Disconnected(_) => NotTaken::Broken,
+            TrySendError::Disconnected(_) => {
+                // The next batch tries anew: a disk that was full may have room by then.
+                *inbox = None;
+                NotTaken::Broken
+            }
         })
     }
 

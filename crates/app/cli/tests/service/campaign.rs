@@ -8,9 +8,9 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::{Server, analysed, batches_of, place, recording_of};
+use super::{PATIENCE, Server, analysed, batches_of, place, recording_of};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
@@ -77,9 +77,18 @@ impl Trial<'_> {
 
     /// Sends a batch until it is taken.
     fn send(&mut self, at: usize) {
-        let (status, reply) =
-            self.server.post(&place(at), &self.batches[at]).expect("an answer");
+        let begun = Instant::now();
+        let (mut status, mut reply) = self.post(at);
+        // What was full takes a moment to be tried again.
+        while status == 503 && begun.elapsed() < PATIENCE {
+            sleep(Duration::from_millis(20));
+            (status, reply) = self.post(at);
+        }
         assert_eq!((status, &reply["next"]), (200, &json!(at + 1)), "{reply}");
+    }
+
+    fn post(&self, at: usize) -> (u16, Value) {
+        self.server.post(&place(at), &self.batches[at]).expect("an answer")
     }
 
     /// Something that may happen while the next batch is `at`.
@@ -109,10 +118,7 @@ impl Trial<'_> {
                 self.befell.repeated += 1;
             }
             3 if at + 1 < self.batches.len() => {
-                let (status, reply) = self
-                    .server
-                    .post(&place(at + 1), &self.batches[at + 1])
-                    .expect("an answer");
+                let (status, reply) = self.post(at + 1);
                 assert_eq!((status, &reply["next"]), (409, &json!(at)), "{reply}");
                 self.befell.early += 1;
             }
@@ -155,11 +161,10 @@ impl Trial<'_> {
             7 => {
                 let Some(disk) = self.disk else { return };
                 disk.fill();
-                let (status, reply) =
-                    self.server.post(&place(at), &self.batches[at]).expect("an answer");
-                // The last page of the file may have room for it.
-                assert!(status == 507 || status == 200, "{status} {reply}");
-                self.befell.full += u64::from(status == 507);
+                let (status, reply) = self.post(at);
+                // The last page of the file may have room for it; a job that is new has none.
+                assert!([200, 503, 507].contains(&status), "{status} {reply}");
+                self.befell.full += u64::from(status != 200);
                 if self.random.random() {
                     self.server.kill();
                     disk.free();
@@ -232,4 +237,25 @@ fn befall_one(
     let told = trial.server.verdict_as("job", whole);
     assert_eq!(told, *whole, "{job}, seed {seed}, read again");
     assert_eq!(analysed(&data.join("job/batches.zst")), *whole, "{job}, seed {seed}");
+}
+
+#[test]
+fn a_job_that_could_not_be_kept_is_kept_once_it_can() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(folder.path(), &[]);
+    let batches = batches_of(&recording_of("data"), 2);
+    let post = |at: usize| server.post(&place(at), &batches[at]).expect("an answer").0;
+    // Where its folder should be.
+    let obstacle = folder.path().join("job");
+    std::fs::write(&obstacle, "").expect("a file");
+    assert_eq!([post(0), post(0)], [503, 503]);
+    std::fs::remove_file(&obstacle).expect("it is there");
+    let begun = Instant::now();
+    while post(0) != 200 {
+        assert!(begun.elapsed() < PATIENCE);
+        sleep(Duration::from_millis(20));
+    }
+    assert_eq!(post(1), 200);
+    let whole = analysed(&recording_of("data"));
+    assert_eq!(server.verdict_as("job", &whole), whole);
 }
