@@ -14,9 +14,9 @@ const MIN_LOOKS: u32 = 10;
 const BLAMED_SHARE: f64 = 0.5;
 /// Share of the waiting inside operations from which it is what makes them slow.
 const INSIDE_SHARE: f64 = 0.3;
-/// Seconds others must have waited for a rank that enters late, in operations that take longer
+/// Seconds others must have waited for ranks that enter late, in operations that take longer
 /// than usual; Mycroft's (2025) lateness.
-const LATE_START_S: f64 = 1.0;
+const LATE_START_S: f64 = 0.75;
 /// Waiting for another culprit, relative to the worst, from which it is one as well.
 const ALSO_BLAMED_RATIO: f64 = 0.5;
 /// The same for channels.
@@ -24,14 +24,22 @@ const SLOW_CHANNEL_RATIO: f64 = 0.5;
 /// Ranks whose waiting differs by less cannot be told apart.
 const TIE_RATIO: f64 = 0.75;
 
-/// Seconds that slow operations waited, by root.
+/// Seconds that were waited for one end of a link elsewhere too, from which on the other end is
+/// not blamed; and how much more that is than what was waited for the other end elsewhere.
+const APART_S: f64 = 0.1;
+const APART_RATIO: f64 = 4.0;
+
+/// Seconds of the job in which slow operations waited, by root.
 type Waited = BTreeMap<(Cause, Vec<u32>, Option<Link>), f64>;
+
+/// Communicator, kind and number of an operation.
+pub(crate) type OperationKey = (u64, CollectiveOp, u64);
 
 /// What was seen of slow operations.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Blame {
-    /// Operations, by their number, that take these ranks longer than they should.
-    suspects: BTreeMap<(u64, CollectiveOp, u64), BTreeSet<u32>>,
+    /// What was said of a rank's next look: operations that take it longer than they should.
+    suspects: BTreeMap<u32, BTreeSet<OperationKey>>,
     /// Communicators whose operations are slow, and the worst of them.
     slow: BTreeMap<u64, Slow>,
     waited_s: Waited,
@@ -73,7 +81,7 @@ impl Communication {
             operation.op
         };
         let key = (operation.communicator, op, operation.sequence.saturating_add(1));
-        self.blame.suspects.entry(key).or_default().insert(rank);
+        self.blame.suspects.entry(rank).or_default().insert(key);
     }
 
     /// Takes note that operations of a communicator have become slow.
@@ -89,36 +97,64 @@ impl Communication {
         *cost_s += slow.took_s - slow.usual_s;
     }
 
+    /// What was said of a rank's look.
+    pub(crate) fn take_suspects(&mut self, rank: u32) -> BTreeSet<OperationKey> {
+        self.blame.suspects.remove(&rank).unwrap_or_default()
+    }
+
     /// Charges `for_s` seconds to those whom slow operations wait for now.
     pub(crate) fn charge(&mut self, for_s: f64) {
-        let suspects = std::mem::take(&mut self.blame.suspects);
-        if suspects.is_empty() {
+        if self.ranks.values().all(|look| look.late.is_empty()) {
             return;
         }
-        let mut roots = self.roots();
-        roots.retain(|Root { cause, communicator, wait, .. }| {
-            // Since the last of its ranks entered, an operation has been in progress for what
-            // it has been for each of them at least.
-            let late = suspects.get(&(*communicator, wait.op, wait.number));
-            late.is_some_and(|late| {
-                let mut entered = wait.entered.iter();
-                *cause == Cause::NotEntered || entered.all(|rank| late.contains(rank))
-            })
-        });
-        // What an operation waits for at once shares its time.
         let key = |root: &Root| (root.communicator, root.wait.op, root.wait.number);
+        let is_late = |rank: &u32, root: &Root| {
+            self.ranks.get(rank).is_some_and(|look| look.late.contains(&key(root)))
+        };
+        let mut roots = self.roots();
+        let waiting = waiting(&roots);
+        roots.retain(|root| match root.cause {
+            Cause::NotEntered => root.wait.entered.iter().any(|rank| is_late(rank, root)),
+            _ => self.last_in(root).is_some_and(|last| is_late(&last, root)),
+        });
+        // Who enters late may have been held up by what is slow inside another operation.
+        if roots.iter().any(|root| is_inside(root.cause)) {
+            roots.retain(|root| is_inside(root.cause));
+        }
+        // What is waited for at once shares the moment: by who else waits for it, and what a
+        // single operation waits for by parts.
         let mut sharing: BTreeMap<_, u32> = BTreeMap::new();
         for root in &roots {
             *sharing.entry(key(root)).or_default() += 1;
         }
+        let weight = |root: &Root| {
+            let mut of_ranks = root.ranks.iter().filter_map(|rank| waiting.get(rank));
+            let waiting = of_ranks.next().filter(|_| root.cause == Cause::NotEntered);
+            waiting.map_or(1, BTreeSet::len) as f64 / f64::from(sharing[&key(root)])
+        };
+        let all: f64 = roots.iter().map(weight).sum();
+        let parts: Vec<f64> = roots.iter().map(|root| weight(root) / all).collect();
         let blame = &mut self.blame;
         blame.looks += u32::from(!roots.is_empty());
-        for root in roots {
-            let part_s = for_s / f64::from(sharing[&key(&root)]);
+        for (root, part) in roots.into_iter().zip(parts) {
             let Root { cause, ranks, link, wait, .. } = root;
             blame.waits.entry(ranks.clone()).or_insert(wait);
-            *blame.waited_s.entry((cause, ranks, link)).or_default() += part_s;
+            *blame.waited_s.entry((cause, ranks, link)).or_default() += for_s * part;
         }
+    }
+
+    /// Who entered an operation last: it has been in it for the shortest time, by its own clock.
+    fn last_in(&self, root: &Root) -> Option<u32> {
+        let since = |rank: &u32| {
+            let look = self.ranks.get(rank)?;
+            let (_, operation) = look.open.iter().find(|(meeting, operation)| {
+                meeting.lane.communicator == root.communicator
+                    && meeting.op == root.wait.op
+                    && operation.sequence.saturating_add(1) == root.wait.number
+            })?;
+            Some((look.at.0.saturating_sub(operation.begun_at.0), *rank))
+        };
+        root.wait.entered.iter().filter_map(since).min().map(|(_, rank)| rank)
     }
 
     /// Who makes operations slow, once enough was seen to say.
@@ -133,21 +169,20 @@ impl Communication {
         if blame.looks < MIN_LOOKS {
             return None;
         }
-        let inside = |cause: Cause| !matches!(cause, Cause::NotEntered | Cause::Unknown);
         let seconds = |of: &dyn Fn(Cause) -> bool| -> f64 {
             let waited = blame.waited_s.iter().filter(|((cause, ..), _)| of(*cause));
             waited.map(|(_, waited_s)| waited_s).sum()
         };
-        let (all_s, inside_s) = (seconds(&|_| true), seconds(&inside));
+        let (all_s, inside_s) = (seconds(&|_| true), seconds(&is_inside));
         let mut waited_s = blame.waited_s.clone();
         let all_s = if inside_s >= INSIDE_SHARE * all_s {
-            waited_s.retain(|(cause, ..), _| inside(*cause));
+            waited_s.retain(|(cause, ..), _| is_inside(*cause));
             inside_s
         } else {
             waited_s.retain(|(cause, ..), _| *cause == Cause::NotEntered);
             all_s
         };
-        let Cover { ranks: culprits, either, worst_s, blamed_s, causes, channels } =
+        let Cover { ranks: culprits, either, blamed_s, causes, channels, .. } =
             Cover::of(waited_s);
         let (cause, _) = causes.iter().max_by(|(_, a), (_, b)| a.total_cmp(b))?;
         let mut waits = blame.waits.iter();
@@ -155,7 +190,7 @@ impl Communication {
             waits.find(|(ranks, _)| ranks.iter().any(|rank| culprits.contains(rank)))?;
         let blamed_share = blamed_s / all_s;
         // Some ranks always enter a little later than others.
-        let lasting = worst_s >= LATE_START_S && culprits.len() * 2 <= self.ranks.len();
+        let lasting = blamed_s >= LATE_START_S && culprits.len() * 2 <= self.ranks.len();
         if *cause == Cause::NotEntered && !lasting {
             return None;
         }
@@ -193,13 +228,29 @@ impl Communication {
     }
 }
 
+/// Whether it shows in an operation that all have entered.
+fn is_inside(cause: Cause) -> bool {
+    !matches!(cause, Cause::NotEntered | Cause::Unknown)
+}
+
+/// Who waits for a rank that has not entered an operation, slow or not: its tensor group, too.
+fn waiting(roots: &[Root]) -> BTreeMap<u32, BTreeSet<u32>> {
+    let mut waiting: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+    for root in roots.iter().filter(|root| root.cause == Cause::NotEntered) {
+        for rank in &root.ranks {
+            waiting.entry(*rank).or_default().extend(&root.wait.entered);
+        }
+    }
+    waiting
+}
+
 /// The few ranks that most of the waiting was for.
 #[derive(Default)]
 struct Cover {
     ranks: BTreeSet<u32>,
     /// Whether some are only the other ends of the links of others.
     either: bool,
-    /// Seconds waited for the worst of them, and for all.
+    /// Seconds in which the worst of them was waited for, and any.
     worst_s: f64,
     blamed_s: f64,
     causes: BTreeMap<Cause, f64>,
@@ -232,6 +283,15 @@ impl Cover {
             let mut others = taken.iter().flat_map(|((_, ranks, _), _)| ranks);
             let tied = others
                 .find(|other| *other != rank && of_rank[*other] >= TIE_RATIO * most_s);
+            let tied = tied.filter(|other| {
+                let shared_s: f64 = taken
+                    .iter()
+                    .filter(|((_, ranks, _), _)| ranks.contains(other))
+                    .map(|(_, waited_s)| waited_s)
+                    .sum();
+                let [own_s, others_s] = [most_s - shared_s, of_rank[other] - shared_s];
+                own_s < APART_S.max(APART_RATIO * others_s)
+            });
             cover.either |= tied.is_some();
             cover.ranks.extend(tied);
             cover.ranks.insert(*rank);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use model::{CollectiveOp, Communicator, Direction, Operation, RankNs};
 
 use crate::HangSettings;
-use crate::blame::Blame;
+use crate::blame::{Blame, OperationKey};
 
 /// Seconds after which half of a long standstill is forgotten. Taste: an evaluation every few
 /// minutes is remembered until the next.
@@ -40,10 +40,14 @@ pub(crate) struct Members {
 pub(crate) struct RankLook {
     /// On the rank's own clock.
     pub(crate) at: RankNs,
+    /// When anything it was in last moved.
+    moved_at: RankNs,
     /// Whether its process has ended.
     pub(crate) gone: bool,
     /// Oldest first.
     pub(crate) open: Vec<(Meeting, Operation)>,
+    /// Those that take it longer than they should.
+    pub(crate) late: BTreeSet<OperationKey>,
     /// For each kind of meeting how many the rank has begun.
     pub(crate) begun: BTreeMap<Meeting, u64>,
     /// The longest that an operation stood still lately before it went on or ended.
@@ -108,6 +112,7 @@ impl Communication {
             self.charge(at.seconds_since(before));
             self.looked = [rank].into();
         }
+        let late = self.take_suspects(rank);
         let look = self.ranks.entry(rank).or_default();
         for (meeting, operation) in open
             .iter()
@@ -135,7 +140,11 @@ impl Communication {
             let channels = operation.flows.iter().map(|flow| flow.channel);
             look.channels = look.channels.max(channels.collect::<BTreeSet<_>>().len());
         }
+        let moves = open.iter().map(|(_, operation)| operation.moved_at());
+        let ends = ended.iter().filter_map(|(_, operation)| operation.ended_at);
+        look.moved_at = moves.chain(ends).fold(look.moved_at, RankNs::max);
         look.at = at;
+        look.late = late;
         look.gone = false;
         look.open = open;
     }
@@ -157,6 +166,12 @@ impl Communication {
     pub(crate) fn still_s(&self, rank: u32, operation: &Operation) -> f64 {
         let at = self.ranks.get(&rank).map_or(RankNs(0), |look| look.at);
         at.seconds_since(operation.moved_at())
+    }
+
+    /// How long a rank has done nothing in any of its communicators.
+    pub(crate) fn rank_still_s(&self, rank: u32) -> f64 {
+        let look = self.ranks.get(&rank).filter(|look| !look.gone);
+        look.map_or(f64::INFINITY, |look| look.at.seconds_since(look.moved_at))
     }
 
     /// The ranks that meet in a lane.

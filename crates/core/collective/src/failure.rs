@@ -42,11 +42,21 @@ impl Communication {
             by_cause.entry(root.cause).or_default().push(root);
         }
         let certain = by_cause.keys().any(|cause| *cause != Cause::Unknown);
-        by_cause
+        let found = by_cause
             .into_iter()
             .filter(|(cause, _)| !certain || *cause != Cause::Unknown)
-            .flat_map(|(cause, roots)| self.failures_of(cause, &roots))
-            .collect()
+            .flat_map(|(cause, roots)| self.failures_of(cause, &roots));
+        let mut found: Vec<Failure> = found.collect();
+        // Who is at fault alone explains what is not delivered over its links.
+        let alone = found.iter().filter(|failure| failure.ranks.len() == 1);
+        let alone: BTreeSet<u32> = alone.map(|failure| failure.ranks[0]).collect();
+        found.retain(|failure| {
+            let mut ends = failure.ranks.iter();
+            failure.ranks.len() == 1
+                || failure.cause != Cause::NotDelivered
+                || !ends.any(|end| alone.contains(end))
+        });
+        found
     }
 
     /// The failure that has lasted longest, as a job that does not move at `now`.

@@ -27,7 +27,8 @@ pub struct Root {
     pub wait: Arc<Wait>,
     /// [`model::Communicator::hash`].
     pub communicator: u64,
-    /// How long nothing of the operation has moved, in seconds.
+    /// How long nothing of the operation has moved, in seconds; nor anything of who has not
+    /// entered it: who still gets on elsewhere is late and no failure.
     pub still_s: f64,
 }
 
@@ -143,7 +144,10 @@ impl Communication {
                 .copied()
                 .collect::<Vec<_>>();
             if !culprits.is_empty() {
-                roots.push(self.root(Cause::NotEntered, culprits, None, front));
+                let of_ranks = culprits.iter().map(|rank| self.rank_still_s(*rank));
+                let still_s = of_ranks.fold(f64::INFINITY, f64::min);
+                let root = self.root(Cause::NotEntered, culprits, None, front);
+                roots.push(Root { still_s: still_s.min(root.still_s), ..root });
             }
         }
         roots

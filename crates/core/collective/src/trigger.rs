@@ -57,8 +57,12 @@ impl Trigger {
         Self { settings, classes: BTreeMap::new() }
     }
 
-    /// Takes an operation that ended; tells if operations like it have become slow.
+    /// Takes an operation that ended; tells if operations like it have become slow. If only its
+    /// call was seen, its time is none.
     pub fn ended(&mut self, operation: &Operation) -> Option<Slow> {
+        if operation.may_have_ended {
+            return None;
+        }
         let took_s = operation.ended_at?.seconds_since(operation.begun_at);
         let is_slow = self.slow(operation, took_s);
         let class = self.classes.entry(class_of(operation)).or_default();

@@ -71,10 +71,10 @@ pub struct Operation {
     pub bytes: u64,
     /// When the rank enqueued it.
     pub begun_at: RankNs,
-    /// When its last flow was done; `None` while it is in progress.
+    /// When its last flow was done; `None` while it is in progress, or may be.
     pub ended_at: Option<RankNs>,
-    /// Whether it may have ended since: only its call was seen, which has returned, and it is
-    /// the last of its kind.
+    /// Whether it may have ended since: only its call was seen, which has returned; its end is
+    /// then when that was.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub may_have_ended: bool,
     /// Its flows, ordered by channel, peer and direction. None if it has not got to the

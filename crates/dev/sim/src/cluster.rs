@@ -1,6 +1,7 @@
 //! A training job of tensor, pipeline and data parallel ranks, seen by its live tables.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use model::{CollectiveOp, Communicator, Operation, RankNs};
 use rand::RngExt;
@@ -12,6 +13,13 @@ use crate::transfer::{Channel, Machine, Shape, ns, transfers};
 pub const LOCALS: u32 = 8;
 /// Seconds a stage of the pipeline computes, forward and back each.
 const COMPUTE_S: f64 = 0.15;
+/// Parts of that, each of which ends where the tensor group meets, and seconds of a meeting: the
+/// ranks of a machine need no network for it.
+const PARTS: u32 = 4;
+const MEETING_S: f64 = 0.5e-3;
+const MEETING_BYTES: u64 = 1 << 26;
+/// Seconds after which a call is known to need no network, as the reader of live tables has it.
+const SETTLES_S: f64 = 0.02;
 /// Transfers of a data parallel operation and of a pipeline operation, a channel.
 const TRANSFERS: [usize; 2] = [32, 8];
 /// Channels of the same.
@@ -32,6 +40,13 @@ pub enum Fault {
     CardSlow {
         /// The ranks that share it.
         ranks: Vec<u32>,
+        /// The factor.
+        factor: f64,
+    },
+    /// What goes between two ranks, either way, is slower by a factor, and nothing else of them.
+    LinkSlow {
+        /// The ranks.
+        ends: [u32; 2],
         /// The factor.
         factor: f64,
     },
@@ -89,7 +104,8 @@ impl Fault {
     }
 }
 
-/// A job to simulate: `machines` in two pipeline stages, the first half the first.
+/// A job to simulate: `machines` in two pipeline stages, the first half the first; the ranks of a
+/// machine are a tensor group, those of a stage with the same local rank a data group.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     /// An even number of machines, at least 4.
@@ -111,8 +127,15 @@ pub(crate) struct Entered {
     pub(crate) begun: f64,
     ended: f64,
     /// Its channels in `Run::channels`, and the rank of the peer in the communicator.
-    channels: std::ops::Range<usize>,
+    channels: Range<usize>,
     peers: BTreeMap<u32, u32>,
+}
+
+impl Entered {
+    /// Whether it is only seen to be called for.
+    fn is_unseen(&self) -> bool {
+        self.operation.may_have_ended
+    }
 }
 
 /// What happened, for every rank and at every moment.
@@ -151,6 +174,11 @@ impl Machine for Cluster {
             {
                 factor * usual_s
             }
+            Some(Fault::LinkSlow { ends, factor })
+                if ends.contains(&from) && ends.contains(&to) =>
+            {
+                factor * usual_s
+            }
             _ => usual_s,
         }
     }
@@ -180,22 +208,16 @@ impl Cluster {
         let mut free = vec![0.0; ranks as usize];
         self.join_all(&mut run);
         for iteration in 0..self.iterations {
-            let compute = |free: &mut [f64], stage: std::ops::Range<u32>| {
-                for rank in stage {
-                    let at = &mut free[rank as usize];
-                    *at += self.compute_s(rank, *at);
-                }
-            };
-            compute(&mut free, 0..half);
+            self.compute(&mut run, &mut free, 0..half);
             for rank in 0..half {
                 self.pass(&mut run, &mut free, (rank, rank + half), iteration);
             }
-            compute(&mut free, half..ranks);
-            compute(&mut free, half..ranks);
+            self.compute(&mut run, &mut free, half..ranks);
+            self.compute(&mut run, &mut free, half..ranks);
             for rank in 0..half {
                 self.pass(&mut run, &mut free, (rank + half, rank), iteration);
             }
-            compute(&mut free, 0..half);
+            self.compute(&mut run, &mut free, 0..half);
             for op in [CollectiveOp::REDUCE_SCATTER_BASE, CollectiveOp::ALLGATHER_BASE] {
                 for group in self.data_groups() {
                     self.reduce(&mut run, &mut free, &group, op, iteration);
@@ -207,6 +229,52 @@ impl Cluster {
         }
         run.ended_s = free.into_iter().fold(0.0, f64::max);
         run
+    }
+
+    /// A stage computes, forward or back: its tensor groups meet after each part.
+    fn compute(&self, run: &mut Run, free: &mut [f64], stage: Range<u32>) {
+        for machine in stage.step_by(LOCALS as usize) {
+            let group = machine..machine + LOCALS;
+            for _ in 0..PARTS {
+                for rank in group.clone() {
+                    let at = &mut free[rank as usize];
+                    *at += self.compute_s(rank, *at) / f64::from(PARTS);
+                }
+                self.meet(run, free, group.clone());
+            }
+        }
+    }
+
+    /// A tensor group reduces over its machine's own links.
+    fn meet(&self, run: &mut Run, free: &mut [f64], group: Range<u32>) {
+        let all_in = group.clone().map(|rank| free[rank as usize]).fold(0.0, f64::max);
+        let stops = |rank| {
+            let fault = self.struck(all_in + MEETING_S);
+            matches!(fault, Some(Fault::GpuStops { rank: stopped }) if *stopped == rank)
+        };
+        let ended =
+            if group.clone().any(stops) { f64::INFINITY } else { all_in + MEETING_S };
+        let name = tensor_name(group.start);
+        for rank in group {
+            let begun = std::mem::replace(&mut free[rank as usize], ended);
+            if begun.is_infinite() {
+                continue;
+            }
+            let of_rank = run.entered.entry(rank).or_default();
+            let before = of_rank.iter().rev().find(|entered| entered.is_unseen());
+            let operation = Operation {
+                communicator: hash(&name),
+                op: CollectiveOp::ALLREDUCE,
+                sequence: before.map_or(0, |before| before.operation.sequence + 1),
+                bytes: MEETING_BYTES,
+                begun_at: ns(begun),
+                ended_at: Some(ns(begun)),
+                may_have_ended: true,
+                flows: Vec::new(),
+            };
+            let (channels, peers) = (0..0, BTreeMap::new());
+            of_rank.push(Entered { operation, begun, ended, channels, peers });
+        }
     }
 
     /// Ranks of one stage with the same local rank.
@@ -236,6 +304,10 @@ impl Cluster {
         }
         for rank in 0..self.ranks() / 2 {
             join(pipe_name(rank), &[rank, rank + self.ranks() / 2]);
+        }
+        for machine in 0..self.machines {
+            let group: Vec<u32> = (machine * LOCALS..(machine + 1) * LOCALS).collect();
+            join(tensor_name(group[0]), &group);
         }
     }
 
@@ -366,10 +438,21 @@ impl Run {
     ) -> (RankNs, Vec<Operation>, Vec<Operation>) {
         let of_rank = self.entered.get(&rank).map(Vec::as_slice).unwrap_or_default();
         // Operations of a rank follow one another.
-        let first = of_rank.partition_point(|entered| entered.ended <= before);
+        let first =
+            of_rank.partition_point(|entered| entered.ended <= before - SETTLES_S);
         let (mut open, mut ended) = (Vec::new(), Vec::new());
         for entered in of_rank[first..].iter().take_while(|entered| entered.begun <= at) {
             let mut operation = entered.operation.clone();
+            if entered.is_unseen() {
+                let told = entered.begun + SETTLES_S;
+                if before < told && told <= at {
+                    ended.push(operation);
+                }
+                continue;
+            }
+            if entered.ended <= before {
+                continue;
+            }
             operation.flows = self.flows(entered, rank, at);
             if entered.ended <= at {
                 ended.push(operation);
@@ -378,6 +461,11 @@ impl Run {
                 open.push(operation);
             }
         }
+        let begun = of_rank.partition_point(|entered| entered.begun + SETTLES_S <= at);
+        let last = of_rank[..begun].iter().rev().find(|entered| entered.is_unseen());
+        open.extend(
+            last.map(|last| Operation { ended_at: None, ..last.operation.clone() }),
+        );
         (ns(at), open, ended)
     }
 
@@ -425,6 +513,10 @@ impl Run {
 
 fn data_name(group: &[u32]) -> String {
     format!("dp{}", group[0])
+}
+
+fn tensor_name(first: u32) -> String {
+    format!("tp{first}")
 }
 
 fn pipe_name(first: u32) -> String {

@@ -45,8 +45,9 @@ struct LiveTable {
     ended: BTreeMap<(u64, CollectiveOp, Option<u32>), Operation>,
     /// What was told last, and when.
     told: Option<(Instant, Vec<Operation>)>,
-    /// `None` where ends are not seen.
-    trigger: Option<Trigger>,
+    /// When the last seen to end did.
+    ended_at: RankNs,
+    trigger: Trigger,
 }
 
 impl LiveFeed {
@@ -110,7 +111,8 @@ impl LiveFeed {
             in_progress: Vec::new(),
             ended: BTreeMap::new(),
             told: None,
-            trigger: sees_ends.then(|| Trigger::new(self.settings.clone())),
+            ended_at: RankNs(0),
+            trigger: Trigger::new(self.settings.clone()),
         };
         self.tables.insert(path, table);
     }
@@ -174,9 +176,8 @@ impl LiveTable {
         self.in_progress = state.in_progress;
         let mut is_slow = self.in_progress.iter().any(|open| self.is_suspect(open, now));
         for operation in state.ended {
-            let trigger = self.trigger.as_mut();
-            let slow = trigger.and_then(|trigger| trigger.ended(&operation));
-            if let Some(Slow { took_s, usual_s }) = slow {
+            self.ended_at = operation.ended_at.unwrap_or_default().max(self.ended_at);
+            if let Some(Slow { took_s, usual_s }) = self.trigger.ended(&operation) {
                 let ns = |seconds: f64| (seconds * 1e9) as u64;
                 let (took_ns, usual_ns) = (ns(took_s), ns(usual_s));
                 let communicator = operation.communicator;
@@ -195,15 +196,16 @@ impl LiveTable {
     }
 
     fn is_suspect(&self, operation: &Operation, now: RankNs) -> bool {
-        self.trigger.as_ref().is_some_and(|trigger| trigger.is_suspect(operation, now))
+        self.trigger.is_suspect(operation, now)
     }
 
     /// Whether something stands still; what may have ended only if all does.
     fn is_still(&self, now: RankNs) -> bool {
-        let still = |open: &&Operation| now.seconds_since(open.moved_at()) >= STILL_S;
-        let (ended, open): (Vec<&Operation>, Vec<&Operation>) =
-            self.in_progress.iter().partition(|open| open.may_have_ended);
-        open.iter().any(still) || !ended.is_empty() && ended.iter().all(still)
+        let still = |at: RankNs| now.seconds_since(at) >= STILL_S;
+        let moves = self.in_progress.iter().map(Operation::moved_at);
+        let all_still = still(moves.fold(self.ended_at, RankNs::max));
+        let mut open = self.in_progress.iter();
+        open.any(|open| all_still || !open.may_have_ended && still(open.moved_at()))
     }
 
     fn tell(

@@ -68,16 +68,19 @@ impl Rank {
     fn begin(&mut self, begun: &Begun) {
         let Begun { communicator, op, sequence, flows } = begun;
         let (plugin, context) = (&self.plugin, self.contexts[communicator]);
-        let first = flows[0];
-        let event = if op.is_point_to_point() {
-            plugin.p2p(*communicator, first.sends, first.peer.cast_signed())
-        } else {
-            let name = if *op == CollectiveOp::REDUCE_SCATTER_BASE {
-                c"ReduceScatter"
-            } else {
-                c"AllGather"
-            };
-            plugin.coll(*communicator, *sequence).pointer(32, name.as_ptr())
+        let event = match *op {
+            CollectiveOp::SEND | CollectiveOp::RECEIVE => {
+                let first = flows[0];
+                plugin.p2p(*communicator, first.sends, first.peer.cast_signed())
+            }
+            op => {
+                let name = match op {
+                    CollectiveOp::ALLREDUCE => c"AllReduce",
+                    CollectiveOp::REDUCE_SCATTER_BASE => c"ReduceScatter",
+                    _ => c"AllGather",
+                };
+                plugin.coll(*communicator, *sequence).pointer(32, name.as_ptr())
+            }
         };
         let operation = plugin.start(context, &event);
         let flows = flows.iter().map(|route| {

@@ -375,9 +375,10 @@ pub(crate) fn look(reader: &mut LiveReader) -> LiveState {
     reader.read(LATER)
 }
 
-/// The one operation that is in progress.
+/// The one operation that is known to be in progress.
 pub(crate) fn only(reader: &mut LiveReader) -> Operation {
     let mut state = look(reader);
+    state.in_progress.retain(|operation| !operation.may_have_ended);
     assert_eq!(state.in_progress.len(), 1, "{state:?}");
     state.in_progress.remove(0)
 }

@@ -30,8 +30,8 @@ pub struct LiveReader {
     /// For each slot the number, plus 1, of the last operation in it that was told as ended.
     told: Vec<u64>,
     source: LiveSource,
-    /// Where only calls are seen, the last of each lane that has returned.
-    returned: BTreeMap<Lane, (u64, Operation)>,
+    /// The last of each lane of which only the call was seen, unless a later one's end was.
+    returned: BTreeMap<Lane, (u64, Option<Operation>)>,
 }
 
 /// What runs one after the other: the collectives of a communicator, by its index, or what it
@@ -44,10 +44,10 @@ pub struct LiveState {
     /// What the process is in, oldest first.
     ///
     /// An operation that was told as ended stands here again while a flow it began later
-    /// runs; it is not told as ended again. Where only calls are seen, the last of each lane
-    /// stands here on, as one that may have ended.
+    /// runs; it is not told as ended again. If the last of a lane went over no network, nobody
+    /// sees its end: it stands here on, as one that may have ended.
     pub in_progress: Vec<Operation>,
-    /// What ended and was not told before, in the order it was begun.
+    /// What ended, or may have, and was not told before, in the order it was begun.
     pub ended: Vec<Operation>,
     /// Operations that left the table since the last look and were never told as ended.
     pub lost: u64,
@@ -175,19 +175,26 @@ impl LiveReader {
                 state.in_progress.push(operation);
             } else if has_settled(ended_at, now) && self.is_unchanged(number, progress) {
                 operation.ended_at = Some(ended_at);
+                operation.may_have_ended =
+                    operation.flows.iter().all(|flow| flow.total == 0);
                 self.tell(number);
-                if self.source == LiveSource::Calls {
-                    let lane = lane(communicator, &operation);
-                    let before = self.returned.get(&lane).map(|(before, _)| *before);
-                    if before < Some(number) {
-                        self.returned.insert(lane, (number, operation.clone()));
-                    }
-                }
+                self.keep(lane(communicator, &operation), number, &operation);
                 state.ended.push(operation);
             }
         }
         self.add_returned(&inside, &mut state.in_progress);
         state
+    }
+
+    /// Takes note of the last of a lane; of a send or receive without flows it is not known
+    /// which lane that is.
+    fn keep(&mut self, lane: Lane, number: u64, operation: &Operation) {
+        let before = self.returned.get(&lane).map(|(before, _)| *before);
+        let of_lane = !operation.op.is_point_to_point() || lane.1.is_some();
+        if before < Some(number) && of_lane {
+            let unseen = operation.may_have_ended.then(|| operation.clone());
+            self.returned.insert(lane, (number, unseen));
+        }
     }
 
     /// Adds the last call of each lane that is not inside another: nobody sees when it ends.
@@ -204,13 +211,13 @@ impl LiveReader {
             slot.is_some_and(|slot| slot.state.load(Acquire) == OPEN)
         });
         let last = returned.iter().filter(|(lane, _)| !inside.contains(*lane));
-        let mut last: Vec<_> = last.map(|(_, last)| last).collect();
+        let last = last.filter_map(|(_, (number, last))| Some((number, last.as_ref()?)));
+        let mut last: Vec<_> = last.collect();
         last.sort_by_key(|(number, _)| *number);
-        in_progress.extend(last.into_iter().map(|(_, operation)| Operation {
-            ended_at: None,
-            may_have_ended: true,
-            ..operation.clone()
-        }));
+        in_progress.extend(
+            last.into_iter()
+                .map(|(_, operation)| Operation { ended_at: None, ..operation.clone() }),
+        );
     }
 
     /// Gives up the operations before `oldest`; returns how many of them were not told.
