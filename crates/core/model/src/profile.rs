@@ -94,6 +94,14 @@ pub struct RankArrivals {
     /// Seconds after the first rank at which it entered the first common step; null without
     /// steps or comparable clocks.
     pub entry_skew_s: Option<f64>,
+    /// Seconds its clock is ahead of the first rank's; null if all have one clock, or this one
+    /// meets no other.
+    #[serde(default)]
+    pub clock_offset_s: Option<f64>,
+    /// By how much that may be wrong. Lateness between two ranks of different hosts below the sum
+    /// of theirs is not told.
+    #[serde(default)]
+    pub clock_error_s: Option<f64>,
 }
 
 /// One function over the ranks.

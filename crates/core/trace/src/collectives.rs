@@ -1,14 +1,16 @@
 use std::collections::BTreeMap;
 
-use crate::{Slice, SliceKind, Trace, Transfer};
+use crate::clocks::median;
+use crate::{Clocks, Slice, SliceKind, Trace, Transfer};
 
 /// How far apart ends of one collective may lie, as a part of its longest time, before it is
 /// doubted that they are of one collective. Ours.
 const END_SHARE: f64 = 0.5;
 /// The same in nanoseconds, below which nothing is doubted.
 const END_MIN_NS: i64 = 1_000_000;
-/// An offset of a clock is believed if it exceeds the scatter of the ends so many times.
-const OFFSET_FACTOR: f64 = 4.0;
+/// How much worse any other way to put two recordings beside each other must fit, where only the
+/// rhythm of their collectives tells. Ours.
+const RHYTHM_RATIO: u64 = 2;
 
 /// One rank's part of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +39,27 @@ pub struct MatchedCollective {
 }
 
 impl MatchedCollective {
-    /// Who came last.
-    pub fn last(&self) -> Option<Arrival> {
+    /// Who came last, if the clocks tell.
+    pub fn last(&self, clocks: &Clocks) -> Option<Arrival> {
+        let last = self.latest()?;
+        let mut others = self.arrivals.iter().filter(|other| other.rank != last.rank);
+        let is_later = |other: &Arrival| {
+            let doubt_ns = clocks.doubt_ns(last.rank, other.rank);
+            doubt_ns.is_some_and(|doubt_ns| last.start_ns - other.start_ns >= doubt_ns)
+        };
+        others.all(is_later).then_some(last)
+    }
+
+    /// Nanoseconds that a rank waited in it for the last to come, as far as the clocks tell.
+    pub fn waited_ns(&self, arrival: Arrival, clocks: &Clocks) -> i64 {
+        let Some(last) = self.latest() else { return 0 };
+        let waited_ns = last.start_ns - arrival.start_ns;
+        let doubt_ns = clocks.doubt_ns(last.rank, arrival.rank);
+        let is_known = doubt_ns.is_some_and(|doubt_ns| waited_ns >= doubt_ns);
+        if is_known { waited_ns.min(arrival.end_ns - arrival.start_ns) } else { 0 }
+    }
+
+    fn latest(&self) -> Option<Arrival> {
         self.arrivals.iter().copied().max_by_key(|arrival| arrival.start_ns)
     }
 
@@ -48,21 +69,10 @@ impl MatchedCollective {
         first.zip(last).map_or(0, |(first, last)| last - first)
     }
 
-    fn longest_ns(&self) -> i64 {
+    pub(crate) fn longest_ns(&self) -> i64 {
         let took = self.arrivals.iter().map(|arrival| arrival.end_ns - arrival.start_ns);
         took.max().unwrap_or(0)
     }
-}
-
-/// How the clocks of the ranks go together.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Clocks {
-    /// What was taken from each rank's times; empty if they agree as they are.
-    pub offsets_ns: BTreeMap<u32, i64>,
-    /// Median over the collectives of how far apart the ranks left them.
-    pub end_spread_ns: i64,
-    /// Whether instants of different ranks can be compared: collectives end together.
-    pub agree: bool,
 }
 
 /// The collectives of all ranks, side by side.
@@ -92,11 +102,10 @@ type Series<'a> = BTreeMap<u32, Vec<(&'a Slice, &'a Transfer)>>;
 ///
 /// The same collective has the same group, operation and size on all ranks, and the same number
 /// where that was recorded, else the same place among its like. Where ranks recorded different
-/// numbers of them, clocks decide which belong together. All leave a collective together; where
+/// numbers of them, the clock they share decides which belong together, or the rhythm of their ends. All leave a collective together; where
 /// they do not, it was not the same one, and it is left out.
 /// # Source
-/// Ours. Clock offsets are read off the ends of collectives, which differ by microseconds on one
-/// host.
+/// Ours.
 pub fn match_collectives(traces: &BTreeMap<u32, &Trace>) -> Matches {
     let mut keys: BTreeMap<Key, Series<'_>> = BTreeMap::new();
     let mut recorded = 0;
@@ -120,15 +129,17 @@ pub fn match_collectives(traces: &BTreeMap<u32, &Trace>) -> Matches {
             series.entry(*rank).or_default().push((slice, transfer));
         }
     }
+    let mut clocks = Clocks::of(traces);
     let mut matched: Vec<Vec<MatchedCollective>> = keys
         .into_iter()
         .filter(|(_, series)| series.len() > 1)
-        .map(|(key, series)| match_key(&key, &series, traces))
+        .map(|(key, series)| match_key(&key, &series, &clocks))
         .collect();
-    let offsets = offsets(&matched, traces);
+    let all: Vec<&MatchedCollective> = matched.iter().flatten().collect();
+    clocks.set(&all);
     for collective in matched.iter_mut().flatten() {
         for arrival in &mut collective.arrivals {
-            let offset = offsets.get(&arrival.rank).copied().unwrap_or(0);
+            let offset = clocks.offsets_ns.get(&arrival.rank).copied().unwrap_or(0);
             arrival.start_ns -= offset;
             arrival.end_ns -= offset;
         }
@@ -139,31 +150,24 @@ pub fn match_collectives(traces: &BTreeMap<u32, &Trace>) -> Matches {
     let used: u64 = collectives.iter().map(|c| c.arrivals.len() as u64).sum();
     let mut spreads: Vec<i64> =
         collectives.iter().map(MatchedCollective::end_spread_ns).collect();
-    let clocks = Clocks {
-        offsets_ns: offsets,
-        end_spread_ns: median(&mut spreads).unwrap_or(0),
-        agree: !collectives.is_empty(),
-    };
+    clocks.end_spread_ns = median(&mut spreads).unwrap_or(0);
+    clocks.agree &= !collectives.is_empty();
     Matches { collectives, unmatched: recorded - used, clocks }
 }
 
-fn match_key(
-    key: &Key,
-    series: &Series<'_>,
-    traces: &BTreeMap<u32, &Trace>,
-) -> Vec<MatchedCollective> {
+fn match_key(key: &Key, series: &Series<'_>, clocks: &Clocks) -> Vec<MatchedCollective> {
     let numbered =
         series.values().flatten().all(|(_, transfer)| transfer.sequence.is_some());
     let mut found: BTreeMap<u64, MatchedCollective> = BTreeMap::new();
-    let reference = series.values().min_by_key(|ranks| ranks.len());
+    let reference = series.iter().min_by_key(|(_, slices)| slices.len());
     for (rank, slices) in series {
         let skipped = match reference {
-            Some(reference) if !numbered && slices.len() > reference.len() => {
-                // Without a clock in common there is no telling which are too many.
-                if !traces.values().all(|trace| trace.absolute) {
+            Some((of, reference)) if !numbered && slices.len() > reference.len() => {
+                let one_clock = clocks.doubt_ns(*rank, *of) == Some(0);
+                let Some(shift) = best_shift(slices, reference, one_clock) else {
                     continue;
-                }
-                best_shift(slices, reference)
+                };
+                shift
             }
             _ => 0,
         };
@@ -188,49 +192,28 @@ fn match_key(
     found.into_values().filter(|collective| collective.arrivals.len() > 1).collect()
 }
 
-/// How many of the first slices are to be left out for the others to end when the reference's do.
+/// How many of the first slices are to be left out for the others to end when the reference's do;
+/// `None` if nobody knows.
 fn best_shift(
     slices: &[(&Slice, &Transfer)],
     reference: &[(&Slice, &Transfer)],
-) -> usize {
-    let off = |shift: &usize| {
-        let pairs = slices[*shift..].iter().zip(reference);
-        let apart = pairs.map(|((a, _), (b, _))| a.end_ns.abs_diff(b.end_ns));
-        apart.fold(0u64, u64::saturating_add)
+    one_clock: bool,
+) -> Option<usize> {
+    let off = |shift: usize| {
+        let pairs = slices[shift..].iter().zip(reference);
+        let mut apart: Vec<i64> =
+            pairs.map(|((a, _), (b, _))| a.end_ns - b.end_ns).collect();
+        let ahead = if one_clock { 0 } else { median(&mut apart).unwrap_or(0) };
+        let off = apart.into_iter().map(|apart| apart.abs_diff(ahead));
+        (off.fold(0u64, u64::saturating_add), shift)
     };
-    (0..=slices.len() - reference.len()).min_by_key(off).unwrap_or(0)
-}
-
-/// How far each rank's clock is ahead, by when it leaves collectives; nothing if the clocks agree.
-fn offsets(
-    matched: &[Vec<MatchedCollective>],
-    traces: &BTreeMap<u32, &Trace>,
-) -> BTreeMap<u32, i64> {
-    let mut ahead: BTreeMap<u32, Vec<i64>> = BTreeMap::new();
-    for collective in matched.iter().flatten() {
-        let mut ends: Vec<i64> = collective.arrivals.iter().map(|a| a.end_ns).collect();
-        let Some(middle) = median(&mut ends) else { continue };
-        for arrival in &collective.arrivals {
-            ahead.entry(arrival.rank).or_default().push(arrival.end_ns - middle);
-        }
-    }
-    let mut scatter = Vec::new();
-    let mut offsets = BTreeMap::new();
-    for (rank, mut ends) in ahead {
-        let Some(offset) = median(&mut ends) else { continue };
-        let mut apart: Vec<i64> = ends.iter().map(|end| (end - offset).abs()).collect();
-        scatter.extend(median(&mut apart));
-        offsets.insert(rank, offset);
-    }
-    let scatter_ns = median(&mut scatter).unwrap_or(0) as f64;
-    let largest_ns = offsets.values().map(|offset: &i64| offset.abs()).max().unwrap_or(0);
-    let hosts: Vec<_> = traces.values().map(|trace| trace.host.as_ref()).collect();
-    let one_host = hosts.windows(2).all(|pair| pair[0] == pair[1] && pair[0].is_some())
-        && traces.values().all(|trace| trace.absolute);
-    let believed = !one_host
-        && largest_ns > END_MIN_NS
-        && largest_ns as f64 > OFFSET_FACTOR * scatter_ns;
-    if believed { offsets } else { BTreeMap::new() }
+    let mut shifts: Vec<(u64, usize)> =
+        (0..=slices.len() - reference.len()).map(off).collect();
+    shifts.sort_unstable();
+    let (best, shift) = *shifts.first()?;
+    let next = shifts.get(1).map_or(u64::MAX, |(next, _)| *next);
+    let is_clear = one_clock || next / RHYTHM_RATIO > best;
+    is_clear.then_some(shift)
 }
 
 /// Whether ranks leave these together, as they leave a collective.
@@ -243,13 +226,10 @@ fn are_the_same(collectives: &[MatchedCollective]) -> bool {
     doubtful * 2 < collectives.len()
 }
 
-fn median(values: &mut [i64]) -> Option<i64> {
-    let middle = values.len() / 2;
-    (!values.is_empty()).then(|| *values.select_nth_unstable(middle).1)
-}
-
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::Track;
 
@@ -286,7 +266,8 @@ mod tests {
     }
 
     fn last(matches: &Matches) -> Vec<u32> {
-        matches.collectives.iter().map(|c| c.last().unwrap().rank).collect()
+        let last = matches.collectives.iter().filter_map(|c| c.last(&matches.clocks));
+        last.map(|last| last.rank).collect()
     }
 
     const EARLY: [(i64, i64); 4] = [(0, 50), (100, 150), (200, 250), (300, 350)];
@@ -305,8 +286,82 @@ mod tests {
         let found = matched(&[trace("a", 5000, &EARLY), trace("b", 0, &LATE)]);
         assert_eq!(last(&found), [1; 4]);
         assert_eq!(found.clocks.end_spread_ns, 0);
-        let offsets: Vec<i64> = found.clocks.offsets_ns.values().copied().collect();
-        assert_eq!(offsets[0] - offsets[1], 5000 * MS);
+        assert_eq!(found.clocks.offsets_ns, [(0, 0), (1, -5000 * MS)].into());
+        assert_eq!(found.clocks.errors_ns, [(0, 0), (1, 0)].into());
+    }
+
+    #[test]
+    fn what_is_less_than_the_error_of_a_clock_is_not_told() {
+        // Rank 1 leaves up to 8 ms before and after rank 0, and enters 6 or 40 ms later.
+        let jitter = [0, 8, -8, 4, -8, 8, 0];
+        let times = |late_ms: i64| -> Vec<(i64, i64)> {
+            let each = (0..).zip(jitter);
+            each.map(|(at, off)| (at * 100 + late_ms, at * 100 + 50 + off)).collect()
+        };
+        let first: Vec<(i64, i64)> = (0..7).map(|at| (at * 100, at * 100 + 50)).collect();
+        for (late_ms, expected) in [(6, 0), (40, 7)] {
+            let found =
+                matched(&[trace("a", 0, &first), trace("b", 70, &times(late_ms))]);
+            assert_eq!(found.clocks.errors_ns[&1], 8 * MS);
+            assert_eq!(last(&found).len(), expected);
+            let waits = found
+                .collectives
+                .iter()
+                .map(|c| c.waited_ns(c.arrivals[0], &found.clocks));
+            assert_eq!(waits.filter(|waited| *waited > 0).count(), expected);
+        }
+    }
+
+    #[test]
+    fn clocks_that_meet_no_others_cannot_be_compared() {
+        let found =
+            matched(&[trace("a", 0, &EARLY), trace("b", 0, &[]), trace("a", 0, &LATE)]);
+        assert_eq!((found.clocks.agree, found.clocks.doubt_ns(0, 1)), (false, None));
+        assert_eq!(found.clocks.doubt_ns(0, 2), Some(0));
+    }
+
+    /// Two hosts of two ranks whose ends differ by microseconds, entered by someone late.
+    fn any_job() -> impl Strategy<Value = Vec<Vec<(i64, i64)>>> {
+        let enters = prop::collection::vec((0..40i64, 0..3i64), 4);
+        prop::collection::vec(enters, 3..12).prop_map(|collectives| {
+            let of_rank = |rank: usize| -> Vec<(i64, i64)> {
+                let times = (0..).zip(&collectives).map(|(at, ranks)| {
+                    let (enters, leaves) = ranks[rank];
+                    (at * 100 + at * at + enters, at * 100 + at * at + 50 + leaves)
+                });
+                times.collect()
+            };
+            (0..4).map(of_rank).collect()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_constant_on_the_clock_of_a_host_changes_nothing(
+            job in any_job(), hours in -1..=1_i64, host in 0..2_usize, cut in 0..2_usize,
+        ) {
+            // A recording that began earlier is put beside the others by its rhythm.
+            let traces = |shift_ms: i64| -> Vec<Trace> {
+                let ranks = job.iter().zip([0, 0, 1, 1]).map(|(times, of)| {
+                    let shift_ms = if of == host { shift_ms } else { 0 };
+                    let times = &times[if of == 1 { cut } else { 0 }..];
+                    trace(["a", "b"][of], shift_ms, times)
+                });
+                ranks.collect()
+            };
+            let told = |found: &Matches| {
+                let waits = |collective: &MatchedCollective| {
+                    let clocks = &found.clocks;
+                    let waits = collective.arrivals.iter().map(|a| collective.waited_ns(*a, clocks));
+                    (collective.number, collective.last(clocks).map(|last| last.rank), waits.collect::<Vec<_>>())
+                };
+                let waits: Vec<_> = found.collectives.iter().map(waits).collect();
+                let Clocks { errors_ns, end_spread_ns, agree, .. } = found.clocks.clone();
+                (waits, errors_ns, end_spread_ns, agree, found.unmatched)
+            };
+            let (as_is, shifted) = (matched(&traces(0)), matched(&traces(hours * 3_600_000)));
+            prop_assert_eq!(told(&as_is), told(&shifted));
+        }
     }
 
     #[test]

@@ -7,12 +7,14 @@
 //!
 //! Pure: the same traces give the same answers.
 
+mod clocks;
 mod collectives;
 mod functions;
 mod slice;
 mod steps;
 
-pub use collectives::{Arrival, Clocks, MatchedCollective, Matches, match_collectives};
+pub use clocks::Clocks;
+pub use collectives::{Arrival, MatchedCollective, Matches, match_collectives};
 pub use functions::{Profile, profile};
 pub use slice::{
     Counter, NameId, Names, PythonFrame, Slice, SliceKind, Trace, Track, Transfer,

@@ -52,17 +52,17 @@ pub fn write_perfetto(
         }
     }
     for collective in &matches.collectives {
-        let Some(last) = collective.last() else { continue };
+        let last = collective.last(&matches.clocks).map(|last| last.rank);
         for arrival in &collective.arrivals {
-            let waited_ns = (last.start_ns - arrival.start_ns).max(0);
-            let name = if arrival.rank == last.rank {
+            let waited_ns = collective.waited_ns(*arrival, &matches.clocks);
+            let name = if last == Some(arrival.rank) {
                 format!("{} (last to come)", collective.op)
             } else {
                 collective.op.clone()
             };
             let told = json!({
                 "number": collective.number, "bytes": collective.bytes,
-                "waited_for_rank": last.rank, "waited_s": waited_ns as f64 * 1e-9,
+                "waited_for_rank": last, "waited_s": waited_ns as f64 * 1e-9,
             });
             let (start, end) = (arrival.start_ns, arrival.end_ns);
             events.push((arrival.rank, COLLECTIVES, name, start, end, told));

@@ -502,18 +502,24 @@ fn common_steps(ranks: &[ProfiledRank]) -> BTreeSet<u32> {
 /// clocks cannot be compared.
 fn entries(ranks: &[ProfiledRank], matches: &Matches) -> Option<BTreeMap<u32, i64>> {
     let first = common_steps(ranks).first().copied()?;
-    let comparable = matches.clocks.agree && ranks.len() > 1;
+    let clocks = &matches.clocks;
+    let comparable = clocks.agree && ranks.len() > 1;
     if !comparable {
         return None;
     }
     let starts = ranks.iter().filter_map(|rank| {
         let step = rank.steps.iter().find(|step| step.step == first)?;
-        let offset = matches.clocks.offsets_ns.get(&rank.rank).copied().unwrap_or(0);
+        let offset = clocks.offsets_ns.get(&rank.rank).copied().unwrap_or(0);
         Some((rank.rank, i64::try_from(step.start.0).ok()? - offset))
     });
     let starts: BTreeMap<u32, i64> = starts.collect();
-    let earliest = starts.values().copied().min()?;
-    Some(starts.into_iter().map(|(rank, start)| (rank, start - earliest)).collect())
+    let (first, earliest) = starts.iter().min_by_key(|(_, start)| **start)?;
+    let later = starts.iter().map(|(rank, start)| {
+        let known =
+            clocks.doubt_ns(*rank, *first).filter(|doubt| start - earliest >= *doubt);
+        (*rank, known.map_or(0, |_| start - earliest))
+    });
+    Some(later.collect())
 }
 
 fn collective_times(
@@ -531,18 +537,29 @@ fn collective_times(
             let skew = entries.and_then(|entries| entries.get(&rank.rank));
             let entry_skew_s = skew.map(|skew| seconds(*skew));
             let rank = rank.rank;
-            (rank, RankArrivals { rank, entry_skew_s, ..RankArrivals::default() })
+            let clocks = &matches.clocks;
+            let of_rank =
+                |times: &BTreeMap<u32, i64>| times.get(&rank).copied().map(seconds);
+            let clock_offset_s = of_rank(&clocks.offsets_ns);
+            let clock_error_s = of_rank(&clocks.errors_ns);
+            let unseen = RankArrivals::default();
+            let times = RankArrivals {
+                rank,
+                entry_skew_s,
+                clock_offset_s,
+                clock_error_s,
+                ..unseen
+            };
+            (rank, times)
         })
         .collect();
     for collective in &matches.collectives {
-        let Some(last) = collective.last() else { continue };
+        let last = collective.last(&matches.clocks).map(|last| last.rank);
         for arrival in &collective.arrivals {
             let of_rank = times.entry(arrival.rank).or_default();
             of_rank.collectives += 1;
-            of_rank.last += u64::from(arrival.rank == last.rank);
-            let waited =
-                (last.start_ns - arrival.start_ns).min(arrival.end_ns - arrival.start_ns);
-            of_rank.waited_s += seconds(waited.max(0));
+            of_rank.last += u64::from(last == Some(arrival.rank));
+            of_rank.waited_s += seconds(collective.waited_ns(*arrival, &matches.clocks));
         }
     }
     Some(CollectiveTimes {
