@@ -9,6 +9,8 @@
 3. The same hooks around a step that does next to nothing, whose code and data stay in the cache.
 4. The hook on collectives: an all-reduce of four numbers in a group of one rank.
 5. Whole commands, in turns: the training alone, under ``laggard run``, and under TraceML.
+6. Four ranks of DDP over gloo, whole commands in turns: wall time per step of rank 0, alone and
+   under ``laggard run``. ``--only ddp`` measures nothing else.
 """
 
 import argparse
@@ -223,27 +225,51 @@ def attach_cost():
     return in_turns(hooks, cpu_us_per_step)
 
 
-def command_cost(traceml):
-    def medians(command):
+def in_rounds(commands, key):
+    """Whole commands in turns; of each the median it prints of its steps."""
+
+    def median(command):
         with tempfile.TemporaryDirectory() as folder:
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
         lines = (done.stdout + done.stderr).splitlines()
         found = [line[line.index('{"cpu_us"') :] for line in lines if '{"cpu_us"' in line]
         assert found, done.stderr
-        return json.loads(found[-1])
+        return json.loads(found[-1])[key]
 
-    script = str(HERE / "step.py")
-    launch = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "1", script]
-    commands = {"alone": launch, "laggard": [str(BIN / "laggard"), "run", "--", *launch]}
-    if traceml:
-        options = ["--nproc-per-node", "1", "--save-training-output", "--args", "--traceml"]
-        commands["TraceML"] = [str(Path(traceml) / "traceml"), "run", script, *options]
     rows = []
     for round_ in range(COMMAND_ROUNDS):
         order = list(commands) if round_ % 2 else list(reversed(commands))
-        found = {name: medians(commands[name]) for name in order}
-        rows.append([found[name]["cpu_us"] for name in commands])
+        found = {name: median(commands[name]) for name in order}
+        rows.append([found[name] for name in commands])
     return {"unit": "us", "columns": list(commands), "rows": rows}
+
+
+def launched(ranks):
+    """The training step on so many ranks, alone and under laggard."""
+    script = str(HERE / "step.py")
+    launch = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", str(ranks), script]
+    return {"alone": launch, "laggard": [str(BIN / "laggard"), "run", "--", *launch]}
+
+
+def command_cost(traceml):
+    commands = launched(1)
+    if traceml:
+        options = ["--nproc-per-node", "1", "--save-training-output", "--args", "--traceml"]
+        script = commands["alone"][-1]
+        commands["TraceML"] = [str(Path(traceml) / "traceml"), "run", script, *options]
+    return in_rounds(commands, "cpu_us")
+
+
+def ddp_cost():
+    return in_rounds(launched(4), "wall_us")
+
+
+def print_commands(what, table):
+    usual = statistics.median(columns(table)["alone"])
+    for name in table["columns"][1:]:
+        added = differences(table, name, "alone")
+        print(f"{name}, {what} in turns: {said(added, 'us')} of a step of {usual:.0f} us")
+        print("  pairs " + " ".join(f"{value:+.0f}" for value in added))
 
 
 def columns(table):
@@ -284,10 +310,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--traceml", help="folder with the traceml command")
     parser.add_argument("--pairs", help="file for the raw pairs (JSON)")
+    parser.add_argument("--only", choices=["ddp"], help="measure one thing")
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.part:
         print(json.dumps(PARTS[args.part]()))
+        return
+    if args.only:
+        print_commands("four ranks", ddp_cost())
         return
     with tempfile.TemporaryDirectory() as rings:
         context = measure_in_child("context", rings)
@@ -305,10 +335,9 @@ def main():
     added = differences(collective, "with", "without")
     print(f"collective hook, blocks in turns: {said(added, 'us')} of a call of {usual:.0f} us")
     commands = command_cost(args.traceml)
-    for name in commands["columns"][1:]:
-        added = differences(commands, name, "alone")
-        print(f"{name}, whole commands in turns: {said(added, 'us')}")
-        print("  pairs " + " ".join(f"{value:+.0f}" for value in added))
+    print_commands("whole commands", commands)
+    ddp = ddp_cost()
+    print_commands("four ranks", ddp)
     if args.pairs:
         found = {
             "context": context,
@@ -316,6 +345,7 @@ def main():
             "hooks": hooks,
             "collective": collective,
             "commands": commands,
+            "ddp": ddp,
         }
         Path(args.pairs).write_text(json.dumps(found) + "\n")
 
