@@ -262,6 +262,26 @@ mod tests {
     }
 
     #[test]
+    fn who_still_gets_on_elsewhere_is_late_and_no_failure() {
+        let mut job = job(2);
+        let other = Communicator { hash: 8, name: "tp".to_owned(), rank: 0, size: 1 };
+        job.join(1, &other);
+        job.look(
+            0,
+            RankNs(90 * SECOND),
+            vec![called(CollectiveOp::ALLREDUCE, 5, 1)],
+            &[],
+        );
+        let elsewhere =
+            Operation { communicator: 8, ..called(CollectiveOp::ALLREDUCE, 40, 89) };
+        let calls = vec![called(CollectiveOp::ALLREDUCE, 4, 1), elsewhere];
+        job.look(1, RankNs(90 * SECOND), calls.clone(), &[]);
+        assert_eq!((job.roots().len(), job.failures().len()), (1, 0));
+        job.look(1, RankNs(99 * SECOND), calls, &[]);
+        assert_eq!(job.failures().first().map(|failure| &failure.ranks), Some(&vec![1]));
+    }
+
+    #[test]
     fn a_call_that_does_not_return_is_not_over() {
         let mut job = job(2);
         for rank in 0..2 {
