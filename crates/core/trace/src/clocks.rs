@@ -23,7 +23,7 @@ pub struct Clocks {
     /// Whether instants of all ranks can be compared: they meet in collectives that end together.
     pub agree: bool,
     /// Which clock is whose.
-    clocks: BTreeMap<u32, usize>,
+    of_rank: BTreeMap<u32, usize>,
 }
 
 /// What is known of one clock.
@@ -43,7 +43,7 @@ impl Clocks {
             let host = trace.host.as_deref().filter(|_| trace.absolute);
             (*rank, host.map_or(number, |host| *hosts.entry(host).or_insert(number)))
         });
-        Self { clocks: clocks.collect(), ..Self::default() }
+        Self { of_rank: clocks.collect(), ..Self::default() }
     }
 
     /// Sets the clocks of all ranks by when they leave collectives together.
@@ -56,7 +56,7 @@ impl Clocks {
     /// # Source
     /// Ours.
     pub(crate) fn set(&mut self, collectives: &[&MatchedCollective]) {
-        let clocks = &self.clocks;
+        let clocks = &self.of_rank;
         let ends: Vec<Ends> =
             collectives.iter().map(|collective| Ends::of(collective, clocks)).collect();
         let mut spreads: Vec<i64> =
@@ -111,7 +111,7 @@ impl Clocks {
     /// How far apart instants of two ranks must lie for it to be known which was first; `None` if
     /// they cannot be compared.
     pub fn doubt_ns(&self, rank: u32, other: u32) -> Option<i64> {
-        if self.clocks.get(&rank)? == self.clocks.get(&other)? {
+        if self.of_rank.get(&rank)? == self.of_rank.get(&other)? {
             return Some(0);
         }
         Some(self.errors_ns.get(&rank)?.saturating_add(*self.errors_ns.get(&other)?))
