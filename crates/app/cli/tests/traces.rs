@@ -119,36 +119,6 @@ fn a_slow_socket_is_named_with_its_callers() {
     assert_eq!(named("allreduce (last to come)"), 4);
 }
 
-/// Ranks 0 and 1 are on one host, 2 and 3 on another.
-#[test]
-fn an_hour_on_the_clock_of_a_host_changes_no_verdict() {
-    let verdict = |hours: i64| {
-        let folder = job();
-        for rank in 2..4 {
-            let path = folder.path().join(format!("rank{rank}.json"));
-            let base = 1_790_857_026_000_000_000 + hours * 3_600_000_000_000;
-            let moved = fs::read_to_string(&path)
-                .expect("a file")
-                .replace("1790857026000000000", &base.to_string());
-            fs::write(path, moved).expect("a file");
-        }
-        let output = analyze(folder.path(), &["--json"]);
-        let mut verdict: serde_json::Value =
-            serde_json::from_slice(&output.stdout).expect("JSON");
-        let ranks = &mut verdict["profile"]["collectives"]["ranks"];
-        let offsets = ranks.as_array_mut().expect("ranks").iter_mut();
-        let offsets = offsets.map(|rank| rank["clock_offset_s"].take().as_f64());
-        (offsets.collect::<Option<Vec<f64>>>().expect("clocks"), verdict)
-    };
-    let (offsets, as_is) = verdict(0);
-    assert_eq!(offsets, [0.0; 4]);
-    assert_eq!(as_is["incidents"][0]["subject"]["ranks"], serde_json::json!([2]));
-    for hours in [-1, 1] {
-        let ahead = hours as f64 * 3600.0;
-        assert_eq!(verdict(hours), (vec![0.0, 0.0, ahead, ahead], as_is.clone()));
-    }
-}
-
 /// With two ranks neither differs from most, but what only one of them does is unexpected.
 #[test]
 fn what_only_one_of_two_ranks_does_is_its_own_problem() {

@@ -156,8 +156,11 @@ fn localise(id: &str, machines: u32, copies: u32, target_s: f64) -> Row {
     // The moment at which most ranks are in an operation is the most work; that the fault is
     // named is seen later.
     let times = (1..200).map(|number| f64::from(number) * 0.01);
-    let open =
-        |at: f64| (0..64).filter(|rank| !run.look(*rank, 0.0, at).1.is_empty()).count();
+    let inside = |rank: u32, at: f64| {
+        let (_, open, _) = run.look(rank, 0.0, at);
+        open.iter().any(|operation| !operation.may_have_ended)
+    };
+    let open = |at: f64| (0..64).filter(|rank| inside(*rank, at)).count();
     let busiest_s = times.max_by_key(|at| open(*at)).unwrap_or_default();
     let busy = copied(&base, &run, copies, busiest_s);
     let began = Instant::now();
