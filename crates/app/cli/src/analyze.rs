@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use formats::{TraceSet, write_perfetto};
 use model::{Severity, Verdict};
 
+use crate::export::ExportArgs;
 use crate::output::print;
 use crate::recordings::for_each_job;
 use crate::render::{Colour, verdict_text};
@@ -17,9 +18,9 @@ use crate::settings::{LayoutArgs, SettingsArgs};
 ///
 /// Reads stage matrices, mark events, what `laggard run --record` wrote and `laggard serve`
 /// kept, Flight Recorder dumps, traces of PyTorch's profiler and of Nsight Systems, py-spy
-/// stacks, replies of NCCL's RAS, logs of NCCL Inspector, logs of NCCL calls and what-if
-/// traces, plain or compressed, and finds out by itself what a file is. Folders are searched;
-/// files in them that are no recordings are skipped.
+/// stacks, replies of NCCL's RAS, logs of NCCL Inspector, logs of NCCL calls, telemetry of work
+/// requests and what-if traces, plain or compressed, and finds out by itself what a file is.
+/// Folders are searched; files in them that are no recordings are skipped.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -29,6 +30,7 @@ Examples:
   laggard analyze --perfetto annotated.json traces/    (a PyTorch Profiler trace a rank)
   laggard analyze hang/    (dumps, stacks and a RAS reply of one job)
   laggard analyze --tp 2 --pp 4 logs/    (calls of NCCL, a file a rank)
+  laggard analyze --export-calls calls/ --export-what-if job.parquet job.jsonl
   laggard analyze --fail-on warning recording.json && echo fine")]
 pub(crate) struct AnalyzeArgs {
     /// Files and folders
@@ -52,6 +54,8 @@ pub(crate) struct AnalyzeArgs {
     /// Exit with 1 if an incident is at least this severe
     #[arg(long, value_name = "SEVERITY")]
     fail_on: Option<FailOn>,
+    #[command(flatten)]
+    export: ExportArgs,
     #[command(flatten)]
     layout: LayoutArgs,
     #[command(flatten)]
@@ -78,6 +82,7 @@ impl From<FailOn> for Severity {
 pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {
     let mut settings = args.settings.load()?;
     args.layout.over(&mut settings.layout);
+    args.export.write(&args.paths)?;
     let mut verdicts = Vec::new();
     let mut last = None;
     let mut annotated = 0;

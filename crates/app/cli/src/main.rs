@@ -11,6 +11,7 @@ mod compare;
 mod demo;
 mod doctor;
 mod environment;
+mod export;
 mod job_report;
 mod loading;
 mod output;

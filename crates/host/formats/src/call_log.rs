@@ -1,5 +1,7 @@
 //! NCCL call logs of MegaTrace: one file a rank, a line each call of NCCL's host interface.
 
+mod write;
+
 use std::io::BufRead;
 use std::path::Path;
 
@@ -8,6 +10,8 @@ use schedule::{Call, Lane, RankCalls};
 
 use crate::recording::io_error;
 use crate::{FormatError, Limits};
+
+pub use write::{WrittenCalls, write_call_logs};
 
 /// What stands at the beginning of a log, in all its generations.
 pub(crate) const BEGINNINGS: [&str; 4] =

@@ -29,6 +29,7 @@ mod verdict_document;
 mod what_if;
 
 pub use batch::{BatchError, BatchHead, pack_batch, unpack_batch};
+pub use call_log::{WrittenCalls, write_call_logs};
 pub use error::FormatError;
 pub use events::MarkEvents;
 pub use flight_recorder::{RecordedCollective, recorded_collectives};
@@ -41,4 +42,4 @@ pub use snapshot::{Part, Snapshot};
 pub use stored::{StoredBatch, StoredBatches, StoredEntry, StoredError, StoredJob};
 pub use traces::{ProfilerTrace, RankTrace, TraceSet, load_window};
 pub use verdict_document::{load_verdict, parse_verdict};
-pub use what_if::{read_layout, read_rows, read_what_if};
+pub use what_if::{PipelineSteps, read_layout, read_rows, read_what_if, write_what_if};

@@ -4,11 +4,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use formats::{Limits, Recording, load, read_layout, read_rows, read_what_if};
+use formats::{
+    Limits, Recording, load, read_layout, read_rows, read_what_if, write_what_if,
+};
 use model::{Attribution, PartSlowdown, Removal, WhatIf};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
-use sim::Pipeline;
+use sim::{Drag, Pipeline};
 use whatif::Row;
 
 /// Their numbers are f32 in places; in f64 none of them moves by more than 5.2e-7.
@@ -214,4 +216,22 @@ proptest! {
             Err(error) => prop_assert!(!error.to_string().is_empty()),
         }
     }
+}
+
+/// The rows of a simulated pipeline, by the parquet crate and by us.
+#[test]
+fn both_writers_say_the_same() {
+    let drags = vec![Drag::Stage { stage: 1, times: 2.0 }];
+    let pipeline =
+        Pipeline { dp: 2, pp: 3, tp: 2, microbatches: 4, steps: 3, drags, seed: 3 };
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("trace.parquet");
+    write_what_if(&pipeline.rows(), &pipeline.layout(), &path).expect("files");
+    let [ours, theirs] = [fs::read(&path).expect("a file"), pipeline.trace()]
+        .map(|bytes| read_rows(&path, &bytes, Limits::default()).expect("rows"));
+    assert_eq!(ours.len(), pipeline.rows().len());
+    assert_eq!(ours, theirs);
+    let yaml = fs::read_to_string(path.with_extension("yaml")).expect("a file");
+    assert_eq!(read_layout(&path, &yaml).expect("a layout"), pipeline.layout());
+    assert!(matches!(load(&path, Limits::default()), Ok(Recording::WhatIf(_))));
 }

@@ -1,0 +1,70 @@
+//! A recording of ours as files of other tools.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use formats::{
+    Journal, Limits, PipelineSteps, Recording, WrittenCalls, load, write_call_logs,
+    write_what_if,
+};
+
+use crate::output::say;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ExportArgs {
+    /// Write the collectives of a recording of `laggard run` as logs of NCCL calls, a file a rank
+    #[arg(long, value_name = "DIR")]
+    export_calls: Option<PathBuf>,
+    /// Write the blocks of a pipeline in such a recording as a what-if trace, with its metadata
+    /// beside it
+    #[arg(long, value_name = "FILE")]
+    export_what_if: Option<PathBuf>,
+}
+
+impl ExportArgs {
+    /// Writes what was asked for of the only one of these paths.
+    pub(crate) fn write(&self, paths: &[PathBuf]) -> Result<()> {
+        if self.export_calls.is_none() && self.export_what_if.is_none() {
+            return Ok(());
+        }
+        let [path] = paths else {
+            bail!("an export takes one recording of `laggard run`, found {}", paths.len());
+        };
+        let journal = match load(path, Limits::default()) {
+            Ok(Recording::Journal(journal)) => journal,
+            Ok(_) => bail!(
+                "an export takes one recording of `laggard run`, which {} is not",
+                path.display()
+            ),
+            Err(error) => bail!("{error}\n  {}", error.hint()),
+        };
+        self.export_calls.as_deref().map_or(Ok(()), |to| export_calls(&journal, to))?;
+        self.export_what_if.as_deref().map_or(Ok(()), |to| export_what_if(&journal, to))
+    }
+}
+
+/// Writes the blocks of a recording as a what-if trace, and says so.
+fn export_what_if(journal: &Journal, path: &Path) -> Result<()> {
+    let place = path.display();
+    let steps = PipelineSteps::of(journal).with_context(|| {
+        format!("nothing to write to {place}: no pipeline with whole backward passes is recorded")
+    })?;
+    let rows = steps.rows();
+    write_what_if(&rows, &steps.layout(), path)
+        .with_context(|| format!("failed to write {place}"))?;
+    say(&format!("laggard: {} operations written to {place}", rows.len()));
+    Ok(())
+}
+
+/// Writes the collectives of a recording as logs of calls, and says so.
+fn export_calls(journal: &Journal, folder: &Path) -> Result<()> {
+    let written = write_call_logs(journal, folder)
+        .with_context(|| format!("failed to write into {}", folder.display()))?;
+    let WrittenCalls { ranks, calls, left_out } = written;
+    let place = folder.display();
+    say(&format!(
+        "laggard: {calls} calls of {ranks} ranks written to {place}; {left_out} that NCCL has no \
+         call for left out"
+    ));
+    Ok(())
+}

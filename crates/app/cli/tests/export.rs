@@ -1,0 +1,176 @@
+//! `laggard analyze --export-calls`: what is written of a recording says the same.
+#![expect(clippy::unwrap_used, reason = "a test fails where a verdict lacks a field")]
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use model::MarkKind;
+use schedule::{Graph, Pass, Scheme, Timing};
+use serde_json::Value;
+
+const RANKS: u32 = 4;
+const MS: u64 = 1_000_000;
+const SEND: u64 = 0;
+const RECEIVE: u64 = 1;
+const ALLREDUCE: u64 = 3;
+
+fn analyze(arguments: &[&str], path: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
+    let command = command.args(["analyze", "--json"]).args(arguments).arg(path);
+    command.env_remove("LAGGARD_CONFIG").output().expect("laggard runs")
+}
+
+fn verdict(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("a verdict")
+}
+
+/// A recording of a pipeline of four ranks, a sum over all in each step, and one slow block.
+fn recording() -> String {
+    let graph = Graph::new(Scheme::OneForwardOneBackward.plan(RANKS, 8)).unwrap();
+    let mut text = "{\"schema\":\"laggard.marks/1\",\"job\":\"pipeline\"}\n".to_owned();
+    let mut marks: Vec<(u64, String)> = Vec::new();
+    let mut begin_ns = 1000 * MS;
+    for step in 0..14_u64 {
+        let took_ns = |node: usize| {
+            let (stage, block) = graph.block(node);
+            let is_slow =
+                (step, stage, block.pass, block.microbatch) == (9, 1, Pass::Forward, 3);
+            let usual_ms = if block.pass == Pass::Forward { 10 } else { 20 };
+            // No two blocks are quite alike.
+            let noise_us = (step * 37 + node as u64 * 11) % 400;
+            (usual_ms + if is_slow { 300 } else { 0 }) * MS + noise_us * 1000
+        };
+        let durations_s: Vec<f64> =
+            (0..graph.nodes()).map(|node| took_ns(node) as f64 * 1e-9).collect();
+        let mut timing = Timing::default();
+        graph.time(&durations_s, &mut timing);
+        let mut mark =
+            |rank: usize, at_ns: u64, kind: MarkKind, code: u64, args: [u64; 4]| {
+                let [a, b, c, d] = args;
+                let kind = kind as u8;
+                let line =
+                    format!("[{rank},{at_ns},{step},{kind},1,{code},{a},{b},{c},{d}]");
+                marks.push((at_ns, line));
+            };
+        for rank in 0..RANKS as usize {
+            let mut free_ns = begin_ns;
+            for node in graph.nodes_of(rank) {
+                let (_, block) = graph.block(node);
+                let end_ns = begin_ns + (timing.ends_s[node] * 1e9) as u64;
+                let pass = u64::from(block.pass == Pass::Backward);
+                let place = [rank as u64, block.microbatch.into(), RANKS.into(), 0];
+                if graph.plan().source(rank, block).is_some() {
+                    mark(
+                        rank,
+                        free_ns + 1000,
+                        MarkKind::CollectiveIssue,
+                        RECEIVE,
+                        [5, 0, 0, 129],
+                    );
+                }
+                mark(
+                    rank,
+                    (end_ns - took_ns(node)).max(free_ns),
+                    MarkKind::BlockBegin,
+                    pass,
+                    place,
+                );
+                mark(rank, end_ns, MarkKind::BlockEnd, pass, place);
+                if graph.plan().target(rank, block).is_some() {
+                    mark(
+                        rank,
+                        end_ns + 500,
+                        MarkKind::CollectiveIssue,
+                        SEND,
+                        [5, 0, 0, 129],
+                    );
+                }
+                free_ns = end_ns;
+            }
+            // The sum over all that ends a step begins when a rank is done, and holds it until all
+            // are; two more follow.
+            let met_ns = begin_ns + (timing.makespan_s * 1e9) as u64;
+            for (at, at_ns) in (1..).zip([free_ns, met_ns, met_ns + MS]) {
+                let args = [6, 0, step * 3 + at, 4 * at + 1];
+                mark(rank, at_ns + MS, MarkKind::CollectiveIssue, ALLREDUCE, args);
+            }
+        }
+        begin_ns += (timing.makespan_s * 1e9) as u64 + 5 * MS;
+    }
+    marks.sort_by_key(|(at_ns, _)| *at_ns);
+    for (_, line) in marks {
+        writeln!(text, "{line}").unwrap();
+    }
+    text
+}
+
+#[test]
+fn what_is_exported_of_a_pipeline_says_the_same() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, calls) = (folder.path().join("job.jsonl"), folder.path().join("calls"));
+    fs::write(&path, recording()).unwrap();
+    let output = analyze(&["--export-calls", calls.to_str().unwrap()], &path);
+    let said = verdict(&output);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("calls of 4 ranks written"), "{told}");
+    let first = fs::read_to_string(calls.join("rank_0.log")).unwrap();
+    let line = "Fun Send Data 128 stream 0x100000006 opCount 0 groupHash 4294967302";
+    assert!(first.lines().next().unwrap().ends_with(line), "{first}");
+    let again = verdict(&analyze(&[], &calls));
+    assert_eq!(again["pipeline"]["layout"], "pp 4");
+    assert_eq!(again["pipeline"]["schedule"], "1F1B");
+    for verdict in [&said, &again] {
+        let [incident] = &verdict["incidents"].as_array().unwrap()[..] else {
+            panic!("{verdict:#}")
+        };
+        assert_eq!(incident["subject"]["ranks"], serde_json::json!([1]));
+        assert_eq!(incident["subject"]["stage"], "pipeline stage 1");
+        assert_eq!(incident["subject"]["block"], "forward of microbatch 3");
+        assert_eq!(
+            (&incident["first_step"], &incident["last_step"]),
+            (&9.into(), &9.into())
+        );
+        let cost_s = incident["cost_s"].as_f64().unwrap();
+        assert!((cost_s - 0.3).abs() < 0.02, "{cost_s}");
+    }
+}
+
+#[test]
+fn what_is_exported_as_a_what_if_trace_says_what_the_block_costs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, trace) =
+        (folder.path().join("job.jsonl"), folder.path().join("job.parquet"));
+    fs::write(&path, recording()).unwrap();
+    verdict(&analyze(&["--export-what-if", trace.to_str().unwrap()], &path));
+    let layout = fs::read_to_string(folder.path().join("job.yaml")).unwrap();
+    assert!(
+        layout.contains("dp_size: 1\n") && layout.contains("pp_size: 4\n"),
+        "{layout}"
+    );
+    let said = verdict(&analyze(&[], &trace));
+    let steps = said["what_if"]["simulated_s"].as_array().unwrap();
+    let steps: Vec<f64> = steps.iter().map(|step_s| step_s.as_f64().unwrap()).collect();
+    assert_eq!(steps.len(), 14);
+    // The slow block makes one step 0.3 s longer.
+    for (at, step_s) in steps.iter().enumerate() {
+        let longer_s = if at == 9 { 0.3 } else { 0.0 };
+        assert!((step_s - steps[0] - longer_s).abs() < 0.01, "{at}: {step_s}");
+    }
+}
+
+#[test]
+fn what_has_no_calls_is_not_exported() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("rank_0.log");
+    fs::write(&path, "[1.5] [Rank 0] Fun Send Data 8 stream 0x5\n").unwrap();
+    let output = analyze(&["--export-calls", folder.path().to_str().unwrap()], &path);
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        said.contains("an export takes one recording of `laggard run`, which "),
+        "{said}"
+    );
+}

@@ -1,0 +1,249 @@
+//! Our own recordings of pipelines as what-if traces, so that others can check what is said.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::{fs, io};
+
+use model::{Input, Mark, MarkKind};
+use whatif::{Layout, OpKind, Row};
+
+use super::parquet_out::{Column, Values, write_flat};
+use crate::Journal;
+
+/// A block that ended.
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    backward: bool,
+    microbatch: u32,
+    /// Stage of the model.
+    stage: u32,
+    begin_ns: u64,
+    end_ns: u64,
+}
+
+/// Blocks of a step, by the lowest rank of their pipeline and rank.
+type Pipelines = BTreeMap<u64, BTreeMap<u32, Vec<Block>>>;
+
+/// Steps of a recording as what-if traces tell them.
+#[derive(Debug, Default)]
+pub struct PipelineSteps {
+    steps: BTreeMap<u32, Pipelines>,
+    stages: u32,
+}
+
+impl PipelineSteps {
+    /// Takes the blocks of a recording; `None` if it has none, or blocks of only the weights'
+    /// part of a backward pass, for which such traces have no rule.
+    ///
+    /// Ranks must share a clock: they are of one host.
+    pub fn of(journal: &Journal) -> Option<Self> {
+        let mut found = Self::default();
+        let mut open: BTreeMap<u32, Mark> = BTreeMap::new();
+        for input in journal.inputs() {
+            let Input::Mark { rank, mark } = input else { continue };
+            match mark.kind {
+                MarkKind::BlockBegin => {
+                    open.insert(*rank, *mark);
+                }
+                MarkKind::BlockEnd => {
+                    let begun = open.remove(rank).filter(|begun| {
+                        (begun.code, begun.args) == (mark.code, mark.args)
+                    });
+                    let Some(begun) = begun else { continue };
+                    found.add(*rank, &begun, mark.at.0)?;
+                }
+                _ => {}
+            }
+        }
+        (found.stages > 1).then_some(found)
+    }
+
+    fn add(&mut self, rank: u32, begun: &Mark, end_ns: u64) -> Option<()> {
+        let [stage, microbatch, stages, first_rank, _] = begun.args;
+        let backward = match begun.code {
+            0 => false,
+            1 => true,
+            _ => return None,
+        };
+        let [stage, microbatch, stages] =
+            [stage, microbatch, stages].map(|number| u32::try_from(number).ok());
+        let (stage, microbatch) = (stage?, microbatch?);
+        self.stages = stages?;
+        let begin_ns = begun.at.0;
+        let pipeline =
+            self.steps.entry(begun.step).or_default().entry(first_rank).or_default();
+        pipeline.entry(rank).or_default().push(Block {
+            backward,
+            microbatch,
+            stage,
+            begin_ns,
+            end_ns,
+        });
+        Some(())
+    }
+
+    /// Pipelines and ranks of each, by the fullest step.
+    fn sizes(&self) -> (u32, u32) {
+        let sizes = self.steps.values().map(|pipelines| {
+            let ranks = pipelines.values().map(BTreeMap::len).max().unwrap_or(0);
+            (pipelines.len() as u32, ranks as u32)
+        });
+        sizes.max().unwrap_or_default()
+    }
+
+    /// How the job is laid out.
+    pub fn layout(&self) -> Layout {
+        let (dp_size, pp_size) = self.sizes();
+        Layout {
+            trial_name: "laggard".to_owned(),
+            run_id: 0,
+            dp_size,
+            dsp_size: 1,
+            pp_size,
+            tp_size: 1,
+            vpp_size: (self.stages / pp_size.max(1)).max(1),
+            world_size: dp_size * pp_size,
+        }
+    }
+
+    /// Every pass of every step, and what was handed over between passes: from the end of the pass
+    /// that gives it, on the other side from the end of what the rank did before, until the pass
+    /// that takes it begins. Ranks are counted by data-parallel rank and stage.
+    pub fn rows(&self) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for (step, pipelines) in &self.steps {
+            let begins = pipelines.values().flat_map(BTreeMap::values).flatten();
+            let Some(begin_ns) = begins.map(|block| block.begin_ns).min() else {
+                continue;
+            };
+            let first = rows.len();
+            for (dp_rank, ranks) in (0..).zip(pipelines.values()) {
+                let mut step =
+                    Step { step: u64::from(*step), begin_ns, dp_rank, rows: &mut rows };
+                step.pipeline(ranks, self.stages, self.sizes().1);
+            }
+            number(&mut rows[first..]);
+        }
+        rows
+    }
+}
+
+/// One step of one pipeline.
+struct Step<'a> {
+    step: u64,
+    begin_ns: u64,
+    dp_rank: u32,
+    rows: &'a mut Vec<Row>,
+}
+
+impl Step<'_> {
+    fn pipeline(&mut self, ranks: &BTreeMap<u32, Vec<Block>>, stages: u32, pp: u32) {
+        let all = || ranks.values().flatten();
+        let key = |block: &Block| (block.backward, block.microbatch, block.stage);
+        let by_place: BTreeMap<_, &Block> =
+            all().map(|block| (key(block), block)).collect();
+        for blocks in ranks.values() {
+            let mut before_ns = self.begin_ns;
+            for block in blocks {
+                let kind = [OpKind::ForwardCompute, OpKind::BackwardCompute];
+                let kind = kind[usize::from(block.backward)];
+                let microbatch = block.microbatch.cast_signed();
+                self.add(
+                    kind,
+                    block.stage,
+                    pp,
+                    microbatch,
+                    (block.begin_ns, block.end_ns),
+                );
+                let (from, send, receive) = if block.backward {
+                    (Some(block.stage + 1), OpKind::BackwardSend, OpKind::BackwardRecv)
+                } else {
+                    (block.stage.checked_sub(1), OpKind::ForwardSend, OpKind::ForwardRecv)
+                };
+                let giver = from.filter(|from| *from < stages).and_then(|from| {
+                    by_place.get(&(block.backward, block.microbatch, from))
+                });
+                if let Some(giver) = giver {
+                    let until_ns = block.begin_ns;
+                    self.add(send, giver.stage, pp, -1, (giver.end_ns, until_ns));
+                    self.add(receive, block.stage, pp, -1, (before_ns, until_ns));
+                }
+                before_ns = block.end_ns;
+            }
+        }
+    }
+
+    fn add(
+        &mut self,
+        kind: OpKind,
+        stage: u32,
+        pp: u32,
+        microbatch: i32,
+        (start_ns, end_ns): (u64, u64),
+    ) {
+        let seconds = |from: u64, until: u64| until.saturating_sub(from) as f64 * 1e-9;
+        let (start_s, duration_s) =
+            (seconds(self.begin_ns, start_ns), seconds(start_ns, end_ns));
+        let is_pass = microbatch >= 0;
+        self.rows.push(Row {
+            dp_rank: self.dp_rank,
+            stage: stage % pp,
+            rank: self.dp_rank * pp + stage % pp,
+            step: self.step,
+            kind,
+            start_s,
+            duration_s,
+            end_s: start_s + duration_s,
+            number: 0,
+            chunk: if is_pass { (stage / pp).cast_signed() } else { -1 },
+            microbatch,
+            global_chunk: if is_pass { stage.cast_signed() } else { -1 },
+        });
+    }
+}
+
+/// Numbers the operations of a step by their start, each kind of each rank from 0.
+fn number(rows: &mut [Row]) {
+    rows.sort_by(|a, b| {
+        let order = (a.rank, a.kind).cmp(&(b.rank, b.kind));
+        order.then(a.start_s.total_cmp(&b.start_s)).then(a.end_s.total_cmp(&b.end_s))
+    });
+    for alike in rows.chunk_by_mut(|a, b| (a.rank, a.kind) == (b.rank, b.kind)) {
+        for (row, number) in alike.iter_mut().zip(0..) {
+            row.number = number;
+        }
+    }
+}
+
+/// Writes rows as Parquet, and the layout beside them as YAML.
+///
+/// # Errors
+/// What the operating system says.
+pub fn write_what_if(rows: &[Row], layout: &Layout, path: &Path) -> io::Result<()> {
+    let whole = |name, value: fn(&Row) -> i32| Column {
+        name,
+        values: Values::Int32(rows.iter().map(value).collect()),
+    };
+    let seconds = |name, value: fn(&Row) -> f64| Column {
+        name,
+        values: Values::Float(rows.iter().map(|row| value(row) as f32).collect()),
+    };
+    let steps = rows.iter().map(|row| row.step.cast_signed()).collect();
+    let kinds = rows.iter().map(|row| row.kind.name()).collect();
+    let columns = [
+        whole("dp_rank", |row| row.dp_rank.cast_signed()),
+        whole("stage", |row| row.stage.cast_signed()),
+        whole("rank", |row| row.rank.cast_signed()),
+        Column { name: "step", values: Values::Int64(steps) },
+        Column { name: "optype", values: Values::Text(kinds) },
+        seconds("start_ts", |row| row.start_s),
+        seconds("duration", |row| row.duration_s),
+        whole("seq_id", |row| row.number.cast_signed()),
+        whole("mc", |row| row.chunk),
+        whole("mb_id", |row| row.microbatch),
+        whole("gmc", |row| row.global_chunk),
+    ];
+    fs::write(path, write_flat(&columns, rows.len()))?;
+    let yaml = yaml_serde::to_string(layout).map_err(io::Error::other)?;
+    fs::write(path.with_extension("yaml"), yaml)
+}
