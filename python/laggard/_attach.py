@@ -17,7 +17,7 @@ import zlib
 
 import laggard_autoload
 
-from . import _events, _native, _profile
+from . import _events, _megatron, _native, _profile
 from ._native import mark
 
 # Numbers of MarkKind in crates/core/model.
@@ -238,6 +238,17 @@ def _patch_stages():
             _note(f"blocks of pipelines are not seen: {error!r}")
 
 
+def _patch_megatron(torch):
+    laggard_autoload.when_imported("megatron.core.timers", _patch_timers)
+
+
+def _patch_timers():
+    try:
+        _megatron.watch(sys.modules["megatron.core.timers"].Timers, _note)
+    except Exception as error:
+        _note(f"blocks of Megatron's pipelines are not seen: {error!r}")
+
+
 def _as_block(original, passes):
     @functools.wraps(original)
     def block(stage, microbatch, *args, **kwargs):
@@ -376,6 +387,7 @@ def _attach():
         _patch_grad_scaler,
         _patch_data_parallel,
         _patch_pipelines,
+        _patch_megatron,
         _patch_collectives,
         _patch_device,
         _patch_profiler,

@@ -100,3 +100,13 @@ def test_a_pipeline_that_stands_still_is_explained(watch):
     methods = {evidence["method"] for evidence in hang["evidence"]}
     assert methods == {"schedule", "stack"}
     job.check_latency()
+
+
+def test_blocks_are_told_by_megatron_s_timers(run):
+    # Megatron-Core itself is not installed here: a stand-in with its interface lies beside the job.
+    command = torchrun(JOBS / "megatron_pipeline.py", ranks=3)
+    done = run(command, STEPS="14", SLOW_BLOCK="1,B,2,10")
+    first, *_ = done.incidents
+    assert first["subject"]["ranks"] == [1]
+    assert first["subject"]["block"] == "backward of microbatch 2"
+    assert (first["first_step"], first["last_step"]) == (10, 10)

@@ -1,0 +1,89 @@
+"""Blocks of Megatron-Core's pipelines, by the timers it starts and stops around each pass.
+
+Its schedules do so whether the timers are logged or not; one that is not logged does nothing.
+"""
+
+import sys
+
+from . import _native
+
+_PASSES = {"forward-compute": 0, "backward-compute": 1}
+# Around all passes of an iteration.
+_ITERATION = "forward-backward"
+
+
+class Blocks:
+    """Where this rank's next block is, by how many of its kind came before in the iteration."""
+
+    def __init__(self, note):
+        self._note = note
+        self._counts = {}
+        self._open = {}
+
+    def iterate(self):
+        self._counts.clear()
+
+    def begin(self, passes):
+        try:
+            self._open[passes] = place = self._place(passes)
+            if place is not None:
+                _native.block(True, passes, place)
+        except Exception as error:
+            self._note(f"a block of a pipeline is not seen: {error!r}")
+
+    def end(self, passes):
+        place = self._open.pop(passes, None)
+        if place is not None:
+            _native.block(False, passes, place)
+
+    def _place(self, passes):
+        state = sys.modules["megatron.core.parallel_state"]
+        size = state.get_pipeline_model_parallel_world_size()
+        chunks = state.get_virtual_pipeline_model_parallel_world_size() or 1
+        chunk = 0 if chunks == 1 else state.get_virtual_pipeline_model_parallel_rank()
+        if size == 1:
+            return None
+        if chunk is None:
+            self._note("this Megatron does not say which chunk of a pipeline runs")
+            return None
+        microbatch = self._counts.get((passes, chunk), 0)
+        self._counts[passes, chunk] = microbatch + 1
+        stage = chunk * size + state.get_pipeline_model_parallel_rank()
+        first_rank = state.get_pipeline_model_parallel_first_rank()
+        return stage, microbatch, chunks * size, first_rank
+
+
+class _Timer:
+    """One of Megatron's timers that tells blocks."""
+
+    def __init__(self, timer, started, stopped):
+        self._timer, self._started, self._stopped = timer, started, stopped
+
+    def start(self, *args, **kwargs):
+        # What a logged timer waits for first is no part of the block.
+        self._timer.start(*args, **kwargs)
+        self._started()
+
+    def stop(self, *args, **kwargs):
+        self._timer.stop(*args, **kwargs)
+        self._stopped()
+
+    def __getattr__(self, name):
+        return getattr(self._timer, name)
+
+
+def watch(timers, note):
+    """Makes the timers of this class (``megatron.core.timers.Timers``) tell blocks."""
+    blocks = Blocks(note)
+    original = timers.__call__
+
+    def call(self, name, *args, **kwargs):
+        timer = original(self, name, *args, **kwargs)
+        passes = _PASSES.get(name)
+        if passes is not None:
+            return _Timer(timer, lambda: blocks.begin(passes), lambda: blocks.end(passes))
+        if name == _ITERATION:
+            return _Timer(timer, blocks.iterate, lambda: None)
+        return timer
+
+    timers.__call__ = call
