@@ -66,6 +66,7 @@ fn main() -> io::Result<()> {
     write("packed/journal.jsonl.zst", &zstd::encode_all(journal.as_slice(), 3)?)?;
     write("calls/slow.log", called(vec![(4, 0.4)]).as_bytes())?;
     write("calls/healthy.log", called(Vec::new()).as_bytes())?;
+    write("work_requests/slow.csv", returned().as_bytes())?;
     write("kineto/events", kineto_events().as_bytes())?;
     write("inputs/inputs", &inputs())?;
     write("ring/ring", &ring()?)?;
@@ -115,6 +116,21 @@ fn called(delays: Vec<(u64, f64)>) -> String {
         seed: 1,
     };
     log_text(&job.logs()[3])
+}
+
+/// Telemetry of two connections, one of which becomes slow and stands still, behind the head that
+/// the target writes.
+fn returned() -> String {
+    let row = |at: u64| {
+        let (link, at) = (at % 2, at / 2);
+        let slow = link == 1 && at > 14;
+        let (gibit, at_ms) = (if slow { 90 } else { 186 }, at * 100 + u64::from(at > 18) * 900);
+        format!(
+            "20260101120000,77,{link},2,0,6,{at},10.0.0.1,10.0.0.2,{gibit},{},4096,{at_ms}000000\n",
+            at % 3
+        )
+    };
+    (0..40).map(row).collect()
 }
 
 /// Events of a profiler, as they stand behind the head that the target writes.

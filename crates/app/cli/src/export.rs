@@ -28,7 +28,10 @@ impl ExportArgs {
             return Ok(());
         }
         let [path] = paths else {
-            bail!("an export takes one recording of `laggard run`, found {}", paths.len());
+            bail!(
+                "an export takes one recording of `laggard run`, found {}",
+                paths.len()
+            );
         };
         let journal = match load(path, Limits::default()) {
             Ok(Recording::Journal(journal)) => journal,

@@ -8,9 +8,9 @@ use model::{Flow, RankNs};
 use crate::arrival::median;
 
 /// Completions the bandwidth is taken over. MegaTrace's (2025) code; its text says 64.
-const WINDOW: u64 = 50;
+pub(crate) const WINDOW: u64 = 50;
 /// Seconds without a completion, with something in flight, after which it is said. MegaTrace.
-const STALLED_S: f64 = 0.5;
+pub(crate) const STALLED_S: f64 = 0.5;
 /// Part of the usual bandwidth that must be lost to be said. MegaTrace.
 const LOST_SHARE: f64 = 0.2;
 /// Windows the usual bandwidth is the median of, and the fewest. Those of the trigger of slow
@@ -144,6 +144,23 @@ impl Connection {
         }
     }
 
+    /// Takes a whole window whose bandwidth somebody else measured.
+    pub(crate) fn read_window(&mut self, at: RankNs, in_flight: u64, bytes_per_s: f64) {
+        const SECOND_NS: u64 = 1_000_000_000;
+        let last = self.last.unwrap_or_default();
+        if self.last.is_none() {
+            self.read(Counted { at, ..last });
+        }
+        let completed = last.completed + WINDOW;
+        self.read(Counted {
+            at,
+            posted: completed.saturating_add(in_flight),
+            completed,
+            bytes: last.bytes.saturating_add(bytes_per_s as u64),
+            busy_ns: last.busy_ns + SECOND_NS,
+        });
+    }
+
     /// How many requests are in flight.
     pub fn in_flight(&self) -> u64 {
         self.last.map_or(0, |last| last.in_flight())
@@ -167,7 +184,11 @@ impl Connection {
 
     /// What was lost of the usual bandwidth, if it is too much.
     pub fn lost(&self) -> Option<Lost> {
-        let bytes_per_s = self.bandwidth()?;
+        self.lost_at(self.bandwidth()?)
+    }
+
+    /// The same, if this is the bandwidth now.
+    pub(crate) fn lost_at(&self, bytes_per_s: f64) -> Option<Lost> {
         if self.usual.len() < MIN_USUAL_WINDOWS {
             return None;
         }

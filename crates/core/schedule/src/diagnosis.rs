@@ -41,6 +41,8 @@ pub struct Diagnosis {
     pub usual_s: f64,
     /// What held it back, costliest first.
     pub findings: Vec<Finding>,
+    /// What iterations lost while the network was slow, for each stretch that was told.
+    pub networked: Vec<Networked>,
     /// Where it stands still at the end of the logs, if it does.
     pub halt: Option<Halt>,
     /// Ranks that have no log.
@@ -50,6 +52,15 @@ pub struct Diagnosis {
     pub partial: Vec<Partial>,
     /// Ranks whose clocks were set right.
     pub off_clocks: Vec<u32>,
+}
+
+/// Iterations in which the network was slow.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Networked {
+    /// First and last of them.
+    pub span: (u64, u64),
+    /// What they took longer than usual, in seconds.
+    pub lost_s: f64,
 }
 
 /// Which part of a run is in a rank's log.
@@ -140,6 +151,9 @@ pub enum Cause {
 /// Says what call logs show: what made iterations slow, and where the job hangs. `None` if
 /// nothing in them tells iterations apart.
 ///
+/// Iterations in which the network is known to have been slow, from when to when in nanoseconds
+/// since 1970, are not looked at further.
+///
 /// # Errors
 /// [`LayoutError`] if the sizes that were told do not divide the ranks.
 /// # Source
@@ -149,6 +163,7 @@ pub enum Cause {
 pub fn diagnose(
     logs: Vec<RankCalls>,
     sizes: &Sizes,
+    network_ns: &[(u64, u64)],
     settings: &ScheduleSettings,
 ) -> Result<Option<Diagnosis>, LayoutError> {
     let Some(job) = Job::new(logs, sizes)? else { return Ok(None) };
@@ -171,14 +186,18 @@ pub fn diagnose(
         total_s: took_s.iter().flatten().sum(),
         usual_s: 0.0,
         findings: Vec::new(),
+        networked: Vec::new(),
         halt: None,
         unseen: job.unseen(),
         partial: partial(&job),
         off_clocks: job.off_clocks.clone(),
     };
-    let Some(run) = Run::new(&job, took_s, settings) else { return Ok(Some(diagnosis)) };
+    let Some(mut run) = Run::new(&job, took_s, settings) else {
+        return Ok(Some(diagnosis));
+    };
     diagnosis.usual_s = run.usual_s;
     diagnosis.halt = halt(&job, &run.blocks);
+    diagnosis.networked = run.set_aside(network_ns);
     diagnosis.findings = run.findings();
     Ok(Some(diagnosis))
 }
@@ -251,8 +270,41 @@ impl<'a> Run<'a> {
             }
             blocks.insert(marker, observed);
         }
+        // What an iteration would have taken without its slow blocks is known better than what it
+        // usually takes: the rest of it is as noisy as it was.
+        let (slow, healthy): (Vec<usize>, Vec<usize>) =
+            blocks.keys().copied().partition(|marker| {
+                let Some(took_s) = took_s[*marker] else { return false };
+                let saved_s =
+                    localiser.judge(took_s, &durations_s(&blocks[marker])).saved_s;
+                let gated_s = took_s * settings.performance_gate;
+                took_s - saved_s < gated_s || !passes(took_s - saved_s)
+            });
         let usual_s = median_s(healthy.iter().filter_map(|marker| took_s[*marker]))?;
         Some(Self { job, usual_s, took_s, healthy, slow, localiser, blocks })
+    }
+
+    /// Sets iterations aside in which the network was slow, and says what they lost.
+    fn set_aside(&mut self, network_ns: &[(u64, u64)]) -> Vec<Networked> {
+        let marks_ns = &self.job.marks_ns;
+        let during = |&(from_ns, until_ns): &(u64, u64)| {
+            let first = marks_ns.partition_point(|mark_ns| *mark_ns <= from_ns).max(1);
+            let after = marks_ns.partition_point(|mark_ns| *mark_ns < until_ns) + 1;
+            first..after.min(marks_ns.len())
+        };
+        let stretches: Vec<_> = network_ns.iter().map(during).collect();
+        self.slow
+            .retain(|marker| !stretches.iter().any(|during| during.contains(marker)));
+        let numbers = &self.job.iterations.numbers;
+        let lost_s = |marker: usize| Some((self.took_s[marker]? - self.usual_s).max(0.0));
+        let networked = stretches.into_iter().map(|during| Networked {
+            span: (
+                numbers.get(during.start).copied().unwrap_or(0),
+                numbers.get(during.end.saturating_sub(1)).copied().unwrap_or(0),
+            ),
+            lost_s: during.filter_map(lost_s).sum::<f64>(),
+        });
+        networked.collect()
     }
 
     fn findings(mut self) -> Vec<Finding> {

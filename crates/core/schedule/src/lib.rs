@@ -25,7 +25,7 @@ mod shape;
 mod watch;
 
 pub use calls::{Call, Gap, Lane, RankCalls, Unit};
-pub use diagnosis::{Cause, Diagnosis, Finding, Partial, SlowPass, diagnose};
+pub use diagnosis::{Cause, Diagnosis, Finding, Networked, Partial, SlowPass, diagnose};
 pub use expectation::Expectation;
 pub use graph::{Circular, Graph, Timing};
 pub use hang::Halt;

@@ -22,6 +22,9 @@ pub struct Localiser {
 pub struct Slowdown {
     /// What the iteration took longer than usual, in seconds.
     pub lost_s: f64,
+    /// How much sooner its pipelines would have been done, had the causes taken what they usually
+    /// take.
+    pub saved_s: f64,
     /// Blocks that held it up, costliest first.
     pub causes: Vec<SlowBlock>,
     /// Blocks that were slow as well, which the pipeline's bubble absorbed.
@@ -121,23 +124,20 @@ impl Localiser {
         let sums: Vec<f64> = pipelines.iter().map(sum).collect();
         let longest = sums.iter().copied().fold(0.0, f64::max);
         let mut durations_s = Vec::new();
+        let mut makespans_s = vec![0.0; pipelines.len()];
         for (pipeline, seen_s) in pipelines.iter().enumerate() {
             if sums[pipeline] < longest * (1.0 - self.settings.straggler_share) {
                 continue;
             }
-            // What was not seen takes what it usually takes.
-            let usual_s = |node| self.expectation.of(node).unwrap_or(0.0);
-            durations_s.clear();
-            durations_s.extend(seen_s.iter().enumerate().map(|(node, seen_s)| {
-                if seen_s.is_finite() { *seen_s } else { usual_s(node) }
-            }));
+            self.fill(seen_s, &mut durations_s);
             self.graph.time(&durations_s, &mut self.timing);
+            makespans_s[pipeline] = self.timing.makespan_s;
             for (node, took_s) in durations_s.iter().copied().enumerate() {
                 if !self.expectation.is_slow(node, took_s) {
                     continue;
                 }
                 let (stage, block) = self.graph.block(node);
-                let (usual_s, slack_s) = (usual_s(node), self.timing.slack_s[node]);
+                let (usual_s, slack_s) = (self.usual_of(node), self.timing.slack_s[node]);
                 let slow =
                     SlowBlock { pipeline, stage, block, node, took_s, usual_s, slack_s };
                 if self.timing.is_critical(node) {
@@ -155,10 +155,66 @@ impl Localiser {
         // Nor does a huge cause beside it make one small that alone would be seen.
         let least_s = lost_s.min(self.usual_s) * self.settings.cause_share_min;
         found.causes.retain(|slow| stages[&(slow.pipeline, slow.stage)] >= least_s);
+        let longest_s =
+            |makespans_s: &[f64]| makespans_s.iter().copied().fold(0.0, f64::max);
+        let took_s = longest_s(&makespans_s);
+        for causes in found.causes.chunk_by(|a, b| a.pipeline == b.pipeline) {
+            let pipeline = causes[0].pipeline;
+            self.fill(&pipelines[pipeline], &mut durations_s);
+            for slow in causes {
+                durations_s[slow.node] = slow.usual_s;
+            }
+            self.graph.time(&durations_s, &mut self.timing);
+            makespans_s[pipeline] = self.timing.makespan_s;
+        }
+        found.saved_s = took_s - longest_s(&makespans_s);
         let costliest =
             |a: &SlowBlock, b: &SlowBlock| b.excess_s().total_cmp(&a.excess_s());
         found.causes.sort_by(costliest);
         found.absorbed.sort_by(costliest);
         found
+    }
+
+    /// What blocks took; those that were not seen take what they usually take.
+    fn fill(&self, seen_s: &[f64], durations_s: &mut Vec<f64>) {
+        let took_s = |(node, seen_s): (usize, &f64)| {
+            if seen_s.is_finite() { *seen_s } else { self.usual_of(node) }
+        };
+        durations_s.clear();
+        durations_s.extend(seen_s.iter().enumerate().map(took_s));
+    }
+
+    fn usual_of(&self, node: usize) -> f64 {
+        self.expectation.of(node).unwrap_or(0.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::Scheme;
+
+    proptest! {
+        /// What a delay costs beyond its slack is what would have been saved without it.
+        #[test]
+        fn what_is_saved_is_what_a_delay_costs(
+            at in 0..64_usize, delay_s in 0.05..3.0_f64, pipelines in 1..4_usize,
+        ) {
+            let graph = Graph::new(Scheme::OneForwardOneBackward.plan(4, 8)).unwrap();
+            let usual_s = vec![0.02; graph.nodes()];
+            let mut timing = Timing::default();
+            graph.time(&usual_s, &mut timing);
+            let cost_s = (delay_s - timing.slack_s[at]).max(0.0);
+            let mut localiser = Localiser::new(graph, &ScheduleSettings::default());
+            localiser.learn(timing.makespan_s, std::slice::from_ref(&usual_s), true);
+            let mut seen_s = vec![usual_s; pipelines];
+            seen_s[0][at] += delay_s;
+            let took_s = timing.makespan_s + cost_s;
+            let found = localiser.judge(took_s, &seen_s);
+            prop_assert!((found.saved_s - cost_s).abs() < 1e-9, "{} {cost_s}", found.saved_s);
+            prop_assert_eq!(found.causes.is_empty(), cost_s == 0.0);
+        }
     }
 }

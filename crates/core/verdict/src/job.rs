@@ -6,7 +6,7 @@ mod window;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use collective::{Arrivals, Slow};
+use collective::{Arrivals, Slow, SlowLink};
 use frontier::{Baseline, WindowFrontier, analyse, assume_synchronisation};
 use incident::{Scene, Tracker, network};
 use model::{
@@ -67,6 +67,8 @@ pub struct Job {
     deaths: Vec<Incident>,
     arrivals: Arrivals,
     call_logs: Option<Diagnosis>,
+    /// Connections that were slow, and the ranks at their ends.
+    slow_links: Option<Vec<(SlowLink, Option<[u32; 2]>)>>,
     totals: BTreeMap<StageId, StageTotal>,
     windows: VecDeque<(WindowSummary, BTreeMap<StageId, f64>)>,
     series: Series,
@@ -145,6 +147,7 @@ impl Job {
             deaths: Vec::new(),
             arrivals: Arrivals::new(settings.arrival.clone()),
             call_logs: None,
+            slow_links: None,
             tracker: Tracker::new(settings.incident.clone(), settings.frontier.clone()),
             totals: BTreeMap::new(),
             windows: VecDeque::new(),
@@ -627,7 +630,7 @@ impl Job {
                 Note::Text(text) => text.clone(),
             });
         }
-        if self.seen_ranks.is_empty() {
+        if self.seen_ranks.is_empty() && self.slow_links.is_none() {
             texts.push(
                 "no training was seen: no optimizer ran in a process that had laggard loaded; \
                  `laggard doctor` tells whether it can be"

@@ -21,7 +21,7 @@ fn job(tp: u32, scheme: Scheme, microbatches: u32) -> CalledJob {
 }
 
 fn said_of(job: &CalledJob) -> Diagnosis {
-    diagnose(job.logs(), &Sizes::default(), &ScheduleSettings::default())
+    diagnose(job.logs(), &Sizes::default(), &[], &ScheduleSettings::default())
         .expect("a layout that can be")
         .expect("iterations")
 }

@@ -27,6 +27,7 @@ mod stored;
 mod traces;
 mod verdict_document;
 mod what_if;
+mod work_requests;
 
 pub use batch::{BatchError, BatchHead, pack_batch, unpack_batch};
 pub use call_log::{WrittenCalls, write_call_logs};

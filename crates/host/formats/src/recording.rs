@@ -13,7 +13,7 @@ use crate::open::{OVER_LIMIT, open, open_bytes};
 use crate::{
     FormatError, Journal, Limits, MarkEvents, Part, ProfilerTrace, RankTrace, Snapshot,
     StageMatrix, StoredBatches, TraceSet, call_log, kineto, nsys, pickle, ras_text,
-    stored, what_if,
+    stored, what_if, work_requests,
 };
 
 /// One job, as recorded in one file.
@@ -132,6 +132,9 @@ fn load_from(
                     reason: refused.reason,
                 })?;
             Ok(Recording::Part(Part::dump(path, document)?))
+        }
+        Some(b'T') if begins_as(&mut reader, work_requests::HEADER.as_bytes()) => {
+            Ok(Recording::Part(Part::work_requests(path, reader, limits)?))
         }
         Some(b'N') if is_ras_text(&mut reader) => {
             let mut text = String::new();

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::BufRead;
 use std::path::Path;
 
+use collective::{SlowLink, slow_links};
 use model::{Frame, Input, ProcessState, Stack};
-use schedule::{Layout, LayoutError, RankCalls};
+use schedule::{Lane, Layout, LayoutError, RankCalls};
 use serde::Deserialize;
 use serde_json::Value;
 use verdict::{CALLS, Job, SNAPSHOT, Settings, TIMED};
@@ -16,6 +17,7 @@ use crate::flight_recorder::op_of;
 use crate::inspector::{self, InspectorLog};
 use crate::ras::RasReply;
 use crate::ras_text;
+use crate::work_requests::{self, RequestLog};
 use crate::{FormatError, Limits, launched};
 
 /// What one file says of a job.
@@ -29,6 +31,7 @@ enum What {
     Ras(RasReply),
     Inspector(InspectorLog),
     Calls(CallLog),
+    Requests(RequestLog),
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -130,6 +133,15 @@ impl Part {
         Ok(Self(What::Inspector(InspectorLog::read(path, reader, limits)?)))
     }
 
+    /// Reads telemetry of work requests.
+    pub(crate) fn work_requests(
+        path: &Path,
+        reader: impl BufRead,
+        limits: Limits,
+    ) -> Result<Self, FormatError> {
+        Ok(Self(What::Requests(work_requests::read(path, reader, limits)?)))
+    }
+
     /// Reads a log of NCCL calls.
     pub(crate) fn calls(
         path: &Path,
@@ -177,7 +189,8 @@ impl Snapshot {
     /// Runs the snapshot through the analysis and returns the finished job.
     pub fn replay(&self, id: &str, settings: Settings) -> Job {
         let logs = self.logs();
-        let source = match (logs.len(), self.call_logs().count()) {
+        let calls = self.call_logs().count() + self.request_logs().count();
+        let source = match (logs.len(), calls) {
             (_, calls) if calls == self.0.len() => CALLS,
             (timed, _) if timed == self.0.len() => TIMED,
             _ => SNAPSHOT,
@@ -228,9 +241,37 @@ impl Snapshot {
                 }
             }
         }
-        if !logs.is_empty() {
-            job.take_calls(logs.into_values().cloned().collect());
+        let returned = self.returned();
+        let is_told = returned.is_some();
+        let links = returned.map_or(Vec::new(), |returned| {
+            let requests: usize = returned.values().map(Vec::len).sum();
+            let connections = returned.len();
+            let text = format!(
+                "{requests} work requests that came back were told, of {connections} connections"
+            );
+            job.take(Input::Note { text });
+            named(slow_links(returned), &logs)
+        });
+        if !logs.is_empty() || is_told {
+            job.take_calls(logs.into_values().cloned().collect(), links);
         }
+    }
+
+    /// Requests of all files; `None` without such files.
+    fn returned(&self) -> Option<RequestLog> {
+        self.request_logs().next()?;
+        let mut returned = RequestLog::new();
+        for (ends, of_link) in self.request_logs().flatten() {
+            returned.entry(ends.clone()).or_default().extend(of_link);
+        }
+        Some(returned)
+    }
+
+    fn request_logs(&self) -> impl Iterator<Item = &RequestLog> {
+        self.0.iter().filter_map(|Part(what)| match what {
+            What::Requests(log) => Some(log),
+            _ => None,
+        })
     }
 
     fn call_logs(&self) -> impl Iterator<Item = &CallLog> {
@@ -322,6 +363,27 @@ impl Snapshot {
         });
         logs.collect()
     }
+}
+
+/// Connections with the ranks at their ends, if calls tell who is in their communicators.
+fn named(
+    links: Vec<SlowLink>,
+    logs: &BTreeMap<u32, &RankCalls>,
+) -> Vec<(SlowLink, Option<[u32; 2]>)> {
+    let ranks = |link: &SlowLink| {
+        let hash = link.ends.communicator.cast_signed().to_string();
+        // The writer of call logs cuts long lines, and so the end of a hash.
+        let is_it = |lane: &Lane| lane.hash.len() > 8 && hash.starts_with(&lane.hash);
+        let is_member = |log: &&&RankCalls| {
+            log.lanes.iter().any(|lane| lane.hash == hash || is_it(lane))
+        };
+        let members: Vec<u32> =
+            logs.values().filter(is_member).map(|log| log.rank).collect();
+        let rank = |place: u32| members.get(place as usize).copied();
+        Some([rank(link.ends.from)?, rank(link.ends.to)?])
+    };
+    let links = links.into_iter();
+    links.map(|link| (link.clone(), ranks(&link))).collect()
 }
 
 impl Entry {

@@ -1,21 +1,34 @@
 //! What calls of NCCL say of a job's pipeline.
 
-use incident::{halt_point, pipeline_halted, pipeline_slowed};
+use collective::SlowLink;
+use incident::{halt_point, link_slowed, pipeline_halted, pipeline_slowed};
 use model::{Incident, PipelineSummary, fold_ranks};
 use schedule::{Diagnosis, RankCalls, diagnose};
 
 use super::Job;
 
 impl Job {
-    /// Takes what ranks called, the log of each once.
-    pub fn take_calls(&mut self, logs: Vec<RankCalls>) {
+    /// Takes what ranks called, the log of each once, and connections that were slow then, with
+    /// the ranks at their ends if these are known.
+    pub fn take_calls(
+        &mut self,
+        logs: Vec<RankCalls>,
+        links: Vec<(SlowLink, Option<[u32; 2]>)>,
+    ) {
+        let network_ns: Vec<(u64, u64)> =
+            links.iter().map(|(link, _)| link.span_ns).collect();
+        self.slow_links = Some(links);
+        if logs.is_empty() {
+            return;
+        }
         for log in &logs {
             self.seen_ranks.insert(log.rank);
             self.hosts.extend(log.host.clone().map(|host| (log.rank, host)));
         }
         let sizes = self.settings.layout.sizes();
-        let found =
-            sizes.and_then(|sizes| diagnose(logs, &sizes, &self.settings.schedule));
+        let found = sizes.and_then(|sizes| {
+            diagnose(logs, &sizes, &network_ns, &self.settings.schedule)
+        });
         match found {
             Ok(Some(found)) => {
                 self.earlier_steps += found.iterations;
@@ -28,6 +41,19 @@ impl Job {
             ),
             Err(refused) => self.note(format!("nothing was compared: {refused}")),
         }
+    }
+
+    /// Connections that were slow: the network comes first.
+    pub(super) fn link_incidents(&self) -> Vec<Incident> {
+        let pipeline = self.call_logs.as_ref();
+        let links =
+            self.slow_links.iter().flatten().enumerate().map(|(at, (link, ranks))| {
+                let networked = pipeline.and_then(|said| said.networked.get(at));
+                let total_s = pipeline.map_or(0.0, |said| said.total_s);
+                let (scene, id) = (self.scene(), format!("n{}", at + 1));
+                link_slowed(link, *ranks, networked.zip(Some(total_s)), scene, id)
+            });
+        links.collect()
     }
 
     pub(super) fn pipeline_incidents(&self) -> Vec<Incident> {

@@ -30,6 +30,7 @@ impl Job {
                 join(&mut incidents, held_up, same);
             }
         }
+        incidents.extend(self.link_incidents());
         incidents.extend(self.pipeline_incidents());
         self.join_functions(&mut incidents);
         self.join_usages(&mut incidents);

@@ -11,11 +11,11 @@ const PAGE: usize = 1 << 20;
 const INT32: u8 = 5;
 const INT64: u8 = 6;
 /// Parquet's numbers for what is written: no compression, plain values, levels in runs.
-const UNCOMPRESSED: i64 = 0;
-const PLAIN: i64 = 0;
-const RLE: i64 = 3;
-const REQUIRED: i64 = 0;
-const UTF8: i64 = 0;
+const UNCOMPRESSED: usize = 0;
+const PLAIN: usize = 0;
+const RLE: usize = 3;
+const REQUIRED: usize = 0;
+const UTF8: usize = 0;
 
 /// A column.
 pub(super) struct Column<'a> {
@@ -33,7 +33,7 @@ pub(super) enum Values<'a> {
 
 impl Values<'_> {
     /// Parquet's number of their type.
-    fn physical(&self) -> i64 {
+    fn physical(&self) -> usize {
         match self {
             Self::Int32(_) => 1,
             Self::Int64(_) => 2,
@@ -77,10 +77,10 @@ pub(super) fn write_flat(columns: &[Column<'_>], rows: usize) -> Vec<u8> {
             let values = column.values.plain(from, until);
             let mut page = Struct::default();
             page.whole(1, INT32, 0);
-            page.whole(2, INT32, values.len() as i64);
-            page.whole(3, INT32, values.len() as i64);
+            page.whole(2, INT32, values.len());
+            page.whole(3, INT32, values.len());
             let mut head = Struct::default();
-            head.whole(1, INT32, (until - from) as i64);
+            head.whole(1, INT32, until - from);
             head.whole(2, INT32, PLAIN);
             head.whole(3, INT32, RLE);
             head.whole(4, INT32, RLE);
@@ -88,29 +88,29 @@ pub(super) fn write_flat(columns: &[Column<'_>], rows: usize) -> Vec<u8> {
             file.extend(page.end());
             file.extend(values);
         }
-        let bytes = (file.len() - begin) as i64;
+        let bytes = file.len() - begin;
         let mut metadata = Struct::default();
         metadata.whole(1, INT32, column.values.physical());
-        metadata.field(2, LIST, &list(INT32, &[zigzag(PLAIN)]));
+        metadata.field(2, LIST, &list(INT32, &[whole(PLAIN)]));
         metadata.field(3, LIST, &list(BINARY, &[text(column.name)]));
         metadata.whole(4, INT32, UNCOMPRESSED);
-        metadata.whole(5, INT64, rows as i64);
+        metadata.whole(5, INT64, rows);
         metadata.whole(6, INT64, bytes);
         metadata.whole(7, INT64, bytes);
-        metadata.whole(9, INT64, begin as i64);
+        metadata.whole(9, INT64, begin);
         let mut chunk = Struct::default();
-        chunk.whole(2, INT64, begin as i64);
+        chunk.whole(2, INT64, begin);
         chunk.field(3, STRUCT, &metadata.end());
         chunks.push(chunk.end());
     }
     let mut group = Struct::default();
     group.field(1, LIST, &list(STRUCT, &chunks));
-    group.whole(2, INT64, (file.len() - MAGIC.len()) as i64);
-    group.whole(3, INT64, rows as i64);
+    group.whole(2, INT64, file.len() - MAGIC.len());
+    group.whole(3, INT64, rows);
     let mut end = Struct::default();
     end.whole(1, INT32, 1);
     end.field(2, LIST, &list(STRUCT, &schema(columns)));
-    end.whole(3, INT64, rows as i64);
+    end.whole(3, INT64, rows);
     end.field(4, LIST, &list(STRUCT, &[group.end()]));
     end.field(6, BINARY, &text("laggard"));
     let end = end.end();
@@ -123,7 +123,7 @@ pub(super) fn write_flat(columns: &[Column<'_>], rows: usize) -> Vec<u8> {
 fn schema(columns: &[Column<'_>]) -> Vec<Vec<u8>> {
     let mut root = Struct::default();
     root.field(4, BINARY, &text("schema"));
-    root.whole(5, INT32, columns.len() as i64);
+    root.whole(5, INT32, columns.len());
     let element = |column: &Column<'_>| {
         let mut element = Struct::default();
         element.whole(1, INT32, column.values.physical());
@@ -151,8 +151,8 @@ impl Struct {
         self.last = number;
     }
 
-    fn whole(&mut self, number: u8, kind: u8, value: i64) {
-        self.field(number, kind, &zigzag(value));
+    fn whole(&mut self, number: u8, kind: u8, value: usize) {
+        self.field(number, kind, &whole(value));
     }
 
     fn end(mut self) -> Vec<u8> {
@@ -171,8 +171,9 @@ fn varint(mut value: u64) -> Vec<u8> {
     bytes
 }
 
-fn zigzag(value: i64) -> Vec<u8> {
-    varint((value << 1 ^ value >> 63).cast_unsigned())
+/// A whole number, its sign in the lowest bit: nothing that is written is below zero.
+fn whole(value: usize) -> Vec<u8> {
+    varint((value as u64) << 1)
 }
 
 fn text(text: &str) -> Vec<u8> {

@@ -119,7 +119,7 @@ impl PipelineSteps {
             let first = rows.len();
             for (dp_rank, ranks) in (0..).zip(pipelines.values()) {
                 let mut step =
-                    Step { step: u64::from(*step), begin_ns, dp_rank, rows: &mut rows };
+                    Step { number: u64::from(*step), begin_ns, dp_rank, rows: &mut rows };
                 step.pipeline(ranks, self.stages, self.sizes().1);
             }
             number(&mut rows[first..]);
@@ -130,7 +130,7 @@ impl PipelineSteps {
 
 /// One step of one pipeline.
 struct Step<'a> {
-    step: u64,
+    number: u64,
     begin_ns: u64,
     dp_rank: u32,
     rows: &'a mut Vec<Row>,
@@ -182,18 +182,16 @@ impl Step<'_> {
         (start_ns, end_ns): (u64, u64),
     ) {
         let seconds = |from: u64, until: u64| until.saturating_sub(from) as f64 * 1e-9;
-        let (start_s, duration_s) =
-            (seconds(self.begin_ns, start_ns), seconds(start_ns, end_ns));
         let is_pass = microbatch >= 0;
         self.rows.push(Row {
             dp_rank: self.dp_rank,
             stage: stage % pp,
             rank: self.dp_rank * pp + stage % pp,
-            step: self.step,
+            step: self.number,
             kind,
-            start_s,
-            duration_s,
-            end_s: start_s + duration_s,
+            start_s: seconds(self.begin_ns, start_ns),
+            duration_s: seconds(start_ns, end_ns),
+            end_s: seconds(self.begin_ns, end_ns),
             number: 0,
             chunk: if is_pass { (stage / pp).cast_signed() } else { -1 },
             microbatch,

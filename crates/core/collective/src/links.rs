@@ -1,0 +1,260 @@
+//! What connections did over a run, from windows of work requests that another tool measured.
+
+use std::collections::BTreeMap;
+
+use model::RankNs;
+
+use crate::arrival::MAX_FINDINGS;
+use crate::requests::{Connection, STALLED_S, WINDOW};
+
+/// Two ends of a connection, as MegaTrace's telemetry names them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ends {
+    /// Hash of the communicator.
+    pub communicator: u64,
+    /// Rank inside the communicator that sends.
+    pub from: u32,
+    /// Rank inside the communicator that is sent to.
+    pub to: u32,
+    /// Host, card and port it leaves by.
+    pub port: String,
+}
+
+/// What was measured as a request came back.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Returned {
+    /// When, in nanoseconds since 1970.
+    pub at_ns: u64,
+    /// Number of the operation in the communicator. Requests are told from the 50th on of each.
+    pub operation: u64,
+    /// Bytes a second of the last 50 requests, at least.
+    pub bytes_per_s: f64,
+    /// What its rounding may have taken.
+    pub rounded_bytes_per_s: f64,
+    /// Requests still in flight on the port.
+    pub in_flight: u64,
+}
+
+/// A connection that was slow or still.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SlowLink {
+    /// Which.
+    pub ends: Ends,
+    /// From when to when, in nanoseconds since 1970.
+    pub span_ns: (u64, u64),
+    /// Whether what was recorded ends before it does.
+    pub open: bool,
+    /// What was wrong.
+    pub fault: LinkFault,
+}
+
+/// What was wrong with a connection.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum LinkFault {
+    /// It lost bandwidth.
+    Slower {
+        /// Bytes a second, the least of its windows.
+        bytes_per_s: f64,
+        /// The usual.
+        usual_bytes_per_s: f64,
+    },
+    /// Nothing came back although requests were in flight.
+    Stalled {
+        /// How many.
+        in_flight: u64,
+    },
+}
+
+impl SlowLink {
+    /// Seconds it lasted.
+    pub fn lasted_s(&self) -> f64 {
+        self.span_ns.1.saturating_sub(self.span_ns.0) as f64 * 1e-9
+    }
+
+    /// Seconds that were lost: beyond what its bytes usually take, or all.
+    pub fn lost_s(&self) -> f64 {
+        match self.fault {
+            LinkFault::Slower { bytes_per_s, usual_bytes_per_s } => {
+                self.lasted_s() * (1.0 - bytes_per_s / usual_bytes_per_s)
+            }
+            LinkFault::Stalled { .. } => self.lasted_s(),
+        }
+    }
+}
+
+/// The connections that were slow or still, costliest first.
+///
+/// Each 50th request of an operation is a window of its own. A stall within an operation is seen
+/// between two of its requests; after the last request of a port it is one if others went on.
+///
+/// # Source
+/// MegaTrace (2026), alerts of its telemetry: 500 ms, 20 %; SPEC.md §3.6.
+pub fn slow_links(mut returned: BTreeMap<Ends, Vec<Returned>>) -> Vec<SlowLink> {
+    for of_link in returned.values_mut() {
+        of_link.sort_by_key(|it| it.at_ns);
+    }
+    let lasts = returned.values().filter_map(|of_link| of_link.last());
+    let last_ns = lasts.map(|last| last.at_ns).max().unwrap_or(0);
+    let mut ports: BTreeMap<&str, (u64, &Ends)> = BTreeMap::new();
+    let mut found = Vec::new();
+    for (ends, of_link) in &returned {
+        found.extend(slower(ends, of_link));
+        found.extend(of_link.windows(2).filter_map(|pair| {
+            let span_ns = (pair[0].at_ns, pair[1].at_ns);
+            let same = pair[0].operation == pair[1].operation;
+            stalled(ends, &pair[0], span_ns, false).filter(|_| same)
+        }));
+        let Some(last) = of_link.last() else { continue };
+        let of_port = ports.entry(&ends.port).or_insert((last.at_ns, ends));
+        *of_port = (*of_port).max((last.at_ns, ends));
+    }
+    for (_, ends) in ports.into_values() {
+        let last = returned[ends].last();
+        found.extend(
+            last.and_then(|last| stalled(ends, last, (last.at_ns, last_ns), true)),
+        );
+    }
+    found.sort_by(|a, b| b.lost_s().total_cmp(&a.lost_s()));
+    found.truncate(MAX_FINDINGS);
+    found
+}
+
+fn stalled(
+    ends: &Ends,
+    before: &Returned,
+    span_ns: (u64, u64),
+    open: bool,
+) -> Option<SlowLink> {
+    let fault = LinkFault::Stalled { in_flight: before.in_flight };
+    let link = SlowLink { ends: ends.clone(), span_ns, open, fault };
+    (before.in_flight > 0 && link.lasted_s() >= STALLED_S).then_some(link)
+}
+
+/// Stretches in which a connection lost bandwidth.
+fn slower(ends: &Ends, of_link: &[Returned]) -> Vec<SlowLink> {
+    let mut connection = Connection::default();
+    let mut found: Vec<SlowLink> = Vec::new();
+    let operations = of_link.chunk_by(|a, b| a.operation == b.operation);
+    let windows = operations.flat_map(|of| of.iter().step_by(WINDOW as usize));
+    let (mut before_ns, mut was_lost) = (0, false);
+    for window in windows {
+        connection.read_window(
+            RankNs(window.at_ns),
+            window.in_flight,
+            window.bytes_per_s,
+        );
+        let most = window.bytes_per_s + window.rounded_bytes_per_s;
+        let lost = connection.lost_at(most);
+        if let Some(lost) = lost {
+            let (bytes_per_s, usual_bytes_per_s) = (most, lost.usual_bytes_per_s);
+            match found.last_mut().filter(|_| was_lost) {
+                Some(SlowLink {
+                    span_ns,
+                    fault: LinkFault::Slower { bytes_per_s: least, .. },
+                    ..
+                }) => {
+                    span_ns.1 = window.at_ns;
+                    *least = least.min(bytes_per_s);
+                }
+                _ => found.push(SlowLink {
+                    ends: ends.clone(),
+                    span_ns: (before_ns, window.at_ns),
+                    open: false,
+                    fault: LinkFault::Slower { bytes_per_s, usual_bytes_per_s },
+                }),
+            }
+        }
+        (before_ns, was_lost) = (window.at_ns, lost.is_some());
+    }
+    if let Some(last) = found.last_mut() {
+        last.open = was_lost;
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+    const GB: f64 = 1e9;
+
+    fn ends(port: &str) -> Ends {
+        Ends { communicator: 7, from: 1, to: 2, port: port.to_owned() }
+    }
+
+    /// Operations of 150 requests that are told, a millisecond each.
+    fn link(operations: &[f64]) -> Vec<Returned> {
+        let of_operation = |(operation, bytes_per_s): (u64, &f64)| {
+            let bytes_per_s = *bytes_per_s;
+            (0..150).map(move |at| Returned {
+                at_ns: (operation * 200 + 50 + at) * MS,
+                operation,
+                bytes_per_s,
+                rounded_bytes_per_s: 0.1 * GB,
+                in_flight: 149 - at,
+            })
+        };
+        (0..).zip(operations).flat_map(of_operation).collect()
+    }
+
+    fn found(links: Vec<(&str, Vec<Returned>)>) -> Vec<SlowLink> {
+        slow_links(links.into_iter().map(|(port, link)| (ends(port), link)).collect())
+    }
+
+    #[test]
+    fn a_stretch_of_lost_bandwidth_is_one_finding() {
+        let mut rates = [10.0 * GB; 40];
+        rates[20..25].fill(6.0 * GB);
+        let [slow] = &found(vec![("a", link(&rates))])[..] else { panic!() };
+        assert!(!slow.open && slow.ends == ends("a"));
+        // From the last window before, which ended 50 ms before the operation, to the last.
+        assert_eq!(slow.span_ns, (3_950 * MS, 4_950 * MS));
+        let LinkFault::Slower { bytes_per_s, usual_bytes_per_s } = slow.fault else {
+            panic!()
+        };
+        assert_eq!((bytes_per_s, usual_bytes_per_s), (6.1 * GB, 10.0 * GB));
+        assert!((slow.lost_s() - 0.39).abs() < 1e-9);
+    }
+
+    #[test]
+    fn less_than_a_fifth_and_what_rounding_may_take_is_no_loss() {
+        for rate in [8.1, 7.95] {
+            let mut rates = [10.0 * GB; 40];
+            rates[20..].fill(rate * GB);
+            assert_eq!(found(vec![("a", link(&rates))]), []);
+        }
+    }
+
+    #[test]
+    fn what_does_not_come_back_while_others_go_on_stands_still() {
+        let mut cut = link(&[10.0 * GB; 10]);
+        cut.retain(|it| it.at_ns < 1_700 * MS);
+        let [stalled] =
+            &found(vec![("a", link(&[10.0 * GB; 20])), ("b", cut.clone())])[..]
+        else {
+            panic!()
+        };
+        assert_eq!((stalled.ends.port.as_str(), stalled.open), ("b", true));
+        assert_eq!(stalled.fault, LinkFault::Stalled { in_flight: 100 });
+        assert_eq!(stalled.span_ns, (1_699 * MS, 3_999 * MS));
+        // All came back: there is nothing it could wait for.
+        cut.retain(|it| it.at_ns < 1_600 * MS);
+        assert_eq!(found(vec![("a", link(&[10.0 * GB; 20])), ("b", cut)]), []);
+    }
+
+    #[test]
+    fn a_pause_is_a_stall_within_an_operation_only() {
+        let pause = |from_ms: u64| {
+            let mut link = link(&[10.0 * GB; 10]);
+            for it in &mut link {
+                it.at_ns += if it.at_ns > from_ms * MS { 600 * MS } else { 0 };
+            }
+            found(vec![("a", link)])
+        };
+        let [stalled] = &pause(700)[..] else { panic!() };
+        assert_eq!((stalled.span_ns, stalled.open), ((700 * MS, 1_301 * MS), false));
+        // Of what begins an operation nothing is told.
+        assert_eq!(pause(820), []);
+    }
+}

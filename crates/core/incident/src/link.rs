@@ -1,0 +1,100 @@
+//! The words of connections that were slow, as telemetry of work requests tells.
+
+use collective::{LinkFault, SlowLink};
+use model::{Evidence, Incident, IncidentKind, Method, Pace, Severity, Subject};
+use schedule::Networked;
+
+use crate::Scene;
+use crate::words::{duration, who};
+
+/// Words an incident about a connection that lost bandwidth or stood still.
+///
+/// `ranks` are those at its ends; `iterations` what iterations lost meanwhile, with what all took.
+pub fn link_slowed(
+    link: &SlowLink,
+    ranks: Option<[u32; 2]>,
+    iterations: Option<(&Networked, f64)>,
+    scene: Scene<'_>,
+    id: String,
+) -> Incident {
+    let ends = &link.ends;
+    let place = match ranks {
+        Some([from, to]) => format!("from rank {from} to {to}"),
+        None => format!(
+            "from rank {} to {} of communicator {}",
+            ends.from, ends.to, ends.communicator
+        ),
+    };
+    let (what, severity, label, values) = match link.fault {
+        LinkFault::Slower { bytes_per_s, usual_bytes_per_s } => (
+            format!(
+                "lost bandwidth: {:.2} instead of {:.2} GB/s",
+                bytes_per_s * 1e-9,
+                usual_bytes_per_s * 1e-9
+            ),
+            Severity::Warning,
+            "bandwidth_lost",
+            vec![("bytes_per_s", bytes_per_s), ("usual_bytes_per_s", usual_bytes_per_s)],
+        ),
+        LinkFault::Stalled { in_flight } => (
+            format!(
+                "stood still with {in_flight} {} in flight",
+                if in_flight == 1 { "request" } else { "requests" }
+            ),
+            if link.open { Severity::Critical } else { Severity::Warning },
+            "requests_stalled",
+            vec![("in_flight", in_flight as f64)],
+        ),
+    };
+    let mut text = format!(
+        "the connection {place} (port {}) {what}, for {}; network, not compute",
+        ends.port,
+        duration(link.lasted_s())
+    );
+    let (mut first_step, mut last_step) = (0, 0);
+    let (mut cost_s, mut cost_share) = (link.lost_s(), 0.0);
+    if let Some((networked, total_s)) = iterations {
+        (first_step, last_step) = networked.span;
+        cost_s = networked.lost_s;
+        cost_share = cost_s / total_s.max(cost_s).max(f64::MIN_POSITIVE);
+        text += &format!(
+            "; iterations {first_step}-{last_step} lost {}",
+            duration(networked.lost_s)
+        );
+    }
+    text += if link.open { "; it goes on" } else { "; recovered since" };
+    let ranks = ranks.map_or(Vec::new(), Vec::from);
+    let [first_s, last_s] = [link.span_ns.0, link.span_ns.1].map(|ns| ns as f64 * 1e-9);
+    let values: Vec<(&str, f64)> = [("onset_unix_s", first_s), ("end_unix_s", last_s)]
+        .into_iter()
+        .chain(values)
+        .collect();
+    let said = format!("{what}, from {first_s:.3} to {last_s:.3} (seconds since 1970)");
+    let advice = if ranks.is_empty() {
+        format!("look at port {} and the way from it: card, cable, switch", ends.port)
+    } else {
+        format!("look at port {} and the way between {}", ends.port, who(&ranks))
+    };
+    Incident {
+        id,
+        kind: IncidentKind::Slow,
+        severity,
+        open: link.open,
+        subject: Subject {
+            hosts: scene.hosts_of(&ranks),
+            ranks,
+            flow: Some(format!("{place}, port {}", ends.port)),
+            ..Subject::default()
+        },
+        pace: Pace::Steady,
+        first_step,
+        last_step,
+        cost_s,
+        cost_share,
+        gain_alone_s: cost_s,
+        next_in_line: Vec::new(),
+        text,
+        evidence: vec![Evidence::new(Method::Schedule, label, said, &values)],
+        advice,
+    }
+}

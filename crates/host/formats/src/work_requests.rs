@@ -1,0 +1,134 @@
+//! MegaTrace's telemetry of work requests: CSV, a pair of files for each port of a network card.
+
+use std::collections::BTreeMap;
+use std::io::BufRead;
+use std::path::Path;
+
+use collective::{Ends, Returned};
+
+use crate::recording::io_error;
+use crate::{FormatError, Limits};
+
+/// The first line.
+pub(crate) const HEADER: &str = "Time,Group,FromRank,ToRank,DevIndex,Func,FuncTimes,SrcIP,\
+    DstIP,Bandwidth,SendWrCounter,RemainWrDataSize,Timestamp";
+
+/// Bytes a second of one unit of bandwidth: the writer takes 0.93 of its bits in a nanosecond, for
+/// Gibit/s, and drops what is behind the point.
+const UNIT_BYTES_PER_S: f64 = 1e9 / 8.0 / 0.93;
+
+/// What one file tells: connections, and the requests that came back.
+pub(crate) type RequestLog = BTreeMap<Ends, Vec<Returned>>;
+
+/// Reads a file; one that is being written may end within a line.
+pub(crate) fn read(
+    path: &Path,
+    reader: impl BufRead,
+    limits: Limits,
+) -> Result<RequestLog, FormatError> {
+    let port = port(path);
+    let mut log = RequestLog::new();
+    let mut lines = reader.split(b'\n').zip(1u64..).skip(1).peekable();
+    while let Some((line, number)) = lines.next() {
+        let line = line.map_err(|error| io_error(path, error, limits))?;
+        let text = String::from_utf8_lossy(line.trim_ascii());
+        if text.is_empty() {
+            continue;
+        }
+        match row(&text, &port) {
+            Ok((ends, returned)) => log.entry(ends).or_default().push(returned),
+            Err(_) if lines.peek().is_none() => break,
+            Err((column, reason)) => {
+                return Err(FormatError::Content {
+                    path: path.to_owned(),
+                    place: format!("line {number}, {column}"),
+                    reason,
+                });
+            }
+        }
+    }
+    Ok(log)
+}
+
+/// One line, or the column that is wrong and why.
+fn row(text: &str, port: &str) -> Result<(Ends, Returned), (&'static str, String)> {
+    let values: Vec<&str> = text.split(',').map(str::trim).collect();
+    let names: Vec<&'static str> = HEADER.split(',').collect();
+    if values.len() != names.len() {
+        let reason = format!("{} values instead of {}", values.len(), names.len());
+        return Err(("its end", reason));
+    }
+    let number = |at: usize| {
+        let refused = |_| (names[at], format!("{:?} is no whole number", values[at]));
+        values[at].parse::<u64>().map_err(refused)
+    };
+    let rank = |at: usize| {
+        let refused = |_| (names[at], format!("{:?} is no rank", values[at]));
+        values[at].parse::<u32>().map_err(refused)
+    };
+    let bandwidth = number(9)? as f64;
+    let ends = Ends {
+        communicator: number(1)?,
+        from: rank(2)?,
+        to: rank(3)?,
+        port: format!("{port}{}", if number(4)? == 0 { "" } else { ", second port" }),
+    };
+    let returned = Returned {
+        at_ns: number(12)?,
+        operation: number(6)?,
+        bytes_per_s: bandwidth * UNIT_BYTES_PER_S,
+        rounded_bytes_per_s: UNIT_BYTES_PER_S,
+        in_flight: number(10)?,
+    };
+    Ok((ends, returned))
+}
+
+/// Host, card and port by the file's name, `<host>_<nic>_Port<0|1>_A.log`; its two files are one.
+fn port(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let stem = name.split(".log").next().unwrap_or_default();
+    stem.trim_end_matches("_A").trim_end_matches("_B").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROW: &str = "20260101120000,12490458094610964311,1,2,0,4,17,10.0.0.1,10.0.0.2,186,\
+                       5,4096,1755590104254021144";
+
+    fn parse(rows: &str) -> Result<RequestLog, FormatError> {
+        let text = format!("{HEADER}\n{rows}");
+        read(Path::new("node7_mlx5_0_Port1_A.log"), text.as_bytes(), Limits::default())
+    }
+
+    #[test]
+    fn a_row_is_a_request_that_came_back() {
+        let log = parse(&format!("{ROW}\n{}", &ROW[..40])).unwrap();
+        let [(ends, returned)] = &log.into_iter().collect::<Vec<_>>()[..] else {
+            panic!()
+        };
+        assert_eq!(
+            (ends.communicator, ends.from, ends.to),
+            (12_490_458_094_610_964_311, 1, 2)
+        );
+        assert_eq!(ends.port, "node7_mlx5_0_Port1");
+        let [returned] = returned[..] else { panic!() };
+        assert_eq!((returned.operation, returned.in_flight), (17, 5));
+        assert_eq!(returned.at_ns, 1_755_590_104_254_021_144);
+        assert!((returned.bytes_per_s - 25e9).abs() < 1.0, "200 Gbit/s");
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_line_and_column() {
+        let bad = format!("{ROW}\n{}\n{ROW}\n", ROW.replace(",17,", ",x,"));
+        let refused = parse(&bad).unwrap_err().to_string();
+        let file = "node7_mlx5_0_Port1_A.log";
+        assert_eq!(
+            refused,
+            format!("{file}, at line 3, FuncTimes: \"x\" is no whole number")
+        );
+        let short = parse(&format!("1,2\n{ROW}\n")).unwrap_err().to_string();
+        assert_eq!(short, format!("{file}, at line 2, its end: 2 values instead of 13"));
+    }
+}
