@@ -102,16 +102,6 @@ class Watched:
         assert self.process.returncode == 0, stderr
         return json.loads(stdout.splitlines()[-1])
 
-    def recorded(self, pattern, times):
-        """Waits until as many lines of the recording match."""
-        for _ in range(600):
-            text = self.recording.read_text() if self.recording.exists() else ""
-            if len(re.findall(pattern, text, re.M)) >= times:
-                return
-            assert self.process.poll() is None, "the job ended"
-            time.sleep(0.1)
-        raise AssertionError(f"{pattern} was not recorded")
-
     def check_latency(self):
         """From the last thing a rank did until it was said; shown by pytest -rP."""
         with self.recording.open() as lines:

@@ -3,12 +3,10 @@
 import json
 import os
 import re
-import signal
 import subprocess
-from pathlib import Path
 
 import pytest
-from conftest import BIN, JOBS, descendants, job_environment, laggard, torchrun
+from conftest import BIN, JOBS, job_environment, laggard, torchrun
 
 CULPRIT = 2
 SEEDS = int(os.environ.get("LAGGARD_TEST_SEEDS", "1"))
@@ -147,32 +145,6 @@ def test_a_window_can_be_asked_for(running, rings):
     assert not list(rings.glob("*/traces/*")), "traces are removed"
     wrong = laggard("profile", "nobody", LAGGARD_DIR=str(rings))
     assert (wrong.code, "no job nobody here" in wrong.stderr) == (2, True)
-
-
-def test_a_hang_is_told_while_a_window_is_under_way(watch, rings):
-    config = rings.parent / "laggard.toml"
-    config.write_text("[profile]\nenabled = false\n")
-    environment = {"LAGGARD_DIR": str(rings), "LAGGARD_CONFIG": str(config)}
-    command = torchrun(JOBS / "profiled.py", "none", ranks=2)
-    job = watch(command, STEPS="3000", **environment)
-    job.recorded(r"^\[[01],\d+,5,9,", 2)
-    # Longer than the test lasts.
-    ask = [BIN / "laggard", "profile", "--ranks", "0-1", "--seconds", "1000"]
-    with subprocess.Popen(ask, env=job_environment(**environment)) as asking:
-        # The loops of both ranks go on once their profilers run.
-        job.recorded(r"^\[[01],\d+,\d+,21,", 2)
-        (stopped,) = (pid for pid in descendants(job.process.pid) if is_rank(pid, 1))
-        os.kill(stopped, signal.SIGSTOP)
-        job.line(r"hang since step \d+: rank 1 never entered ALLREDUCE .* rank 1 is stopped in")
-        asking.kill()
-    job.check_latency()
-
-
-def is_rank(pid, rank):
-    """Whether a process is a rank of a job, by its environment."""
-    environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    command = Path(f"/proc/{pid}/cmdline").read_bytes()
-    return f"RANK={rank}".encode() in environment and b"profiled.py" in command
 
 
 def test_a_job_may_end_while_it_is_profiled(running, rings):
