@@ -228,7 +228,11 @@ fn operations_that_were_overwritten_unread_are_counted() {
     // Its token means nothing any more.
     assert_eq!(live.writer.announce_flow(overwritten, to_peer(0), 1), None);
     live.writer.enqueued(overwritten, RankNs(5));
-    assert_eq!(live.reader.read(LATER), LiveState::default());
+    let state = live.reader.read(LATER);
+    assert_eq!((state.ended.len(), state.lost), (0, 0));
+    // It went over no network, so nobody saw whether it has ended.
+    let [last] = &state.in_progress[..] else { panic!("{state:?}") };
+    assert!(last.sequence == 199 && last.may_have_ended);
 }
 
 #[test]
