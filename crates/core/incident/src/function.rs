@@ -35,6 +35,16 @@ pub struct FunctionFault {
     pub steps: (u64, u64),
 }
 
+/// What the interpreter's collection of garbage is called.
+const GARBAGE_COLLECTION: [&str; 3] = ["gc.collect", "garbage", "Python GC"];
+
+impl FunctionFault {
+    /// Whether it is work that no step asks for.
+    pub fn is_garbage_collection(&self) -> bool {
+        GARBAGE_COLLECTION.iter().any(|word| self.name.contains(word))
+    }
+}
+
 /// Words an incident about a function.
 pub fn function(
     found: &FunctionFault,
@@ -139,7 +149,7 @@ fn advice(found: &FunctionFault) -> String {
             "the data loader: storage, decoding, worker processes, CPU cores",
         ),
         (
-            &["gc.collect", "garbage", "Python GC"],
+            &GARBAGE_COLLECTION,
             "garbage collection: collect on all ranks in the same step, or freeze what lives on",
         ),
         (&["sleep"], "why it sleeps"),

@@ -328,8 +328,11 @@ impl Job {
                     incident.evidence.extend(found.evidence);
                     incident.advice = found.advice;
                 }
+                // Nor is it an incident where its steps show none, if they ask for it.
                 None if profiled.of_running_job
-                    && (!fault.ranks.is_empty() || is_explained) => {}
+                    && (!fault.ranks.is_empty()
+                        || is_explained
+                        || !fault.is_garbage_collection()) => {}
                 None => incidents.push(found),
             }
         }
@@ -574,6 +577,7 @@ fn collective_times(
 #[cfg(test)]
 mod tests {
     use incident::IncidentSettings;
+    use model::Subject;
 
     use super::*;
     use crate::Settings;
@@ -600,19 +604,27 @@ mod tests {
     }
 
     #[test]
-    fn what_all_ranks_of_a_running_job_do_is_no_incident_beside_one_of_a_rank() {
+    fn what_all_ranks_of_a_running_job_do_is_an_incident_only_where_its_steps_show_one() {
         let mut job = job();
         let settings = IncidentSettings::default();
         let late = &found(&[0.0, 0.5, 0.0])[0];
         let late = function(late, job.scene(), "i1".to_owned(), &settings);
+        let slower = Incident {
+            subject: Subject::default(),
+            evidence: Vec::new(),
+            ..late.clone()
+        };
         let faults = found(&[0.4, 0.5, 0.6]);
         job.profiled =
             Some(Profiled { faults, of_running_job: true, ..Profiled::default() });
-        for before in [vec![], vec![late]] {
-            let mut incidents = before;
+        let named = |before: &[Incident]| -> Vec<usize> {
+            let mut incidents = before.to_vec();
             job.join_functions(&mut incidents);
-            assert_eq!(incidents.len(), 1);
-        }
+            incidents.iter().map(|incident| incident.evidence.len()).collect()
+        };
+        assert!(named(&[]).is_empty());
+        assert_eq!(named(std::slice::from_ref(&late)), [late.evidence.len()]);
+        assert_eq!(named(&[slower]), [1]);
     }
 
     #[test]
