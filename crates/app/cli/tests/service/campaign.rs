@@ -196,7 +196,7 @@ fn what_befalls_a_collector_does_not_show_in_its_verdict() {
         })
         .collect();
     // Trials mostly wait.
-    let at_once = 4;
+    let at_once = 16;
     std::thread::scope(|scope| {
         for first in 0..at_once {
             let prepared = &prepared;
