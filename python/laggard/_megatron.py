@@ -25,9 +25,11 @@ class Blocks:
 
     def begin(self, passes):
         try:
-            self._open[passes] = place = self._place(passes)
+            place = self._place(passes)
             if place is not None:
                 _native.block(True, passes, place)
+            # Only what could be told is told the end of.
+            self._open[passes] = place
         except Exception as error:
             self._note(f"a block of a pipeline is not seen: {error!r}")
 

@@ -370,3 +370,22 @@ def test_the_wrapper_lends_its_package_to_other_interpreters(tmp_path):
     own, file, path = outcome.stdout.split()
     assert own == "ran" and "/python/laggard/" in file
     assert path.endswith(str(site))
+
+
+def test_a_block_of_megatron_that_cannot_be_told_raises_nothing(python):
+    python("""
+import sys, types
+from laggard import _megatron
+says = lambda answer: lambda: answer
+sys.modules["megatron.core.parallel_state"] = types.SimpleNamespace(
+    get_pipeline_model_parallel_world_size=says(2),
+    get_virtual_pipeline_model_parallel_world_size=says(None),
+    get_pipeline_model_parallel_rank=says(0),
+    get_pipeline_model_parallel_first_rank=says(-1),
+)
+notes = []
+blocks = _megatron.Blocks(notes.append)
+blocks.begin(0)
+blocks.end(0)
+assert "is not seen" in notes[0], notes
+""")
