@@ -10,7 +10,7 @@ use model::{Severity, Verdict};
 use verdict::Settings;
 
 use crate::output::print;
-use crate::recordings::for_each_job;
+use crate::recordings::{for_each_job, refused};
 use crate::render::{Colour, seconds};
 use crate::server::{Server, ServerArgs};
 use crate::settings::SettingsArgs;
@@ -102,7 +102,8 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<ExitCode> {
 fn run_of(name: &str, settings: &Settings, server: &Server) -> Result<Run> {
     let path = Path::new(name);
     if path.is_file()
-        && let Some(verdict) = refused(load_verdict(path, Limits::default()))?
+        && let Some(verdict) =
+            load_verdict(path, Limits::default()).map_err(|error| refused(&error))?
     {
         return Ok(Run::of_verdict(verdict));
     }
@@ -124,12 +125,8 @@ fn verdict_of_job(job: &str, server: &Server) -> Result<Verdict> {
     let text = server
         .get(&format!("jobs/{}/verdict", in_address(job)))
         .with_context(|| format!("{job} is no file here, nor a job that can be read"))?;
-    refused(parse_verdict(job, text.as_bytes(), Limits::default()))
-}
-
-/// What is wrong with a file, and what to do about it.
-fn refused<T>(read: Result<T, formats::FormatError>) -> Result<T> {
-    read.map_err(|error| anyhow::anyhow!("{error}\n  {}", error.hint()))
+    parse_verdict(job, text.as_bytes(), Limits::default())
+        .map_err(|error| refused(&error))
 }
 
 fn comparison_text(found: &Comparison, colour: Colour) -> String {

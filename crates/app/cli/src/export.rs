@@ -9,6 +9,7 @@ use formats::{
 };
 
 use crate::output::say;
+use crate::recordings::refused;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExportArgs {
@@ -39,7 +40,7 @@ impl ExportArgs {
                 "an export takes one recording of `laggard run`, which {} is not",
                 path.display()
             ),
-            Err(error) => bail!("{error}\n  {}", error.hint()),
+            Err(error) => return Err(refused(&error)),
         };
         self.export_calls.as_deref().map_or(Ok(()), |to| export_calls(&journal, to))?;
         self.export_what_if.as_deref().map_or(Ok(()), |to| export_what_if(&journal, to))

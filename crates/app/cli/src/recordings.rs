@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, anyhow, bail};
 use formats::{
     FormatError, Limits, RankTrace, Recording, Snapshot, TraceSet, load_watched,
     load_with_meta,
@@ -78,7 +78,7 @@ pub(crate) fn for_each_job(
             say(&format!("laggard: skipped: {error}"));
         }
         if let Some(error) = failed {
-            bail!("{error}\n  {}", error.hint());
+            return Err(refused(&error));
         }
         taken?;
     }
@@ -101,6 +101,11 @@ pub(crate) fn for_each_job(
         bail!("no recording found in {}", paths[0].display());
     }
     Ok(())
+}
+
+/// What is wrong with a file, and what to do about it.
+pub(crate) fn refused(error: &FormatError) -> Error {
+    anyhow!("{error}\n  {}", error.hint())
 }
 
 /// The files behind a path, in order, and whether it is a folder.

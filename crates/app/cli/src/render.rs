@@ -48,6 +48,15 @@ impl Colour {
     }
 }
 
+/// How a severity stands before its incident.
+pub(crate) fn word(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Critical => "CRITICAL",
+        Severity::Warning => "WARNING",
+        Severity::Info => "INFO",
+    }
+}
+
 /// The verdict card: what is wrong, what to do, where the time went; if `verbose`, also what
 /// was slow and cost nothing.
 pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour, verbose: bool) -> String {
@@ -84,12 +93,7 @@ pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour, verbose: bool) -> 
         text += &format!("\n{}\n", colour.good(said));
     }
     for incident in &verdict.incidents {
-        let head = match incident.severity {
-            Severity::Critical => "CRITICAL",
-            Severity::Warning => "WARNING",
-            Severity::Info => "INFO",
-        };
-        let head = colour.severity(incident.severity, head);
+        let head = colour.severity(incident.severity, word(incident.severity));
         let over = if incident.open { "" } else { " (over)" };
         text += &format!("\n{head}{over}  {}\n", incident.text);
         if !incident.subject.hosts.is_empty() {

@@ -9,7 +9,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState, Wrap};
 
 use super::screen::Screen;
-use crate::render::{percent, seconds};
+use crate::render::{percent, seconds, word};
 
 /// Characters of a stage's bar.
 const BAR: usize = 24;
@@ -144,13 +144,13 @@ fn stage_line(stage: &StageSummary, width: usize) -> Line<'_> {
 }
 
 fn incident_lines(incident: &Incident) -> Vec<Line<'_>> {
-    let (word, colour) = match incident.severity {
-        Severity::Critical => ("CRITICAL", Color::Red),
-        Severity::Warning => ("WARNING", Color::Yellow),
-        Severity::Info => ("INFO", Color::Cyan),
+    let colour = match incident.severity {
+        Severity::Critical => Color::Red,
+        Severity::Warning => Color::Yellow,
+        Severity::Info => Color::Cyan,
     };
     let over = if incident.open { "  " } else { " (over)  " };
-    let head = Span::styled(word, Style::new().fg(colour).bold());
+    let head = Span::styled(word(incident.severity), Style::new().fg(colour).bold());
     let mut lines = vec![
         Line::default(),
         Line::from(vec![head, over.into(), incident.text.as_str().into()]),
