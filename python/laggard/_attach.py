@@ -12,6 +12,7 @@ import json
 import os
 import socket
 import sys
+import time
 import weakref
 import zlib
 
@@ -115,6 +116,9 @@ def _at_exit():
     if _server is not None:
         _server.shutdown()
     _native.close()
+    # A thread of gloo frees its last collective under the interpreter's lock, and aborts the
+    # process if the interpreter is gone by then. The lock is its, if it waits for it.
+    time.sleep(0.01)
 
 
 def summary():

@@ -389,3 +389,28 @@ blocks.begin(0)
 blocks.end(0)
 assert "is not seen" in notes[0], notes
 """)
+
+
+def test_a_thread_that_waits_for_the_interpreter_gets_it_before_the_end(python):
+    # As gloo's do, which abort the process otherwise.
+    done = python(
+        """
+        import os, sys, threading, time
+        import laggard, torch
+
+        sys.setswitchinterval(60)  # nobody has to give the lock away
+        asleep = threading.Event()
+
+        def late():
+            asleep.set()
+            time.sleep(0.05)
+            os.write(1, b"true\\n")
+
+        threading.Thread(target=late, daemon=True).start()
+        asleep.wait()
+        until = time.monotonic() + 0.2
+        while time.monotonic() < until:
+            pass
+        """
+    )
+    assert done is True
