@@ -24,6 +24,20 @@ pub struct Failure {
     pub in_flight: u64,
 }
 
+impl Failure {
+    /// The same, naming one end of a link if only that one's host `has_port_down`: what the
+    /// counters of the two cannot tell apart, their hosts may.
+    #[must_use]
+    pub fn of_ports(mut self, has_port_down: impl Fn(u32) -> bool) -> Self {
+        if let (Cause::NotDelivered, [a, b]) = (self.cause, &self.ranks[..])
+            && has_port_down(*a) != has_port_down(*b)
+        {
+            self.ranks.retain(|rank| has_port_down(*rank));
+        }
+        self
+    }
+}
+
 impl Communication {
     /// Says what keeps operations from their end that have stood still for longer than is
     /// usual in the job.

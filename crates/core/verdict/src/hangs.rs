@@ -37,6 +37,8 @@ struct Under {
     stall: Stall,
     stacks: BTreeMap<u32, Stack>,
     network: Vec<Evidence>,
+    /// Ranks on whose hosts a port is down.
+    ports_down: BTreeSet<u32>,
     told: bool,
     /// The time until which it is known to last.
     at: RankNs,
@@ -87,7 +89,8 @@ impl Hangs {
         let under = self.now.take_if(|under| at > under.stall.since)?;
         let quiet_s = at.seconds_since(under.stall.since);
         if under.told {
-            let Under { stall, stacks, network, .. } = under;
+            let stall = under.explained();
+            let Under { stacks, network, .. } = under;
             self.passed.push(Passed { stall, stacks, network, quiet_s });
         }
         if self.passed.len() > MAX_HANGS {
@@ -236,6 +239,13 @@ impl Hangs {
         }
     }
 
+    /// A port of the host of these ranks is down.
+    pub(crate) fn port_down(&mut self, ranks: impl IntoIterator<Item = u32>) {
+        if let Some(under) = &mut self.now {
+            under.ports_down.extend(ranks);
+        }
+    }
+
     pub(crate) fn stack(&mut self, rank: u32, stack: Stack) {
         if let Some(under) = &mut self.now {
             under.stacks.insert(rank, stack);
@@ -271,14 +281,27 @@ impl Hangs {
 impl Under {
     fn new(stall: Stall, at: RankNs) -> Self {
         let (stacks, left_orderly) = (BTreeMap::new(), BTreeSet::new());
-        let network = Vec::new();
-        Self { stall, stacks, network, told: false, at, left_orderly }
+        let (network, ports_down) = (Vec::new(), BTreeSet::new());
+        Self { stall, stacks, network, ports_down, told: false, at, left_orderly }
+    }
+
+    /// The stall, with what hosts say of its culprits.
+    fn explained(&self) -> Stall {
+        let mut stall = self.stall.clone();
+        stall.failure = stall
+            .failure
+            .map(|found| found.of_ports(|rank| self.ports_down.contains(&rank)));
+        if let Some(failure) = &stall.failure {
+            stall.culprits.clone_from(&failure.ranks);
+        }
+        stall
     }
 
     fn incident(&self, scene: Scene<'_>) -> Incident {
         let quiet_s = self.at.seconds_since(self.stall.since);
         let id = "h0".to_owned();
-        let mut incident = hang(&self.stall, &self.stacks, scene, id, quiet_s, true);
+        let mut incident =
+            hang(&self.explained(), &self.stacks, scene, id, quiet_s, true);
         incident.evidence.extend_from_slice(&self.network);
         incident
     }

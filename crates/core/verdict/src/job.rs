@@ -243,6 +243,7 @@ impl Job {
                     self.notes.insert(Note::Text(evidence.text), 1);
                 } else {
                     self.hangs.network(evidence);
+                    self.hangs.port_down(self.behind_port(rank, &fault));
                 }
             }
             Input::StacksTold => self.tell_hang(),
@@ -321,6 +322,19 @@ impl Job {
 
     pub(crate) fn scene(&self) -> Scene<'_> {
         Scene { names: &self.names, hosts: &self.hosts, ranks: self.seen_ranks.len() }
+    }
+
+    /// The ranks that share a port which is down with a rank of its host.
+    fn behind_port(&self, rank: u32, fault: &NetworkFault) -> Vec<u32> {
+        let down = matches!(fault, NetworkFault::Port { state, .. } if state != "ACTIVE");
+        let Some(here) = self.hosts.get(&rank).filter(|_| down) else {
+            return Vec::new();
+        };
+        self.hosts
+            .iter()
+            .filter(|(_, host)| *host == here)
+            .map(|(rank, _)| *rank)
+            .collect()
     }
 
     fn tell_hang(&mut self) {

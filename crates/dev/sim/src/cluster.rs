@@ -201,6 +201,15 @@ impl Cluster {
         self.machines * LOCALS
     }
 
+    /// Whether a port is down on a rank's machine, as its kernel tells.
+    pub fn has_port_down(&self, rank: u32) -> bool {
+        let down = match self.fault {
+            Some((Fault::CardDown { rank }, _)) => Some(rank),
+            _ => None,
+        };
+        down.is_some_and(|down| down / LOCALS == rank / LOCALS)
+    }
+
     /// Simulates the job.
     pub fn run(&self) -> Run {
         let mut run = Run::default();

@@ -26,11 +26,12 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// When somebody was named first, and who, ascending.
-    pub fn named(self) -> Option<(f64, Vec<u32>)> {
+    /// When somebody was named first, and who, ascending, once all hosts have said whose
+    /// `has_port_down`.
+    pub fn named(self, has_port_down: impl Fn(u32) -> bool) -> Option<(f64, Vec<u32>)> {
         let failed = self.failures.map(|(at, failures)| {
-            let ranks = failures.into_iter().flat_map(|failure| failure.ranks);
-            (at, ranks.collect::<Vec<u32>>())
+            let ends = |failure: Failure| failure.of_ports(&has_port_down).ranks;
+            (at, failures.into_iter().flat_map(ends).collect::<Vec<u32>>())
         });
         let failed = failed.filter(|(_, ranks)| !ranks.is_empty());
         let slow = self.straggler.map(|(at, found)| (at, found.ranks));

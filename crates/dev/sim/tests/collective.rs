@@ -2,10 +2,13 @@
 //! the layout of Mycroft's testbed, 4 machines of 8 ranks, tensor parallel 8, pipeline of 2, data
 //! parallel 2.
 
+use std::collections::BTreeMap;
+
 use collective::{Cause, Failure, Straggler};
-use model::{Operation, RankNs};
+use model::{Input, NetworkFault, Operation, RankNs};
 use proptest::prelude::*;
 use sim::{Cluster, Fault, job_of, watch};
+use verdict::{Job, Settings};
 
 fn cluster(fault: Option<(Fault, f64)>, seed: u64) -> Cluster {
     Cluster { machines: 4, iterations: 12, fault, jitter: 0.2, seed }
@@ -31,7 +34,62 @@ fn a_card_that_is_down_is_found_at_one_end_of_its_links() {
         assert_eq!(failures[0].cause, Cause::NotDelivered);
         assert!(failures[0].ranks.contains(&3), "{:?}", failures[0]);
         assert!(failures[0].in_flight > 0, "{:?}", failures[0]);
+        // The kernel of its host tells which end; where both ends' do, or neither, nobody can.
+        let ranks_of = |down: fn(u32) -> bool| failures[0].clone().of_ports(down).ranks;
+        assert_eq!(ranks_of(|rank| rank < 8), [3]);
+        assert_eq!(ranks_of(|_| true), failures[0].ranks);
+        assert_eq!(ranks_of(|_| false), failures[0].ranks);
     }
+}
+
+/// MY-A1, as hosts tell it: the incident names who the counters alone do not.
+#[test]
+fn a_host_whose_port_is_down_tells_which_end_of_a_link_is_broken() {
+    let cluster = cluster(Some((Fault::CardDown { rank: 3 }, 3.3)), 7);
+    let run = cluster.run();
+    let mut job = Job::new("job", "run", Settings::default());
+    let (locals, world_size) = (sim::LOCALS, cluster.ranks());
+    for rank in 0..cluster.ranks() {
+        let (host, first_local) = (rank / locals, rank / locals * locals);
+        let (host, role) = (format!("host{host}"), None);
+        job.take(Input::Rank { rank, host, role, first_local, locals, world_size });
+    }
+    for (rank, communicator) in run.communicators() {
+        let communicator = communicator.clone();
+        job.take(Input::Communicator { rank, communicator });
+    }
+    let mut quiet_at = RankNs(0);
+    for look in 1..100 {
+        let (before_s, at_s) =
+            (f64::from(look - 1) * sim::LOOK_S, f64::from(look) * sim::LOOK_S);
+        for rank in 0..cluster.ranks() {
+            let (at, in_progress, ended) = run.look(rank, before_s, at_s);
+            quiet_at = at;
+            job.take(Input::Look { rank, at, in_progress, ended, late: Vec::new() });
+        }
+    }
+    job.take(Input::Quiet { at: quiet_at });
+    let named = |job: &Job| job.verdict().incidents[0].subject.ranks.clone();
+    let ports = |job: &mut Job, rank, state: &str| {
+        let (device, state) = ("mlx5_3".to_owned(), state.to_owned());
+        let fault =
+            NetworkFault::Port { device, port: 1, state, errors: BTreeMap::new() };
+        job.take(Input::Network { rank, fault });
+        job.take(Input::StacksTold);
+    };
+    ports(&mut job, 16, "ACTIVE");
+    let ends = named(&job);
+    assert!(ends.len() == 2 && ends.contains(&3), "{ends:?}");
+    ports(&mut job, 0, "DOWN");
+    assert_eq!(named(&job), [3]);
+    let incident = &job.verdict().incidents[0];
+    let told =
+        |what: &str| incident.evidence.iter().any(|found| found.text.contains(what));
+    assert!(told("port 1 of mlx5_3 is DOWN"), "{incident:?}");
+    assert!(incident.advice.contains("card and cable of rank 3"), "{}", incident.advice);
+    // A cable that is out is down at both its ends.
+    ports(&mut job, *ends.iter().find(|rank| **rank != 3).unwrap(), "DOWN");
+    assert_eq!(named(&job), ends);
 }
 
 /// MY-A10 and MY-A12.

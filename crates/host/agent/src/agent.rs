@@ -230,6 +230,7 @@ impl Agent {
         let mut pids: BTreeMap<u32, u32> = self.live.processes().collect();
         pids.extend(with_ring.map(|rank| (rank.rank, rank.pid)));
         self.ras.ask(asked, pids.values().copied());
+        let here = pids.keys().next().copied();
         for (rank, pid) in pids.into_iter().filter(|(rank, _)| wanted.contains(rank)) {
             self.tell(Input::Stack { rank, stack: stack_of(pid) });
             let faults = self.requests.stalled(rank).into_iter();
@@ -237,10 +238,11 @@ impl Agent {
                 self.tell(Input::Network { rank, fault });
             }
         }
-        for fault in self.ports.faults() {
-            // A port is of all ranks of its host.
-            let rank = wanted.first().copied().unwrap_or(0);
-            self.tell(Input::Network { rank, fault });
+        // A port is of all ranks of its host.
+        if let Some(rank) = here {
+            for fault in self.ports.faults() {
+                self.tell(Input::Network { rank, fault });
+            }
         }
         self.tell(Input::StacksTold);
     }

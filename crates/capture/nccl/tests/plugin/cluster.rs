@@ -313,7 +313,8 @@ fn try_fault(scene: &Scene, number: u64) {
         watch_by(job_of(&run), job.ranks(), onset_s + PATIENCE_S, |rank, _, at_s| {
             told.look(rank, at_s)
         });
-    let told_of = watched.named().map(|(at_s, named)| {
+    let named = watched.named(|rank| job.has_port_down(rank));
+    let told_of = named.map(|(at_s, named)| {
         assert!(at_s > onset_s, "{fault:?} at {onset_s} s: {named:?} at {at_s} s");
         assert!(named.contains(&culprit) && named.len() <= 2, "{fault:?}: {named:?}");
         format!("{} {}", at_s - onset_s, named.len())
