@@ -275,8 +275,9 @@ impl<'a> Run<'a> {
         let (slow, healthy): (Vec<usize>, Vec<usize>) =
             blocks.keys().copied().partition(|marker| {
                 let Some(took_s) = took_s[*marker] else { return false };
-                let saved_s =
-                    localiser.judge(took_s, &durations_s(&blocks[marker])).saved_s;
+                let seen_s = durations_s(&blocks[marker]);
+                let found = localiser.judge(took_s, &seen_s);
+                let saved_s = localiser.saved_s(&found, &seen_s);
                 let gated_s = took_s * settings.performance_gate;
                 took_s - saved_s < gated_s || !passes(took_s - saved_s)
             });

@@ -22,9 +22,9 @@ pub struct Localiser {
 pub struct Slowdown {
     /// What the iteration took longer than usual, in seconds.
     pub lost_s: f64,
-    /// How much sooner its pipelines would have been done, had the causes taken what they usually
-    /// take.
-    pub saved_s: f64,
+    /// What each of its pipelines takes by the graph, in seconds; 0 for those that are not among
+    /// the slowest.
+    pub makespans_s: Vec<f64>,
     /// Blocks that held it up, costliest first.
     pub causes: Vec<SlowBlock>,
     /// Blocks that were slow as well, which the pipeline's bubble absorbed.
@@ -124,14 +124,14 @@ impl Localiser {
         let sums: Vec<f64> = pipelines.iter().map(sum).collect();
         let longest = sums.iter().copied().fold(0.0, f64::max);
         let mut durations_s = Vec::new();
-        let mut makespans_s = vec![0.0; pipelines.len()];
+        found.makespans_s = vec![0.0; pipelines.len()];
         for (pipeline, seen_s) in pipelines.iter().enumerate() {
             if sums[pipeline] < longest * (1.0 - self.settings.straggler_share) {
                 continue;
             }
             self.fill(seen_s, &mut durations_s);
             self.graph.time(&durations_s, &mut self.timing);
-            makespans_s[pipeline] = self.timing.makespan_s;
+            found.makespans_s[pipeline] = self.timing.makespan_s;
             for (node, took_s) in durations_s.iter().copied().enumerate() {
                 if !self.expectation.is_slow(node, took_s) {
                     continue;
@@ -155,10 +155,21 @@ impl Localiser {
         // Nor does a huge cause beside it make one small that alone would be seen.
         let least_s = lost_s.min(self.usual_s) * self.settings.cause_share_min;
         found.causes.retain(|slow| stages[&(slow.pipeline, slow.stage)] >= least_s);
-        let longest_s =
-            |makespans_s: &[f64]| makespans_s.iter().copied().fold(0.0, f64::max);
-        let took_s = longest_s(&makespans_s);
-        for causes in found.causes.chunk_by(|a, b| a.pipeline == b.pipeline) {
+        let costliest =
+            |a: &SlowBlock, b: &SlowBlock| b.excess_s().total_cmp(&a.excess_s());
+        found.causes.sort_by(costliest);
+        found.absorbed.sort_by(costliest);
+        found
+    }
+
+    /// How much sooner the slowest pipelines of an iteration would have been done, in seconds, had
+    /// the causes found in it taken what they usually take.
+    pub fn saved_s(&mut self, found: &Slowdown, pipelines: &[Vec<f64>]) -> f64 {
+        let mut causes = found.causes.clone();
+        causes.sort_by_key(|slow| slow.pipeline);
+        let mut makespans_s = found.makespans_s.clone();
+        let mut durations_s = Vec::new();
+        for causes in causes.chunk_by(|a, b| a.pipeline == b.pipeline) {
             let pipeline = causes[0].pipeline;
             self.fill(&pipelines[pipeline], &mut durations_s);
             for slow in causes {
@@ -167,12 +178,9 @@ impl Localiser {
             self.graph.time(&durations_s, &mut self.timing);
             makespans_s[pipeline] = self.timing.makespan_s;
         }
-        found.saved_s = took_s - longest_s(&makespans_s);
-        let costliest =
-            |a: &SlowBlock, b: &SlowBlock| b.excess_s().total_cmp(&a.excess_s());
-        found.causes.sort_by(costliest);
-        found.absorbed.sort_by(costliest);
-        found
+        let [took_s, without_s] = [&found.makespans_s, &makespans_s]
+            .map(|makespans_s| makespans_s.iter().copied().fold(0.0, f64::max));
+        took_s - without_s
     }
 
     /// What blocks took; those that were not seen take what they usually take.
@@ -213,7 +221,8 @@ mod tests {
             seen_s[0][at] += delay_s;
             let took_s = timing.makespan_s + cost_s;
             let found = localiser.judge(took_s, &seen_s);
-            prop_assert!((found.saved_s - cost_s).abs() < 1e-9, "{} {cost_s}", found.saved_s);
+            let saved_s = localiser.saved_s(&found, &seen_s);
+            prop_assert!((saved_s - cost_s).abs() < 1e-9, "{saved_s} {cost_s}");
             prop_assert_eq!(found.causes.is_empty(), cost_s == 0.0);
         }
     }
