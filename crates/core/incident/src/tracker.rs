@@ -132,7 +132,6 @@ impl Tracker {
             (known, now) => known.or(now),
         };
         group.steps.extend(found.steps.iter().map(|account| account.step));
-        self.groups.push(group);
         self.last_step =
             self.last_step.max(found.steps.last().map_or(0, |last| last.step));
         let open = |track: &Track| self.is_open(track) && meet(&track.compared, window);
@@ -152,8 +151,11 @@ impl Tracker {
         let late = faults.iter().filter(|f| f.notable && f.kind == FaultKind::LateRanks);
         let late_stages: Vec<StageId> = late.map(|fault| fault.stage).collect();
         vouch(window, found, &late_stages, &self.gates);
-        let shown: Vec<u64> =
-            faults.into_iter().map(|fault| self.follow(fault, window, found)).collect();
+        let shown: Vec<u64> = faults
+            .into_iter()
+            .map(|fault| self.follow(fault, window, found, &group.steps))
+            .collect();
+        self.groups.push(group);
         for (track, _) in self.tracks.iter_mut().zip(open).filter(|(_, open)| *open) {
             track.quiet_windows += u32::from(!shown.contains(&track.id));
         }
@@ -173,7 +175,13 @@ impl Tracker {
     }
 
     /// Adds a fault to the track it continues, or to a new one; returns the track's id.
-    fn follow(&mut self, fault: Fault, window: &Window, found: &WindowFrontier) -> u64 {
+    fn follow(
+        &mut self,
+        fault: Fault,
+        window: &Window,
+        found: &WindowFrontier,
+        seen: &Seen,
+    ) -> u64 {
         let known = self.tracks.iter().position(|track| {
             self.is_open(track)
                 && meet(&track.compared, window)
@@ -199,7 +207,7 @@ impl Tracker {
         track.share = slot.map_or(0.0, |slot| found.share[slot]);
         track.gain = slot.map_or(0.0, |slot| found.gain[slot]);
         track.lag_s = localise(window, found, track.fault.stage, &self.gates).lag_s;
-        self.tracks[at].pace = self.pace(&self.tracks[at]);
+        track.pace = track.pace_in(seen, self.last_step);
         let spoken = notable || self.has_become_notable(&self.tracks[at], found);
         self.tracks[at].spoken |= spoken;
         self.tracks[at].id
@@ -278,21 +286,6 @@ impl Tracker {
             hides: &track.hides,
             gain_alone_s: track.gain_alone_s,
             group: (track.compared.len() < scene.ranks).then_some(&track.compared),
-        }
-    }
-
-    fn pace(&self, track: &Track) -> Pace {
-        let strikes: Vec<u64> = track.strikes.iter().copied().collect();
-        let until =
-            if track.quiet_windows == 0 { self.last_step } else { track.last_step };
-        match track.fault.kind {
-            FaultKind::Rotating => Pace::Rotating,
-            FaultKind::LateRanks => {
-                let same = |group: &&Group| group.ranks == track.compared;
-                let seen = self.groups.iter().find(same).map(|group| &group.steps);
-                pace_of(&strikes, seen.unwrap_or(&Seen::default()), until)
-            }
-            _ => Pace::Steady,
         }
     }
 
@@ -399,6 +392,18 @@ impl Track {
         }
         let hidden = self.fault.hidden && fault.hidden;
         self.fault = Fault { hidden, ..fault };
+    }
+
+    /// Its pace in the steps seen of its ranks until one.
+    fn pace_in(&self, seen: &Seen, until: u64) -> Pace {
+        match self.fault.kind {
+            FaultKind::Rotating => Pace::Rotating,
+            FaultKind::LateRanks => {
+                let strikes: Vec<u64> = self.strikes.iter().copied().collect();
+                pace_of(&strikes, seen, until)
+            }
+            _ => Pace::Steady,
+        }
     }
 
     fn cost_share(&self) -> f64 {
