@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use formats::{TraceSet, write_perfetto};
+use formats::{Recording, TraceSet, write_perfetto};
 use model::{Severity, Verdict};
 
 use crate::export::ExportArgs;
 use crate::output::print;
-use crate::recordings::for_each_job;
+use crate::recordings::{Source, for_each_job};
 use crate::render::{Colour, verdict_text};
 use crate::run::write_report;
 use crate::settings::{LayoutArgs, SettingsArgs};
@@ -82,16 +82,22 @@ impl From<FailOn> for Severity {
 pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {
     let mut settings = args.settings.load()?;
     args.layout.over(&mut settings.layout);
-    args.export.write(&args.paths)?;
     let mut verdicts = Vec::new();
     let mut last = None;
-    let mut annotated = 0;
+    let (mut annotated, mut exported) = (0, 0);
     let meta = args.meta.as_deref();
-    for_each_job(&args.paths, meta, &settings, |job, traces| {
+    for_each_job(&args.paths, meta, &settings, |job, source| {
         let verdict = job.verdict();
-        if let (Some(path), Some(set)) = (&args.perfetto, traces) {
-            annotated += 1;
-            write_annotated(path, set, &verdict)?;
+        match (source, &args.perfetto) {
+            (Source::Traces(set), Some(path)) => {
+                annotated += 1;
+                write_annotated(path, set, &verdict)?;
+            }
+            (Source::File(Recording::Journal(journal)), _) => {
+                exported += 1;
+                args.export.write(journal)?;
+            }
+            _ => {}
         }
         verdicts.push(verdict);
         last = args.report.is_some().then_some(job);
@@ -99,6 +105,9 @@ pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {
     })?;
     if args.perfetto.is_some() && annotated != 1 {
         bail!("--perfetto takes the traces of a single job, found {annotated}");
+    }
+    if args.export.is_asked() && exported != 1 {
+        bail!("an export takes one recording of `laggard run`, found {exported}");
     }
     print(&render(&verdicts, args)?).context("failed to print the verdict")?;
     if let (Some(path), Some(job)) = (&args.report, &last) {

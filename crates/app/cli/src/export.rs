@@ -2,14 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
-use formats::{
-    Journal, Limits, PipelineSteps, Recording, WrittenCalls, load, write_call_logs,
-    write_what_if,
-};
+use anyhow::{Context, Result};
+use formats::{Journal, PipelineSteps, WrittenCalls, write_call_logs, write_what_if};
 
 use crate::output::say;
-use crate::recordings::refused;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExportArgs {
@@ -23,27 +19,15 @@ pub(crate) struct ExportArgs {
 }
 
 impl ExportArgs {
-    /// Writes what was asked for of the only one of these paths.
-    pub(crate) fn write(&self, paths: &[PathBuf]) -> Result<()> {
-        if self.export_calls.is_none() && self.export_what_if.is_none() {
-            return Ok(());
-        }
-        let [path] = paths else {
-            bail!(
-                "an export takes one recording of `laggard run`, found {}",
-                paths.len()
-            );
-        };
-        let journal = match load(path, Limits::default()) {
-            Ok(Recording::Journal(journal)) => journal,
-            Ok(_) => bail!(
-                "an export takes one recording of `laggard run`, which {} is not",
-                path.display()
-            ),
-            Err(error) => return Err(refused(&error)),
-        };
-        self.export_calls.as_deref().map_or(Ok(()), |to| export_calls(&journal, to))?;
-        self.export_what_if.as_deref().map_or(Ok(()), |to| export_what_if(&journal, to))
+    /// Whether anything is to be written.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.export_calls.is_some() || self.export_what_if.is_some()
+    }
+
+    /// Writes what was asked for of a recording.
+    pub(crate) fn write(&self, journal: &Journal) -> Result<()> {
+        self.export_calls.as_deref().map_or(Ok(()), |to| export_calls(journal, to))?;
+        self.export_what_if.as_deref().map_or(Ok(()), |to| export_what_if(journal, to))
     }
 }
 

@@ -21,8 +21,18 @@ enum Loaded {
     Other(Recording),
 }
 
-/// Reads the recordings at `paths` and hands over the jobs they are of, with their traces where
-/// they are made of those. Files of other tools in one folder are one job.
+/// What a job was read from.
+pub(crate) enum Source<'files> {
+    /// The traces of all ranks.
+    Traces(&'files TraceSet),
+    /// A file of its own.
+    File(&'files Recording),
+    /// Snapshots and logs that lie together.
+    Folder,
+}
+
+/// Reads the recordings at `paths` and hands over the jobs they are of, with what they were read
+/// from. Files of other tools in one folder are one job.
 ///
 /// # Errors
 /// What the formats and `each` say; and if there is no job at all.
@@ -30,7 +40,7 @@ pub(crate) fn for_each_job(
     paths: &[PathBuf],
     meta: Option<&Path>,
     settings: &Settings,
-    mut each: impl FnMut(Job, Option<&TraceSet>) -> Result<()>,
+    mut each: impl FnMut(Job, Source<'_>) -> Result<()>,
 ) -> Result<()> {
     let mut snapshots = BTreeMap::new();
     let mut traces = BTreeMap::new();
@@ -65,7 +75,8 @@ pub(crate) fn for_each_job(
                     let id = file.display().to_string();
                     found += 1;
                     if taken.is_ok() {
-                        taken = each(recording.replay(&id, settings.clone()), None);
+                        let job = recording.replay(&id, settings.clone());
+                        taken = each(job, Source::File(&recording));
                     }
                 }
                 Err(error @ FormatError::Unknown { .. }) if in_folder => {
@@ -89,12 +100,13 @@ pub(crate) fn for_each_job(
             format!("the layout is not that of {id}: correct --tp, --pp and their like")
         })?;
         found += 1;
-        each(snapshot.replay(&id, settings.clone()), None)?;
+        each(snapshot.replay(&id, settings.clone()), Source::Folder)?;
     }
     for (folder, ranks) in traces {
         for set in TraceSet::sets(ranks) {
             found += 1;
-            each(set.replay(&set.name(&folder), settings.clone()), Some(&set))?;
+            let job = set.replay(&set.name(&folder), settings.clone());
+            each(job, Source::Traces(&set))?;
         }
     }
     if found == 0 {

@@ -170,7 +170,7 @@ fn what_has_no_calls_is_not_exported() {
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        said.contains("an export takes one recording of `laggard run`, which "),
+        said.contains("an export takes one recording of `laggard run`, found 0"),
         "{said}"
     );
 }
