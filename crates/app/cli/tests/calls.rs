@@ -13,7 +13,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use schedule::{Block, Pass, Scheme};
+use schedule::{Block, Pass};
 use serde_json::Value;
 use sim::{CalledJob, Delay, Primitive, Spot, Stop, log_text};
 
@@ -264,24 +264,6 @@ fn a_layout_that_cannot_be_is_refused() {
     }
 }
 
-/// A job of 1F1B as its logs would be.
-fn job(tp: u32, pp: u32, dp: u32, hashes: bool) -> CalledJob {
-    CalledJob {
-        tp,
-        dp,
-        pp,
-        microbatches: 8,
-        scheme: Scheme::OneForwardOneBackward,
-        pipeline_first: false,
-        iterations: 8,
-        noise: 0.02,
-        delays: Vec::new(),
-        stop: None,
-        hashes,
-        seed: 7,
-    }
-}
-
 fn verdict_of(job: &CalledJob) -> Value {
     let folder = tempfile::tempdir().expect("a folder");
     for log in job.logs() {
@@ -295,7 +277,7 @@ fn verdict_of(job: &CalledJob) -> Value {
 fn communicators_are_inferred_with_many_pipelines() {
     for (tp, pp, dp) in [(2, 4, 8), (1, 4, 4), (4, 2, 4), (2, 2, 1)] {
         for hashes in [true, false] {
-            let mut job = job(tp, pp, dp, hashes);
+            let mut job = CalledJob { hashes, ..CalledJob::healthy(tp, pp, dp) };
             let healthy = verdict_of(&job);
             assert_eq!(healthy["incidents"], serde_json::json!([]), "{healthy:#}");
             let rank = job.rank(1, dp - 1, tp - 1);
@@ -337,7 +319,7 @@ fn a_rank_that_stops_is_named_with_its_block() {
                 continue;
             }
             for hashes in [true, false] {
-                let mut job = job(tp, pp, dp, hashes);
+                let mut job = CalledJob { hashes, ..CalledJob::healthy(tp, pp, dp) };
                 let rank = job.rank(stage, dp - 1, tp - 1);
                 job.stop = Some(Stop { at: Spot { iteration: 6, rank, block }, before });
                 let verdict = verdict_of(&job);
@@ -357,7 +339,7 @@ fn a_rank_that_stops_is_named_with_its_block() {
 
 #[test]
 fn what_slack_absorbed_is_told_beside_the_cause() {
-    let mut job = job(2, 4, 1, false);
+    let mut job = CalledJob::healthy(2, 4, 1);
     let delay = |rank, pass, microbatch, extra_s| Delay {
         at: Spot { iteration: 5, rank, block: Block { pass, microbatch, chunk: 0 } },
         extra_s,

@@ -149,6 +149,25 @@ impl Rank {
 }
 
 impl CalledJob {
+    /// A job of 1F1B to which nothing happens: 8 iterations of 8 microbatches, blocks that vary by
+    /// 2 %, logs without hashes.
+    pub fn healthy(tp: u32, pp: u32, dp: u32) -> Self {
+        Self {
+            tp,
+            dp,
+            pp,
+            microbatches: 8,
+            scheme: Scheme::OneForwardOneBackward,
+            pipeline_first: false,
+            iterations: 8,
+            noise: 0.02,
+            delays: Vec::new(),
+            stop: None,
+            hashes: false,
+            seed: 7,
+        }
+    }
+
     /// The rank at these coordinates.
     pub fn rank(&self, stage: u32, copy: u32, tensor: u32) -> u32 {
         if self.pipeline_first {

@@ -145,29 +145,15 @@ fn job(random: &mut SmallRng, seed: u64) -> CalledJob {
         pipeline_first: random.random_bool(0.5),
         iterations: ITERATIONS,
         noise: 0.05,
-        delays: Vec::new(),
-        stop: None,
         hashes: random.random_bool(0.5),
         seed,
+        ..CalledJob::healthy(1, pp, 1)
     }
 }
 
 /// The job of the paper's threshold study.
 fn small_job(noise: f64, seed: u64) -> CalledJob {
-    CalledJob {
-        tp: 2,
-        dp: 1,
-        pp: 4,
-        microbatches: 8,
-        scheme: Scheme::OneForwardOneBackward,
-        pipeline_first: false,
-        iterations: ITERATIONS,
-        noise,
-        delays: Vec::new(),
-        stop: None,
-        hashes: false,
-        seed,
-    }
+    CalledJob { iterations: ITERATIONS, noise, seed, ..CalledJob::healthy(2, 4, 1) }
 }
 
 /// Any block of any rank in the struck iteration.
