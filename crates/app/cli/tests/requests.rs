@@ -6,9 +6,9 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use schedule::{Block, Pass, Scheme};
+use schedule::{Block, Pass};
 use serde_json::{Value, json};
-use sim::{CalledJob, Delay, Spot, log_text};
+use sim::{CalledJob, Delay, Primitive, Spot, Stop, log_text};
 
 const MS: u64 = 1_000_000;
 const HEADER: &str = "Time,Group,FromRank,ToRank,DevIndex,Func,FuncTimes,SrcIP,DstIP,Bandwidth,\
@@ -70,8 +70,57 @@ fn a_connection_that_loses_bandwidth_is_named_by_its_ends() {
          bandwidth: 12.23 instead of 25.00 GB/s, for 1.00 s; network, not compute; recovered since"
     );
     assert_eq!(incident["subject"]["ranks"], json!([]));
+    assert_eq!(labels(incident), ["bandwidth_lost", "path_works"]);
     let told = "4000 work requests that came back were told, of 1 connections";
     assert_eq!(verdict["notes"], json!([told]));
+}
+
+fn labels(incident: &Value) -> Vec<&Value> {
+    incident["evidence"].as_array().unwrap().iter().map(|it| &it["label"]).collect()
+}
+
+#[test]
+fn what_does_not_come_back_on_a_port_is_a_broken_path() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let whole = telemetry(77, 0, 9000 * MS, (0, 0));
+    fs::write(folder.path().join(FILE), &whole).unwrap();
+    // The other port falls silent in the middle of a transfer.
+    let silent: Vec<&str> = whole.lines().take(1 + 25 * 50 + 30).collect();
+    let other = FILE.replace("mlx5_0", "mlx5_1");
+    fs::write(folder.path().join(other), silent.join("\n") + "\n").unwrap();
+    let verdict = verdict(folder.path());
+    let [incident] = &verdict["incidents"].as_array().unwrap()[..] else {
+        panic!("{verdict:#}")
+    };
+    assert_eq!(labels(incident), ["requests_stalled", "path_broken"]);
+    assert_eq!(incident["severity"], "critical");
+}
+
+/// A rank that stops while all requests came back.
+#[test]
+fn a_hang_with_idle_ports_is_not_said_to_be_of_the_network() {
+    let block = Block { pass: Pass::Forward, microbatch: 3, chunk: 0 };
+    let at = Spot { iteration: 6, rank: 3, block };
+    let stop = Some(Stop { at, before: Primitive::Layer(3) });
+    let job = CalledJob { hashes: true, stop, ..CalledJob::healthy(2, 4, 1) };
+    let folder = tempfile::tempdir().expect("a folder");
+    for log in job.logs() {
+        let path = folder.path().join(format!("rank_{}.log", log.rank));
+        fs::write(path, log_text(&log)).unwrap();
+    }
+    let idle = "requests_idle";
+    let is_idle = |verdict: &Value| {
+        let incident = &verdict["incidents"][0];
+        assert_eq!(incident["kind"], "hang", "{verdict:#}");
+        labels(incident).contains(&&json!(idle))
+    };
+    assert!(!is_idle(&verdict(folder.path())), "nothing is told of requests");
+    let text = telemetry(77, 0, 9000 * MS, (0, 0));
+    fs::write(folder.path().join(FILE), &text).unwrap();
+    assert!(is_idle(&verdict(folder.path())));
+    let cut = text.trim_end().rfind('\n').unwrap() + 1;
+    fs::write(folder.path().join(FILE), &text[..cut]).unwrap();
+    assert!(!is_idle(&verdict(folder.path())));
 }
 
 #[test]
@@ -83,20 +132,7 @@ fn a_healthy_connection_is_no_incident() {
 
 #[test]
 fn the_network_comes_first() {
-    let mut job = CalledJob {
-        tp: 2,
-        dp: 1,
-        pp: 4,
-        microbatches: 8,
-        scheme: Scheme::OneForwardOneBackward,
-        pipeline_first: false,
-        iterations: 8,
-        noise: 0.02,
-        delays: Vec::new(),
-        stop: None,
-        hashes: true,
-        seed: 7,
-    };
+    let mut job = CalledJob { hashes: true, ..CalledJob::healthy(2, 4, 1) };
     let block = Block { pass: Pass::Forward, microbatch: 3, chunk: 0 };
     job.delays.push(Delay { at: Spot { iteration: 5, rank: 5, block }, extra_s: 0.4 });
     let folder = tempfile::tempdir().expect("a folder");

@@ -31,7 +31,7 @@ pub use bandwidth::Slowed;
 pub use blame::Straggler;
 pub use communication::Communication;
 pub use failure::Failure;
-pub use links::{Ends, LinkFault, Returned, SlowLink, slow_links};
+pub use links::{Ends, LinkFault, Returned, SlowLink, idle_ports, slow_links};
 pub use progress::Collectives;
 pub use requests::{Connection, Counted, Lost, Path};
 pub use roots::{Cause, Link, Root};

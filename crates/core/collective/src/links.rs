@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use model::RankNs;
 
 use crate::arrival::MAX_FINDINGS;
-use crate::requests::{Connection, STALLED_S, WINDOW};
+use crate::requests::{Connection, Path, STALLED_S, WINDOW};
 
 /// Two ends of a connection, as MegaTrace's telemetry names them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,6 +71,15 @@ impl SlowLink {
         self.span_ns.1.saturating_sub(self.span_ns.0) as f64 * 1e-9
     }
 
+    /// What the path does, by the rule of probes: whether the count of requests in flight fell
+    /// again.
+    pub fn path(&self) -> Path {
+        match self.fault {
+            LinkFault::Stalled { .. } if self.open => Path::Broken,
+            LinkFault::Stalled { .. } | LinkFault::Slower { .. } => Path::Works,
+        }
+    }
+
     /// Seconds that were lost: beyond what its bytes usually take, or all.
     pub fn lost_s(&self) -> f64 {
         match self.fault {
@@ -117,6 +126,20 @@ pub fn slow_links(mut returned: BTreeMap<Ends, Vec<Returned>>) -> Vec<SlowLink> 
     found.sort_by(|a, b| b.lost_s().total_cmp(&a.lost_s()));
     found.truncate(MAX_FINDINGS);
     found
+}
+
+/// How many ports are told, if nothing was in flight on any of them when its last request came
+/// back: [`Path::Unused`] since. `None` if something was.
+pub fn idle_ports(returned: &BTreeMap<Ends, Vec<Returned>>) -> Option<usize> {
+    let mut lasts: BTreeMap<&str, &Returned> = BTreeMap::new();
+    for (ends, of_link) in returned {
+        let Some(latest) = of_link.iter().max_by_key(|it| it.at_ns) else { continue };
+        let last = lasts.entry(&ends.port).or_insert(latest);
+        if latest.at_ns > last.at_ns {
+            *last = latest;
+        }
+    }
+    lasts.values().all(|last| last.in_flight == 0).then_some(lasts.len())
 }
 
 fn stalled(
@@ -207,7 +230,7 @@ mod tests {
         let mut rates = [10.0 * GB; 40];
         rates[20..25].fill(6.0 * GB);
         let [slow] = &found(vec![("a", link(&rates))])[..] else { panic!() };
-        assert!(!slow.open && slow.ends == ends("a"));
+        assert!(!slow.open && slow.ends == ends("a") && slow.path() == Path::Works);
         // From the last window before, which ended 50 ms before the operation, to the last.
         assert_eq!(slow.span_ns, (3_950 * MS, 4_950 * MS));
         let LinkFault::Slower { bytes_per_s, usual_bytes_per_s } = slow.fault else {
@@ -236,11 +259,24 @@ mod tests {
             panic!()
         };
         assert_eq!((stalled.ends.port.as_str(), stalled.open), ("b", true));
+        assert_eq!(stalled.path(), Path::Broken);
         assert_eq!(stalled.fault, LinkFault::Stalled { in_flight: 100 });
         assert_eq!(stalled.span_ns, (1_699 * MS, 3_999 * MS));
         // All came back: there is nothing it could wait for.
         cut.retain(|it| it.at_ns < 1_600 * MS);
         assert_eq!(found(vec![("a", link(&[10.0 * GB; 20])), ("b", cut)]), []);
+    }
+
+    #[test]
+    fn ports_are_idle_if_all_came_back_on_each() {
+        let whole = link(&[10.0 * GB; 3]);
+        let mut cut = whole.clone();
+        cut.pop();
+        let idle = |other: &[Returned]| {
+            let links = [(ends("a"), whole.clone()), (ends("b"), other.to_vec())];
+            idle_ports(&links.into())
+        };
+        assert_eq!((idle(&whole), idle(&cut)), (Some(2), None));
     }
 
     #[test]
@@ -254,6 +290,7 @@ mod tests {
         };
         let [stalled] = &pause(700)[..] else { panic!() };
         assert_eq!((stalled.span_ns, stalled.open), ((700 * MS, 1_301 * MS), false));
+        assert_eq!(stalled.path(), Path::Works);
         // Of what begins an operation nothing is told.
         assert_eq!(pause(820), []);
     }

@@ -1,6 +1,6 @@
 //! The words of connections that were slow, as telemetry of work requests tells.
 
-use collective::{LinkFault, SlowLink};
+use collective::{LinkFault, Path, SlowLink};
 use model::{Evidence, Incident, IncidentKind, Method, Pace, Severity, Subject};
 use schedule::Networked;
 
@@ -94,7 +94,34 @@ pub fn link_slowed(
         gain_alone_s: cost_s,
         next_in_line: Vec::new(),
         text,
-        evidence: vec![Evidence::new(Method::Schedule, label, said, &values)],
+        evidence: vec![
+            Evidence::new(Method::Schedule, label, said, &values),
+            probe(link),
+        ],
         advice,
     }
+}
+
+/// The rule of probes, with the job's own requests.
+fn probe(link: &SlowLink) -> Evidence {
+    let (label, said) = match link.path() {
+        Path::Broken => (
+            "path_broken",
+            "the count of requests in flight did not fall again: what is sent does not come back",
+        ),
+        Path::Works | Path::Unused => (
+            "path_works",
+            "the count of requests in flight fell again: the path works, and is slow",
+        ),
+    };
+    Evidence::new(Method::Schedule, label, said.to_owned(), &[])
+}
+
+/// Says that a job does not stand still because of its network, as far as this is told.
+pub fn ports_idle(ports: usize) -> Evidence {
+    let text = format!(
+        "nothing was in flight on the {ports} ports that are told when their last requests came \
+         back: nothing says that it is the network"
+    );
+    Evidence::new(Method::Schedule, "requests_idle", text, &[("ports", ports as f64)])
 }

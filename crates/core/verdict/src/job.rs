@@ -6,7 +6,7 @@ mod window;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use collective::{Arrivals, Slow, SlowLink};
+use collective::{Arrivals, Slow};
 use frontier::{Baseline, WindowFrontier, analyse, assume_synchronisation};
 use incident::{Scene, Tracker, network};
 use model::{
@@ -24,6 +24,7 @@ use crate::holdups::Holdups;
 use crate::pipelines::Pipelines;
 use crate::usages::Usages;
 use crate::{Series, Settings};
+pub use calls::WorkRequests;
 use calls::{pipeline_absorbed, pipeline_notes, pipeline_summary};
 use profile::Profiled;
 
@@ -67,8 +68,7 @@ pub struct Job {
     deaths: Vec<Incident>,
     arrivals: Arrivals,
     call_logs: Option<Diagnosis>,
-    /// Connections that were slow, and the ranks at their ends.
-    slow_links: Option<Vec<(SlowLink, Option<[u32; 2]>)>>,
+    requests: Option<WorkRequests>,
     totals: BTreeMap<StageId, StageTotal>,
     windows: VecDeque<(WindowSummary, BTreeMap<StageId, f64>)>,
     series: Series,
@@ -147,7 +147,7 @@ impl Job {
             deaths: Vec::new(),
             arrivals: Arrivals::new(settings.arrival.clone()),
             call_logs: None,
-            slow_links: None,
+            requests: None,
             tracker: Tracker::new(settings.incident.clone(), settings.frontier.clone()),
             totals: BTreeMap::new(),
             windows: VecDeque::new(),
@@ -644,7 +644,7 @@ impl Job {
                 Note::Text(text) => text.clone(),
             });
         }
-        if self.seen_ranks.is_empty() && self.slow_links.is_none() {
+        if self.seen_ranks.is_empty() && self.requests.is_none() {
             texts.push(
                 "no training was seen: no optimizer ran in a process that had laggard loaded; \
                  `laggard doctor` tells whether it can be"

@@ -16,6 +16,6 @@ mod usages;
 
 pub use escalation::{ProfileSettings, WantedProfile};
 pub use gathering::Gathering;
-pub use job::{CALLS, Job, ProfiledRank, SNAPSHOT, TIMED, WHAT_IF};
+pub use job::{CALLS, Job, ProfiledRank, SNAPSHOT, TIMED, WHAT_IF, WorkRequests};
 pub use series::{Column, Series};
 pub use settings::{BaselineChoice, LayoutSettings, Settings};

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::BufRead;
 use std::path::Path;
 
-use collective::{SlowLink, slow_links};
+use collective::{SlowLink, idle_ports, slow_links};
 use model::{Frame, Input, ProcessState, Stack};
 use schedule::{Lane, Layout, LayoutError, RankCalls};
 use serde::Deserialize;
 use serde_json::Value;
-use verdict::{CALLS, Job, SNAPSHOT, Settings, TIMED};
+use verdict::{CALLS, Job, SNAPSHOT, Settings, TIMED, WorkRequests};
 
 use crate::call_log::CallLog;
 use crate::flight_recorder::op_of;
@@ -241,19 +241,18 @@ impl Snapshot {
                 }
             }
         }
-        let returned = self.returned();
-        let is_told = returned.is_some();
-        let links = returned.map_or(Vec::new(), |returned| {
+        let requests = self.returned().map(|returned| {
             let requests: usize = returned.values().map(Vec::len).sum();
             let connections = returned.len();
             let text = format!(
                 "{requests} work requests that came back were told, of {connections} connections"
             );
             job.take(Input::Note { text });
-            named(slow_links(returned), &logs)
+            let idle_ports = idle_ports(&returned);
+            WorkRequests { slow: named(slow_links(returned), &logs), idle_ports }
         });
-        if !logs.is_empty() || is_told {
-            job.take_calls(logs.into_values().cloned().collect(), links);
+        if !logs.is_empty() || requests.is_some() {
+            job.take_calls(logs.into_values().cloned().collect(), requests);
         }
     }
 

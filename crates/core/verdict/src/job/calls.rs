@@ -1,23 +1,27 @@
 //! What calls of NCCL say of a job's pipeline.
 
 use collective::SlowLink;
-use incident::{halt_point, link_slowed, pipeline_halted, pipeline_slowed};
+use incident::{halt_point, link_slowed, pipeline_halted, pipeline_slowed, ports_idle};
 use model::{Incident, PipelineSummary, fold_ranks};
 use schedule::{Diagnosis, RankCalls, diagnose};
 
 use super::Job;
 
+/// What telemetry of work requests says.
+#[derive(Clone, Debug, Default)]
+pub struct WorkRequests {
+    /// Connections that were slow, with the ranks at their ends if these are known.
+    pub slow: Vec<(SlowLink, Option<[u32; 2]>)>,
+    /// How many ports are told, if nothing is in flight on any of them at the end.
+    pub idle_ports: Option<usize>,
+}
+
 impl Job {
-    /// Takes what ranks called, the log of each once, and connections that were slow then, with
-    /// the ranks at their ends if these are known.
-    pub fn take_calls(
-        &mut self,
-        logs: Vec<RankCalls>,
-        links: Vec<(SlowLink, Option<[u32; 2]>)>,
-    ) {
-        let network_ns: Vec<(u64, u64)> =
-            links.iter().map(|(link, _)| link.span_ns).collect();
-        self.slow_links = Some(links);
+    /// Takes what ranks called, the log of each once, and what work requests were told then.
+    pub fn take_calls(&mut self, logs: Vec<RankCalls>, requests: Option<WorkRequests>) {
+        let slow = requests.iter().flat_map(|requests| &requests.slow);
+        let network_ns: Vec<(u64, u64)> = slow.map(|(link, _)| link.span_ns).collect();
+        self.requests = requests;
         if logs.is_empty() {
             return;
         }
@@ -46,13 +50,13 @@ impl Job {
     /// Connections that were slow: the network comes first.
     pub(super) fn link_incidents(&self) -> Vec<Incident> {
         let pipeline = self.call_logs.as_ref();
-        let links =
-            self.slow_links.iter().flatten().enumerate().map(|(at, (link, ranks))| {
-                let networked = pipeline.and_then(|said| said.networked.get(at));
-                let total_s = pipeline.map_or(0.0, |said| said.total_s);
-                let (scene, id) = (self.scene(), format!("n{}", at + 1));
-                link_slowed(link, *ranks, networked.zip(Some(total_s)), scene, id)
-            });
+        let links = self.requests.iter().flat_map(|requests| &requests.slow);
+        let links = links.enumerate().map(|(at, (link, ranks))| {
+            let networked = pipeline.and_then(|said| said.networked.get(at));
+            let total_s = pipeline.map_or(0.0, |said| said.total_s);
+            let (scene, id) = (self.scene(), format!("n{}", at + 1));
+            link_slowed(link, *ranks, networked.zip(Some(total_s)), scene, id)
+        });
         links.collect()
     }
 
@@ -60,7 +64,12 @@ impl Job {
         let Some(pipeline) = &self.call_logs else { return Vec::new() };
         let (scene, settings) = (self.scene(), &self.settings.incident);
         let halt = pipeline.halt.iter().filter(|halt| halt.overdue);
-        let halt = halt.map(|halt| pipeline_halted(halt, scene, "p0".to_owned()));
+        let idle_ports = self.requests.as_ref().and_then(|requests| requests.idle_ports);
+        let halt = halt.map(|halt| {
+            let mut incident = pipeline_halted(halt, scene, "p0".to_owned());
+            incident.evidence.extend(idle_ports.map(ports_idle));
+            incident
+        });
         let slow = pipeline.findings.iter().zip(1..);
         let slow = slow.map(|(finding, at)| {
             pipeline_slowed(finding, pipeline, scene, format!("p{at}"), settings)
