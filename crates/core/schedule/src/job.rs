@@ -72,7 +72,7 @@ impl Job {
         let Some(reference) = reference(&logs) else { return Ok(None) };
         let mut lanes: Vec<Vec<LaneCalls>> = logs.iter().map(lanes_of).collect();
         let mut wide = wide_lanes(&lanes, reference);
-        let off_clocks = set_clocks(&mut logs, &wide);
+        let off_clocks = set_clocks(&mut logs, &wide, reference);
         if !off_clocks.is_empty() {
             lanes = logs.iter().map(lanes_of).collect();
             wide = wide_lanes(&lanes, reference);
@@ -358,13 +358,30 @@ fn reference(logs: &[RankCalls]) -> Option<usize> {
     long.min_by_key(lost)
 }
 
-/// Sets clocks right that differ for the whole of the run; the ranks they are of.
-fn set_clocks(logs: &mut [RankCalls], wide: &BTreeMap<usize, Wide>) -> Vec<u32> {
+/// Sets clocks right that differ for the whole of the run; the ranks they are of. The ranks of a
+/// host have one clock, and ranks whose host is not told one each.
+fn set_clocks(
+    logs: &mut [RankCalls],
+    wide: &BTreeMap<usize, Wide>,
+    reference: usize,
+) -> Vec<u32> {
+    let same = |one: &RankCalls, other: &RankCalls| {
+        one.rank == other.rank || one.host.is_some() && one.host == other.host
+    };
+    let clock_of = |log: &RankCalls| {
+        if same(log, &logs[reference]) {
+            return None;
+        }
+        let of_host = (0..logs.len()).filter(|at| same(log, &logs[*at]));
+        let mut offsets: Vec<i64> = of_host
+            .flat_map(|at| wide.values().map(move |wide| wide[at].1.offset_ns))
+            .collect();
+        median(&mut offsets)
+    };
+    let clocks: Vec<Option<i64>> = logs.iter().map(clock_of).collect();
     let mut off = Vec::new();
-    for (at, log) in logs.iter_mut().enumerate() {
-        let mut offsets: Vec<i64> =
-            wide.values().map(|wide| wide[at].1.offset_ns).collect();
-        let Some(offset_ns) = median(&mut offsets) else { continue };
+    for (log, offset_ns) in logs.iter_mut().zip(clocks) {
+        let Some(offset_ns) = offset_ns else { continue };
         if offset_ns.unsigned_abs() > CLOCK_OFFSET_NS {
             for call in &mut log.calls {
                 call.at_ns = call.at_ns.saturating_add_signed(-offset_ns);

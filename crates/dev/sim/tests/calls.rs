@@ -1,27 +1,20 @@
-//! Hangs in the call logs of simulated pipelines.
+//! Hangs and clocks in the call logs of simulated pipelines.
 
-use schedule::{Block, Diagnosis, Pass, ScheduleSettings, Scheme, Sizes, diagnose};
+use schedule::{
+    Block, Diagnosis, Pass, RankCalls, ScheduleSettings, Scheme, Sizes, diagnose,
+};
 use sim::{CalledJob, Primitive, Spot, Stop};
 
 fn job(tp: u32, scheme: Scheme, microbatches: u32) -> CalledJob {
-    CalledJob {
-        tp,
-        dp: 1,
-        pp: 2,
-        microbatches,
-        scheme,
-        pipeline_first: false,
-        iterations: 8,
-        noise: 0.02,
-        delays: Vec::new(),
-        stop: None,
-        hashes: false,
-        seed: 3,
-    }
+    CalledJob { microbatches, scheme, seed: 3, ..CalledJob::healthy(tp, 2, 1) }
 }
 
 fn said_of(job: &CalledJob) -> Diagnosis {
-    diagnose(job.logs(), &Sizes::default(), &[], &ScheduleSettings::default())
+    said_of_logs(job.logs())
+}
+
+fn said_of_logs(logs: Vec<RankCalls>) -> Diagnosis {
+    diagnose(logs, &Sizes::default(), &[], &ScheduleSettings::default())
         .expect("a layout that can be")
         .expect("iterations")
 }
@@ -72,4 +65,37 @@ fn a_rank_that_may_still_be_at_work_is_not_said_to_hang() {
     job.stop = Some(stopped(1, Pass::Backward, 0, Primitive::Send));
     let halt = said_of(&job).halt.expect("a halt");
     assert_eq!((&halt.ranks[..], halt.overdue), (&[1][..], false));
+}
+
+/// Who enters early what all enter has no other clock, if it is on the same host.
+#[test]
+fn the_ranks_of_a_host_have_one_clock() {
+    const HOUR_NS: u64 = 3_600_000_000_000;
+    const EARLY_NS: u64 = 60_000_000;
+    let job = CalledJob::healthy(1, 4, 1);
+    let off_clocks = |hosts: [Option<&str>; 4], early: u32, later: &[u32]| {
+        let mut logs = job.logs();
+        for (log, host) in logs.iter_mut().zip(hosts) {
+            log.host = host.map(ToOwned::to_owned);
+            let points: Vec<bool> = (0..log.lanes.len() as u32)
+                .map(|lane| {
+                    let of_lane = |call: &&schedule::Call| call.lane == lane;
+                    let first = log.calls.iter().find(of_lane);
+                    first.is_some_and(|call| call.op.is_point_to_point())
+                })
+                .collect();
+            for call in &mut log.calls {
+                let is_early = log.rank == early && !points[call.lane as usize];
+                call.at_ns -= if is_early { EARLY_NS } else { 0 };
+                call.at_ns += if later.contains(&log.rank) { HOUR_NS } else { 0 };
+            }
+            log.calls.sort_by_key(|call| call.at_ns);
+        }
+        said_of_logs(logs).off_clocks
+    };
+    let (a, b) = (Some("a"), Some("b"));
+    assert_eq!(off_clocks([None; 4], 3, &[]), [3]);
+    assert_eq!(off_clocks([a; 4], 3, &[]), []);
+    assert_eq!(off_clocks([a, a, b, b], 3, &[2, 3]), [2, 3]);
+    assert_eq!(off_clocks([a, a, b, b], 9, &[2, 3]), [2, 3]);
 }
