@@ -162,6 +162,19 @@ fn evidence(finding: &Finding) -> Vec<Evidence> {
             &[("alone_share", share)],
         ));
     }
+    if let Some(share) = finding.copies_share {
+        evidence.push(Evidence::new(
+            Method::Schedule,
+            "copies",
+            format!(
+                "where the copies of a stage meet, {} of what they waited longer than usual for \
+                 one rank alone was for {}",
+                percent(share),
+                who(&finding.ranks)
+            ),
+            &[("alone_share", share)],
+        ));
+    }
     if let Some(share) = finding.last_share {
         evidence.push(Evidence::new(
             Method::Schedule,

@@ -109,6 +109,8 @@ pub struct Finding {
     pub outside_s: Option<(f64, f64)>,
     /// Part of what all ranks were waited for where all meet that was for these.
     pub wide_share: Option<f64>,
+    /// The same where the copies of stages meet.
+    pub copies_share: Option<f64>,
     /// Part of the calls of its stage that the first of the ranks was last to enter.
     pub last_share: Option<f64>,
     /// The only block it struck, if it is one.
@@ -436,6 +438,7 @@ impl<'a> Run<'a> {
             victims: Vec::new(),
             outside_s: None,
             wide_share: None,
+            copies_share: None,
             last_share: None,
             block: None,
             absorbed,
@@ -596,6 +599,18 @@ impl<'a> Run<'a> {
         Some((usual_s, median_s(episode.iter().filter_map(outside_s))?))
     }
 
+    /// Seconds that each rank was late where the copies of its stage meet, beyond the usual.
+    fn copies_late_s(&self, episode: &[usize]) -> Vec<f64> {
+        let mut late_s = vec![0.0; self.job.ranks.len()];
+        for (members, found) in self.job.copies_lateness() {
+            let beyond_s = sum(&found, episode).beyond_s(&sum(&found, &self.healthy));
+            for (at, beyond_s) in members.into_iter().zip(beyond_s) {
+                late_s[at] += beyond_s;
+            }
+        }
+        late_s
+    }
+
     /// Nobody's blocks say why iterations are slow: somebody may be late where all meet, or not
     /// be seen.
     fn unexplained(
@@ -604,17 +619,26 @@ impl<'a> Run<'a> {
         episode: &[usize],
         wide: &[Lateness],
     ) -> Finding {
-        let late_s = sum(wide, episode).beyond_s(&sum(wide, &self.healthy));
-        let all_s: f64 = late_s.iter().sum();
-        let worst = largest(&late_s).filter(|at| {
-            late_s[*at] >= all_s * ALONE && late_s[*at] >= base.lost_s * EXPLAINS
-        });
-        if let Some(at) = worst {
+        let worst = |late_s: &[f64]| {
+            let all_s: f64 = late_s.iter().sum();
+            let at = largest(late_s)?;
+            let enough =
+                late_s[at] >= all_s * ALONE && late_s[at] >= base.lost_s * EXPLAINS;
+            enough.then(|| (at, late_s[at] / all_s))
+        };
+        let wide = worst(&sum(wide, episode).beyond_s(&sum(wide, &self.healthy)));
+        // Copies that wait for one of them come late together to where all meet.
+        let copies = worst(&self.copies_late_s(episode));
+        if let Some((at, _)) = wide.or(copies) {
             let rank = &self.job.ranks[at];
+            let share = |of: Option<(usize, f64)>| {
+                of.filter(|(worst, _)| *worst == at).map(|(_, share)| share)
+            };
             return Finding {
                 ranks: vec![rank.rank],
                 cause: Cause::Outside,
-                wide_share: Some(late_s[at] / all_s),
+                wide_share: share(wide),
+                copies_share: share(copies),
                 outside_s: self.outside(rank.pipeline, episode),
                 ..base
             };

@@ -14,6 +14,8 @@ use crate::{Axis, Gap, Graph, Layout, LayoutError, RankCalls, Scheme, Sizes};
 const CLOCK_OFFSET_NS: u64 = 20_000_000;
 /// Iterations that schedules are tried on.
 const TRIED: usize = 5;
+/// The least message of a communicator that does more than let ranks meet. MegaTrace's analyser.
+const PAYLOAD: u64 = 1024;
 /// Axes whose ranks meet in each layer.
 const LAYER_AXES: [Axis; 2] = [Axis::Tensor, Axis::Context];
 
@@ -243,6 +245,49 @@ impl Job {
             }
         }
         sums
+    }
+
+    /// How late ranks were where the copies of their stage meet, as they do for gradients: each
+    /// group's ranks, by place, and their lateness by iteration.
+    pub(crate) fn copies_lateness(&self) -> Vec<(Vec<usize>, Vec<Lateness>)> {
+        let mut groups: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        for (at, rank) in self.ranks.iter().enumerate() {
+            let first = self.layout.first_of_group(rank.rank, &[Axis::Data]);
+            groups.entry(first).or_default().push(at);
+        }
+        let groups = groups.into_values().filter(|members| members.len() > 1);
+        let of_lane = |members: &[usize], lane: &LaneCalls| -> Option<Vec<Lateness>> {
+            let fitting = |at: &usize| {
+                let fits = self.copy_lanes(*at).filter_map(|other| {
+                    let fit = lane.fit(other)?;
+                    Some((fit.distance_ns(), (other, fit.shift)))
+                });
+                fits.min_by_key(|(distance_ns, _)| *distance_ns).map(|(_, lane)| lane)
+            };
+            let others: Option<Members<'_>> = members[1..].iter().map(fitting).collect();
+            let members = std::iter::once((lane, 0)).chain(others?).collect();
+            Some(lateness(&members, &self.marks_ns))
+        };
+        let found = groups.flat_map(|members| {
+            let lanes = self.copy_lanes(members[0]);
+            let found: Vec<_> =
+                lanes.filter_map(|lane| of_lane(&members, lane)).collect();
+            found.into_iter().map(move |found| (members.clone(), found))
+        });
+        found.collect()
+    }
+
+    /// Communicators of a rank that may be those of the copies of its stage.
+    fn copy_lanes(&self, at: usize) -> impl Iterator<Item = &LaneCalls> {
+        let rank = &self.ranks[at];
+        let is_wide = move |lane: usize| self.wide.iter().any(|wide| wide[at].0 == lane);
+        let lanes = rank.lanes.iter().enumerate().filter(move |(place, lane)| {
+            lane.kind == LaneKind::Collective
+                && Some(*place) != rank.layers
+                && !is_wide(*place)
+                && lane.calls.iter().any(|call| call.size >= PAYLOAD)
+        });
+        lanes.map(|(_, lane)| lane)
     }
 
     /// How late the ranks that share a stage were where its layers meet, by iteration, in the

@@ -1,7 +1,9 @@
 //! Hangs and clocks in the call logs of simulated pipelines.
 
+use model::CollectiveOp;
 use schedule::{
-    Block, Diagnosis, Pass, RankCalls, ScheduleSettings, Scheme, Sizes, diagnose,
+    Block, Call, Cause, Diagnosis, Pass, RankCalls, ScheduleSettings, Scheme, Sizes,
+    diagnose,
 };
 use sim::{CalledJob, Primitive, Spot, Stop};
 
@@ -79,7 +81,7 @@ fn the_ranks_of_a_host_have_one_clock() {
             log.host = host.map(ToOwned::to_owned);
             let points: Vec<bool> = (0..log.lanes.len() as u32)
                 .map(|lane| {
-                    let of_lane = |call: &&schedule::Call| call.lane == lane;
+                    let of_lane = |call: &&Call| call.lane == lane;
                     let first = log.calls.iter().find(of_lane);
                     first.is_some_and(|call| call.op.is_point_to_point())
                 })
@@ -98,4 +100,34 @@ fn the_ranks_of_a_host_have_one_clock() {
     assert_eq!(off_clocks([a; 4], 3, &[]), []);
     assert_eq!(off_clocks([a, a, b, b], 3, &[2, 3]), [2, 3]);
     assert_eq!(off_clocks([a, a, b, b], 9, &[2, 3]), [2, 3]);
+}
+
+/// Its copies wait for it, and come as late as it does to where all ranks meet.
+#[test]
+fn who_comes_late_to_the_copies_of_its_stage_is_named() {
+    const LATE_NS: u64 = 500_000_000;
+    let iteration = 5;
+    for (tp, pp, dp) in [(2, 2, 4), (1, 4, 2), (2, 4, 2)] {
+        for hashes in [true, false] {
+            let job = CalledJob { hashes, ..CalledJob::healthy(tp, pp, dp) };
+            let culprit = job.rank(pp - 1, 1, 0);
+            let mut logs = job.logs();
+            for log in &mut logs {
+                let is_reduce = |call: &&Call| call.op == CollectiveOp::REDUCE_SCATTER;
+                let reduces = log.calls.iter().filter(is_reduce);
+                let reduced_ns = reduces.map(|call| call.at_ns).nth(iteration).unwrap();
+                for call in &mut log.calls {
+                    let is_late = call.at_ns > reduced_ns
+                        || call.at_ns == reduced_ns && log.rank == culprit;
+                    call.at_ns += if is_late { LATE_NS } else { 0 };
+                }
+            }
+            let said = said_of_logs(logs);
+            let [finding] = &said.findings[..] else { panic!("{said:?}") };
+            let found = (&finding.ranks[..], finding.cause, finding.wide_share);
+            assert_eq!(found, (&[culprit][..], Cause::Outside, None));
+            assert!(finding.copies_share > Some(0.9), "{finding:?}");
+            assert!((finding.lost_s - 0.5).abs() < 0.05, "{finding:?}");
+        }
+    }
 }
