@@ -15,7 +15,7 @@ pub(crate) const JOB: &str = "LAGGARD_JOB";
 /// Settings file.
 pub(crate) const CONFIG: &str = "LAGGARD_CONFIG";
 /// What proves to a collector that we may tell it.
-pub(crate) const TOKEN: &str = "LAGGARD_TOKEN";
+const TOKEN: &str = "LAGGARD_TOKEN";
 /// NCCL's: the profiler plugin it loads.
 pub(crate) const NCCL_PLUGIN: &str = "NCCL_PROFILER_PLUGIN";
 
@@ -30,6 +30,11 @@ pub(crate) fn is_off() -> bool {
 /// The directory under which jobs have their rings.
 pub(crate) fn ring_root() -> PathBuf {
     value(DIR).map_or_else(RingDirectory::default_root, PathBuf::from)
+}
+
+/// What proves to a collector who we are.
+pub(crate) fn token() -> Option<String> {
+    value(TOKEN).and_then(|token| token.into_string().ok())
 }
 
 /// The value of a variable; one that is set to nothing counts as not set.

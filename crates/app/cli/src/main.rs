@@ -8,6 +8,7 @@ mod analyze;
 mod ask;
 mod child;
 mod compare;
+mod daemon;
 mod demo;
 mod doctor;
 mod environment;
@@ -53,6 +54,7 @@ enum Command {
     Analyze(analyze::AnalyzeArgs),
     Profile(ask::ProfileArgs),
     Serve(serve::ServeArgs),
+    Agent(daemon::AgentArgs),
     Top(top::TopArgs),
     Report(job_report::ReportArgs),
     Compare(compare::CompareArgs),
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
         Command::Analyze(args) => analyze::analyze(&args),
         Command::Profile(args) => ask::profile(&args),
         Command::Serve(args) => serve::serve(&args),
+        Command::Agent(args) => daemon::agent(&args),
         Command::Top(args) => top::top(&args),
         Command::Report(args) => job_report::report(&args),
         Command::Compare(args) => compare::compare(&args),

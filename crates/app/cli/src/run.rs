@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use agent::{Agent, Destination, Uplink};
 use anyhow::{Context, Result};
 use formats::JournalWriter;
-use ring::{RingDirectory, clean_stale};
+use ring::{Claim, RingDirectory, clean_stale};
 use verdict::{Job, Settings};
 
 use crate::child::{self, Wrapped};
@@ -94,10 +94,9 @@ pub(crate) fn address(typed: &str) -> Result<String, String> {
 impl CollectorArgs {
     /// The way to the collector, if there is one; `id` names a job that has no name.
     fn destination(&self, id: &str) -> Option<Destination> {
-        let token = environment::value(environment::TOKEN);
         Some(Destination {
             url: self.collector.clone()?,
-            token: token.and_then(|token| token.into_string().ok()),
+            token: environment::token(),
             job: self
                 .job
                 .clone()
@@ -223,6 +222,8 @@ struct Watch {
     root: PathBuf,
     id: String,
     directory: RingDirectory,
+    /// Keeps an agent of this host away.
+    claim: Claim,
     agent: Agent,
 }
 
@@ -235,8 +236,12 @@ impl Watch {
         let directory = RingDirectory::create(&root, &id)?;
         // Somebody else's leftovers must not stop this job.
         drop(clean_stale(&root, STALE_AFTER));
+        let destination = args.collector.destination(&id);
+        // An agent of this host that goes on after our death calls the job as we do.
+        let job = destination.as_ref().map_or(&id, |destination| &destination.job);
+        let claim = directory.claim(job)?.context("another process watches the job")?;
         let mut agent = Agent::new(directory.clone(), &id, settings);
-        if let Some(destination) = args.collector.destination(&id) {
+        if let Some(destination) = destination {
             let Destination { url, job, .. } = &destination;
             say(&format!("laggard: telling the collector at {url} of job {job}"));
             match Uplink::start(destination) {
@@ -257,7 +262,7 @@ impl Watch {
                 }
             }
         }
-        Ok(Self { root, id, directory, agent })
+        Ok(Self { root, id, directory, claim, agent })
     }
 
     /// Watches until the command ends. A fault of the analysis ends the watching only.
@@ -265,7 +270,7 @@ impl Watch {
         self,
         wrapped: &mut Wrapped,
     ) -> Result<(std::process::ExitStatus, Option<Job>)> {
-        let Self { directory, agent, .. } = self;
+        let Self { directory, claim, agent, .. } = self;
         let mut agent = Some(agent);
         let status = loop {
             if let Some(status) = wrapped.poll()? {
@@ -284,8 +289,9 @@ impl Watch {
             let patience = agent.as_ref().map(|agent| agent.patience(Instant::now()));
             std::thread::sleep(patience.unwrap_or(POLL_EVERY));
         };
-        let job = agent.and_then(|agent| guarded(|| agent.finish()));
+        let job = agent.and_then(|agent| guarded(|| agent.finish().0));
         drop(directory.remove());
+        drop(claim);
         Ok((status, job))
     }
 

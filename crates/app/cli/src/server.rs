@@ -48,11 +48,10 @@ impl ServerArgs {
             .proxy(None)
             .max_redirects(0)
             .build();
-        let token = environment::value(environment::TOKEN);
         Server {
             http: config.into(),
             url: self.collector.trim_end_matches('/').to_owned(),
-            token: token.and_then(|token| token.into_string().ok()),
+            token: environment::token(),
         }
     }
 }

@@ -8,11 +8,13 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use agent::{Destination, Uplink};
+use agent::{Destination, Farewell, Uplink};
 use formats::{BatchHead, Limits, Recording, input_line, load, pack_batch};
 use model::{Input, RankNs};
 use serde_json::{Value, json};
 
+#[path = "service/agents.rs"]
+mod agents;
 #[path = "service/campaign.rs"]
 mod campaign;
 
@@ -305,7 +307,7 @@ fn an_agent_waits_for_its_collector_and_then_tells_it_all() {
     assert!(lines[0].contains("does not take what it is told"), "{lines:?}");
     let server =
         Server::at(url.strip_prefix("http://").expect("http"), folder.path(), &[]);
-    assert!(uplink.finish(PATIENCE));
+    assert!(uplink.finish(Farewell::Leave, PATIENCE));
     assert_eq!(server.verdict_of_ended("job"), analysed(&recording()));
 }
 
@@ -324,7 +326,7 @@ fn a_collector_that_never_answers_costs_the_patience_of_the_end_and_nothing_else
         sleep(Duration::from_millis(400));
     }
     let begun = Instant::now();
-    assert!(!uplink.finish(Duration::from_millis(300)));
+    assert!(!uplink.finish(Farewell::Leave, Duration::from_millis(300)));
     // Its answer alone would be waited for ten seconds.
     assert!(begun.elapsed() < Duration::from_secs(8));
 }

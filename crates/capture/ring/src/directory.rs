@@ -1,12 +1,18 @@
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File, Metadata};
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::fs::{self, DirBuilder, File, Metadata, TryLockError};
+use std::io::{self, Read};
+use std::os::unix::fs::{
+    DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt,
+};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use crate::{Identity, LiveSource, RingError};
+use crate::{Identity, LiveReader, LiveSource, RequestReader, RingError, RingReader};
 
+/// Says how the job is called, and is locked by whoever tells of it.
+const CLAIM: &str = ".claim";
+/// Longest name of a job.
+const LONGEST_NAME_BYTES: usize = 128;
 /// Stands in every directory we made, so that no other is ever cleaned away.
 const MARKER: &str = ".laggard";
 /// How the names of directories with traces begin.
@@ -16,6 +22,22 @@ const TRACES_PREFIX: &str = "laggard-traces-";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RingDirectory {
     path: PathBuf,
+}
+
+/// The right to read a job's rings and tell of it: one process has it at a time, and loses it
+/// with its life.
+#[derive(Debug)]
+pub struct Claim {
+    job: String,
+    /// The lock is on the open file.
+    _locked: File,
+}
+
+impl Claim {
+    /// What the job is called.
+    pub fn job(&self) -> &str {
+        &self.job
+    }
 }
 
 impl RingDirectory {
@@ -44,6 +66,76 @@ impl RingDirectory {
             drop(File::create(path.join(MARKER)));
         }
         Ok(Self { path })
+    }
+
+    /// Finds the directory of a job that is there.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    pub fn open(path: &Path) -> Result<Self, RingError> {
+        check_private(path)?;
+        Ok(Self { path: path.to_owned() })
+    }
+
+    /// Claims the job; `None` while another process has it. Who claims it first names it
+    /// `job`, and who goes on after that one is told the name.
+    ///
+    /// # Errors
+    /// [`RingError::Io`] if the file system refuses.
+    pub fn claim(&self, job: &str) -> Result<Option<Claim>, RingError> {
+        let path = self.path.join(CLAIM);
+        let io_error = |action| {
+            let path = path.clone();
+            move |source| RingError::Io { action, path, source }
+        };
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let mut file = options.open(&path).map_err(io_error("open"))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(source)) => return Err(io_error("lock")(source)),
+        }
+        let mut known = String::new();
+        let limit = LONGEST_NAME_BYTES as u64;
+        // What is no text is no name.
+        let read = Read::by_ref(&mut file).take(limit).read_to_string(&mut known);
+        if read.is_err() || known.is_empty() {
+            file.set_len(0).map_err(io_error("write"))?;
+            file.write_all_at(job.as_bytes(), 0).map_err(io_error("write"))?;
+            job.clone_into(&mut known);
+        }
+        Ok(Some(Claim { job: known, _locked: file }))
+    }
+
+    /// Whether somebody has claimed the job, if only in the past.
+    pub fn was_claimed(&self) -> bool {
+        self.path.join(CLAIM).is_file()
+    }
+
+    /// Whether a process still writes here.
+    pub fn has_writer(&self) -> bool {
+        let lives = |writer| matches!(writer, Ok(identity) if is_alive(&identity));
+        self.writers().is_ok_and(|writers| writers.into_iter().any(lives))
+    }
+
+    /// Who wrote each of the files, as far as they can be read.
+    fn writers(&self) -> io::Result<Vec<Result<Identity, RingError>>> {
+        let mut writers = Vec::new();
+        for path in self.rings()? {
+            writers.push(RingReader::open(&path).map(|ring| ring.identity().clone()));
+        }
+        for source in [LiveSource::Plugin, LiveSource::Calls] {
+            for path in self.live_tables(source)? {
+                let table = LiveReader::open(&path);
+                writers.push(table.map(|table| table.identity().clone()));
+            }
+        }
+        for path in self.request_tables()? {
+            let table = RequestReader::open(&path);
+            writers.push(table.map(|table| table.identity().clone()));
+        }
+        Ok(writers)
     }
 
     /// The directory itself.
@@ -120,11 +212,14 @@ impl RingDirectory {
         let target = root.join(format!("{TRACES_PREFIX}{user}-{job}"));
         make_private(&target)?;
         let link = self.path.join(Self::TRACES);
-        std::os::unix::fs::symlink(&target, &link).map_err(|source| RingError::Io {
-            action: "link",
-            path: link,
-            source,
-        })?;
+        match std::os::unix::fs::symlink(&target, &link) {
+            // Of whoever read the rings before.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(source) => {
+                return Err(RingError::Io { action: "link", path: link, source });
+            }
+            Ok(()) => {}
+        }
         Ok(target)
     }
 
@@ -156,6 +251,11 @@ pub fn process_started(pid: u32) -> Option<u64> {
     (state != "Z" && state != "X").then_some(started)
 }
 
+/// Whether it is still the process that says so of itself.
+pub(crate) fn is_alive(identity: &Identity) -> bool {
+    process_started(identity.pid) == Some(identity.started)
+}
+
 /// Removes the job directories under `root` whose processes are all gone and that nobody
 /// touched for `age`; returns how many. What laggard did not make is left alone.
 ///
@@ -179,30 +279,17 @@ fn is_stale(directory: &RingDirectory, age: Duration) -> bool {
         modified.and_then(|at| SystemTime::now().duration_since(at).ok()) >= Some(age)
     };
     let Ok(metadata) = fs::symlink_metadata(directory.path()) else { return false };
-    let Ok(rings) = directory.rings() else { return false };
-    let Ok(tables) = directory.live_tables(LiveSource::Plugin) else { return false };
-    let Ok(calls) = directory.live_tables(LiveSource::Calls) else { return false };
-    let Ok(requests) = directory.request_tables() else { return false };
+    let Ok(writers) = directory.writers() else { return false };
     metadata.is_dir()
         && directory.path().join(MARKER).is_file()
         && old(&metadata)
-        && rings.iter().all(|path| {
-            is_left(crate::RingReader::open(path).map(|ring| ring.identity().clone()))
-        })
-        && tables.iter().chain(&calls).all(|path| {
-            is_left(crate::LiveReader::open(path).map(|table| table.identity().clone()))
-        })
-        && requests.iter().all(|path| {
-            is_left(
-                crate::RequestReader::open(path).map(|table| table.identity().clone()),
-            )
-        })
+        && writers.into_iter().all(is_left)
 }
 
 /// Whether nobody will write to a file any more, by whom it says writes it.
 fn is_left(writer: Result<Identity, RingError>) -> bool {
     match writer {
-        Ok(identity) => process_started(identity.pid) != Some(identity.started),
+        Ok(identity) => !is_alive(&identity),
         Err(RingError::Io { .. }) => false,
         Err(_) => true,
     }
@@ -231,17 +318,21 @@ fn make_private(path: &Path) -> Result<Made, RingError> {
         }
         Err(error) => return Err(io_error("create directory")(error)),
     }
-    let metadata = fs::symlink_metadata(path).map_err(io_error("look at"))?;
+    check_private(path).map(|()| Made::Found)
+}
+
+fn check_private(path: &Path) -> Result<(), RingError> {
+    let metadata = fs::symlink_metadata(path).map_err(|source| RingError::Io {
+        action: "look at",
+        path: path.to_owned(),
+        source,
+    })?;
     // SAFETY: the call cannot fail and touches nothing.
     let user = unsafe { libc::geteuid() };
     let private = metadata.is_dir()
         && metadata.uid() == user
         && metadata.permissions().mode() & 0o022 == 0;
-    if private {
-        Ok(Made::Found)
-    } else {
-        Err(RingError::NotPrivate { path: path.to_owned() })
-    }
+    if private { Ok(()) } else { Err(RingError::NotPrivate { path: path.to_owned() }) }
 }
 
 /// A job's name as one path component.
@@ -294,6 +385,29 @@ mod tests {
         fs::write(rings.path().join("traces/rank0.json"), "{").unwrap();
         rings.remove().unwrap();
         assert!(!traces.exists() && !rings.path().exists());
+    }
+
+    #[test]
+    fn a_job_is_claimed_by_one_at_a_time_and_keeps_its_first_name() {
+        let root = tempfile::tempdir().unwrap();
+        let rings = RingDirectory::create(root.path(), "job").unwrap();
+        assert!(!rings.was_claimed());
+        let first = rings.claim("pretrain-7").unwrap().unwrap();
+        assert_eq!(first.job(), "pretrain-7");
+        assert!(rings.claim("other").unwrap().is_none());
+        drop(first);
+        assert_eq!(rings.claim("other").unwrap().unwrap().job(), "pretrain-7");
+        // Whoever was killed before it had written the name.
+        fs::write(rings.path().join(CLAIM), "").unwrap();
+        assert_eq!(rings.claim("other").unwrap().unwrap().job(), "other");
+    }
+
+    #[test]
+    fn traces_are_linked_again_by_the_next_reader() {
+        let root = tempfile::tempdir().unwrap();
+        let rings = RingDirectory::create(&root.path().join("rings"), "job").unwrap();
+        let traces = rings.make_traces(root.path()).unwrap();
+        assert_eq!(rings.make_traces(root.path()).unwrap(), traces);
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! All rings of one job, read as one stream of inputs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use model::Input;
 
-use crate::{Drained, NameKind, RingDirectory, RingError, RingReader, process_started};
+use crate::directory::is_alive;
+use crate::{Drained, Identity, NameKind, RingDirectory, RingReader};
 
 /// Marks taken of one ring before the next has its turn, so that no rank runs so far ahead
 /// that the others are given up.
@@ -22,8 +23,8 @@ const MAX_LOCALS: u32 = 4096;
 pub struct JobReader {
     directory: RingDirectory,
     rings: BTreeMap<PathBuf, Ring>,
-    /// Files that turned out not to be rings, so that each is mentioned once.
-    refused: BTreeMap<PathBuf, RingError>,
+    /// Files that are no rings, which is mentioned once, and rings of earlier attempts.
+    left_out: BTreeSet<PathBuf>,
     attempt: u32,
 }
 
@@ -50,6 +51,8 @@ struct Ring {
     names: usize,
     role: Option<String>,
     announced: bool,
+    /// Whether it was told that the process has ended.
+    left: bool,
     alive: bool,
     /// Whether the process is known to be a rank.
     proven: bool,
@@ -58,7 +61,7 @@ struct Ring {
 impl JobReader {
     /// A reader of all rings in `directory`.
     pub fn new(directory: RingDirectory) -> Self {
-        Self { directory, rings: BTreeMap::new(), refused: BTreeMap::new(), attempt: 0 }
+        Self { directory, rings: BTreeMap::new(), left_out: BTreeSet::new(), attempt: 0 }
     }
 
     /// The directory.
@@ -68,21 +71,42 @@ impl JobReader {
 
     /// Looks for new rings and for processes that ended.
     pub fn look(&mut self, take: &mut dyn FnMut(Input)) {
+        let mut found = Vec::new();
         for path in self.directory.rings().unwrap_or_default() {
-            if self.rings.contains_key(&path) || self.refused.contains_key(&path) {
+            if self.rings.contains_key(&path) || self.left_out.contains(&path) {
                 continue;
             }
             match RingReader::open(&path) {
-                Ok(reader) => self.add(path, reader, take),
+                Ok(reader) => found.push((path, reader)),
                 Err(error) => {
                     take(Input::Note { text: format!("{error}; its rank is not seen") });
-                    self.refused.insert(path, error);
+                    self.left_out.insert(path);
                 }
             }
         }
         for ring in self.rings.values_mut().filter(|ring| ring.alive) {
-            let identity = ring.reader.identity();
-            ring.alive = process_started(identity.pid) == Some(identity.started);
+            ring.alive = is_alive(ring.reader.identity());
+        }
+        let attempts = found.iter().map(|(_, reader)| reader.identity().attempt);
+        let attempt = attempts.max().unwrap_or(0);
+        if attempt > self.attempt {
+            // An elastic restart: the ranks of the attempt before deliver nothing more.
+            self.attempt = attempt;
+            self.drain(take);
+            self.left_out.extend(std::mem::take(&mut self.rings).into_keys());
+            take(Input::Restart { attempt });
+        }
+        // Of a rank that was started anew before we came only the last ring is read.
+        found.sort_by_key(|(_, reader)| std::cmp::Reverse(reader.identity().started));
+        let mut ranks = BTreeSet::new();
+        for (path, reader) in found {
+            let Identity { attempt, rank, .. } = *reader.identity();
+            let is_last = ranks.insert(rank);
+            if attempt == self.attempt && (is_last || is_alive(reader.identity())) {
+                self.add(path, reader, take);
+            } else {
+                self.left_out.insert(path);
+            }
         }
         self.prove();
     }
@@ -101,14 +125,11 @@ impl JobReader {
     }
 
     fn add(&mut self, path: PathBuf, reader: RingReader, take: &mut dyn FnMut(Input)) {
-        let attempt = reader.identity().attempt;
-        if attempt > self.attempt {
-            // An elastic restart: the ranks of the attempt before deliver nothing more.
-            self.attempt = attempt;
+        let Identity { rank, .. } = *reader.identity();
+        if self.rings.values().any(|ring| ring.reader.identity().rank == rank) {
             self.drain(take);
-            self.rings.clear();
-            take(Input::Restart { attempt });
         }
+        let alive = is_alive(reader.identity());
         self.rings.insert(
             path,
             Ring {
@@ -116,7 +137,8 @@ impl JobReader {
                 names: 0,
                 role: None,
                 announced: false,
-                alive: true,
+                left: false,
+                alive,
                 proven: false,
             },
         );
@@ -133,13 +155,13 @@ impl JobReader {
                 break;
             }
         }
-        for ring in self.rings.values_mut().filter(|ring| !ring.alive && ring.announced) {
+        for ring in self.rings.values_mut().filter(|ring| ring.ends()) {
             if ring.reader.is_drained() || ring.take_turn(take) == 0 {
                 let step = ring.reader.step().unwrap_or(0);
                 let (rank, orderly) =
                     (ring.reader.identity().rank, ring.reader.is_closed());
                 take(Input::Left { rank, step, orderly });
-                ring.announced = false;
+                ring.left = true;
             }
         }
     }
@@ -164,6 +186,11 @@ impl JobReader {
 }
 
 impl Ring {
+    /// Whether it is yet to be told that the process has ended.
+    fn ends(&self) -> bool {
+        !self.alive && self.announced && !self.left
+    }
+
     /// Whether the process is in a group with others.
     fn is_in_group(&self) -> bool {
         let is_shared = |name: &String| {
@@ -182,7 +209,7 @@ impl Ring {
         // Before the marks that refer to them; a name given in between is rare and its marks
         // are then charged to the residual.
         self.learn_names(take);
-        if !self.announced && self.alive {
+        if !self.announced && !self.left {
             self.announced = true;
             self.announce(take);
         }
@@ -256,8 +283,8 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     use super::*;
+    use crate::RingWriter;
     use crate::header::Header;
-    use crate::{Identity, RingWriter};
 
     #[test]
     fn a_group_is_read_with_its_members() {

@@ -40,7 +40,7 @@ mod slots;
 
 #[cfg(not(loom))]
 pub use {
-    directory::{RingDirectory, clean_stale, process_started},
+    directory::{Claim, RingDirectory, clean_stale, process_started},
     error::RingError,
     header::{Identity, NameKind},
     job::{JobReader, RankState},

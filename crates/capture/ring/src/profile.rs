@@ -116,6 +116,9 @@ pub struct ProfileDesk {
 pub struct ProfileClerk {
     map: MmapMut,
     path: PathBuf,
+    /// Number of the order before: an agent that was started anew counts from 1 again, and the
+    /// rank must not take its orders for old ones.
+    before: u32,
 }
 
 #[expect(clippy::cast_ptr_alignment, reason = "a mapping begins at a page")]
@@ -196,7 +199,8 @@ impl ProfileClerk {
             let path = path.to_owned();
             return Err(RingError::Layout { path, found, supported: LAYOUT });
         }
-        Ok(Self { map, path: path.to_owned() })
+        let before = desk(&map).order.load(Relaxed);
+        Ok(Self { map, path: path.to_owned(), before })
     }
 
     /// Places an order; the one before must have come to its end.
@@ -205,13 +209,13 @@ impl ProfileClerk {
         desk.first_step.store(order.first_step, Relaxed);
         desk.steps.store(order.steps, Relaxed);
         desk.limit_ms.store(order.limit_ms, Relaxed);
-        desk.order.store(order.number, Release);
+        desk.order.store(self.on_desk(order.number), Release);
     }
 
     /// What the rank says of order `number`.
     pub fn answer(&self, number: u32) -> ProfileAnswer {
         let desk = desk(&self.map);
-        if desk.answered.load(Acquire) != number {
+        if desk.answered.load(Acquire) != self.on_desk(number) {
             return ProfileAnswer::default();
         }
         let state = desk.state.load(Relaxed) as usize;
@@ -226,7 +230,12 @@ impl ProfileClerk {
 
     /// Where the trace of an order is to be.
     pub fn trace_path(&self, number: u32) -> PathBuf {
-        trace_path(&self.path, number)
+        trace_path(&self.path, self.on_desk(number))
+    }
+
+    /// The number the rank knows an order by.
+    fn on_desk(&self, number: u32) -> u32 {
+        self.before.wrapping_add(number)
     }
 }
 
@@ -270,6 +279,23 @@ mod tests {
         assert_eq!(clerk.answer(2), ProfileAnswer::default(), "of another order");
         assert_eq!(desk.trace_path(1), clerk.trace_path(1));
         assert!(desk.trace_path(1).ends_with("traces/rank3.77.1.json"));
+    }
+
+    #[test]
+    fn the_first_order_of_the_next_agent_is_a_new_one() {
+        let (_root, desk, clerk) = both();
+        let order = ProfileOrder { number: 1, ..ProfileOrder::default() };
+        clerk.order(order);
+        let written =
+            ProfileAnswer { state: ProfileState::Written, ..ProfileAnswer::default() };
+        desk.answer(1, written);
+        let next = ProfileClerk::open(&clerk.path).unwrap();
+        next.order(order);
+        assert_eq!(next.answer(1).state, ProfileState::Waiting);
+        assert_ne!(desk.last_order(), 1);
+        desk.answer(desk.last_order(), written);
+        assert_eq!(next.answer(1), written);
+        assert_eq!(next.trace_path(1), desk.trace_path(desk.last_order()));
     }
 
     #[test]

@@ -55,8 +55,35 @@ struct Host {
     start: Start,
     ended: bool,
     silent: bool,
+    /// Restarts of the launcher it told of.
+    attempt: u32,
+    /// What was told of its ranks by all its agents since the last took leave.
+    told: BTreeMap<u32, Told>,
+    /// Of ranks that an agent that was started anew tells again, what was told before it.
+    again: BTreeMap<u32, Again>,
     /// Its ranks in the profile window under way.
     profiled: Vec<u32>,
+}
+
+/// What was told of a rank's process.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    names: usize,
+    /// Marks, and records that were lost.
+    records: u64,
+    /// Time of the last mark, and how many marks have that time.
+    at: RankNs,
+    at_last: usize,
+    left: bool,
+}
+
+/// A rank that is told of again, from the oldest mark that its ring has.
+#[derive(Clone, Copy, Debug)]
+struct Again {
+    /// What is left of what was told before.
+    before: Told,
+    /// Records that are gone, most of them told before.
+    lost: u64,
 }
 
 impl Gathering {
@@ -112,13 +139,11 @@ impl Gathering {
         let told = &mut self.hosts[place];
         if told.epoch != epoch {
             told.epoch = epoch;
-            if told.ended {
-                told.queue.push_back((told.at, None));
-            }
+            told.begin_anew();
         }
         for mut input in inputs {
             input.shift(shift_ns);
-            told.push(input);
+            told.take(input);
         }
         told.until = RankNs(until.0.saturating_add_signed(shift_ns));
         (told.ended, told.silent) = (last, false);
@@ -273,15 +298,121 @@ impl Gathering {
 }
 
 impl Host {
+    /// Another agent begins. If the last took leave the job was started anew, else what the rings
+    /// still have is told again.
+    fn begin_anew(&mut self) {
+        if self.ended {
+            self.queue.push_back((self.at, None));
+            (self.attempt, self.told) = (0, BTreeMap::new());
+        }
+        let before = self.told.iter().map(|(rank, told)| (*rank, *told));
+        self.again =
+            before.map(|(rank, before)| (rank, Again { before, lost: 0 })).collect();
+    }
+
+    /// Takes an input, unless it was told before.
+    fn take(&mut self, input: Input) {
+        match &input {
+            Input::Restart { attempt } => {
+                if *attempt > 0 && *attempt == self.attempt {
+                    return;
+                }
+                self.attempt = *attempt;
+                self.told.clear();
+                self.again.clear();
+            }
+            Input::Name { rank, .. } => {
+                if let Some(Again { before, .. }) = self.again.get_mut(rank)
+                    && before.names > 0
+                    && !before.left
+                {
+                    before.names -= 1;
+                    return;
+                }
+                self.told(*rank).names += 1;
+            }
+            Input::Lost { rank, records } => {
+                if let Some(again) = self.again.get_mut(rank) {
+                    again.lost = again.lost.saturating_add(*records);
+                    return;
+                }
+                let told = self.told(*rank);
+                told.records = told.records.saturating_add(*records);
+            }
+            Input::Mark { rank, mark } => {
+                if let Some(again) = self.again.get_mut(rank) {
+                    if again.has(mark.at) {
+                        return;
+                    }
+                    self.end_again(*rank);
+                }
+                self.told(*rank).mark(mark.at);
+            }
+            Input::Left { rank, .. } => {
+                self.end_again(*rank);
+                self.told(*rank).left = true;
+            }
+            _ => {}
+        }
+        self.push(input);
+    }
+
+    /// What was told of the process that has the rank now.
+    fn told(&mut self, rank: u32) -> &mut Told {
+        let told = self.told.entry(rank).or_default();
+        if told.left {
+            *told = Told { at: told.at, at_last: told.at_last, ..Told::default() };
+        }
+        told
+    }
+
+    /// What comes from now on of a rank is new, but for records that were lost while no agent
+    /// read its ring.
+    fn end_again(&mut self, rank: u32) {
+        let Some(Again { before, lost }) = self.again.remove(&rank) else { return };
+        let records = lost.saturating_sub(before.records);
+        if records > 0 {
+            let told = self.told(rank);
+            told.records = told.records.saturating_add(records);
+            self.push(Input::Lost { rank, records });
+        }
+    }
+
     fn push(&mut self, input: Input) {
         self.at = self.at.max(input.at().unwrap_or_default());
         self.queue.push_back((self.at, Some(input)));
     }
 }
 
+impl Told {
+    fn mark(&mut self, at: RankNs) {
+        self.records = self.records.saturating_add(1);
+        if at > self.at {
+            (self.at, self.at_last) = (at, 0);
+        }
+        self.at_last += usize::from(at == self.at);
+    }
+}
+
+impl Again {
+    /// Whether a mark of that time was told before; those of the last time are counted.
+    fn has(&mut self, at: RankNs) -> bool {
+        let Told { at: last, at_last, .. } = &mut self.before;
+        // The ring has all from here on.
+        let was_told = at < *last || at == *last && *at_last > 0;
+        if was_told {
+            self.lost = 0;
+            *at_last -= usize::from(at == *last);
+        }
+        was_told
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use model::{FunctionClass, Mark, MarkKind, Pattern, ProfileWindow, WorkerPatterns};
+    use proptest::collection::vec;
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -368,6 +499,78 @@ mod tests {
         let notes = gathering.job().verdict().notes;
         let restarts = "the job was restarted (2); steps are counted from the last start";
         assert!(notes.iter().any(|note| note == restarts), "{notes:?}");
+    }
+
+    /// Marks of rank 0 by their number, and its lost records, as they reach the job.
+    fn told_of(host: &Host) -> (Vec<u64>, u64) {
+        let (mut numbers, mut lost) = (Vec::new(), 0);
+        for (_, input) in &host.queue {
+            match input {
+                Some(Input::Mark { mark, .. }) => numbers.push(mark.args[0]),
+                Some(Input::Lost { records, .. }) => lost += records,
+                _ => {}
+            }
+        }
+        (numbers, lost)
+    }
+
+    proptest! {
+        /// Each agent tells what the ring has when it comes, and dies before all it read is taken:
+        /// every mark is told once, or is among those that are counted as lost.
+        #[test]
+        fn what_agents_that_die_tell_again_counts_once(
+            gaps in vec(0_u64..3, 1..200),
+            slots in 1_usize..300,
+            deaths in vec((0_usize..200, 0_usize..50), 0..6),
+        ) {
+            let times: Vec<u64> = gaps.iter().scan(1, |at, gap| { *at += gap; Some(*at) }).collect();
+            let mut host = Host::default();
+            // What was written when each agent came, and what was taken of what it read.
+            let mut agents: Vec<(usize, usize)> = deaths;
+            agents.sort_unstable();
+            agents.push((times.len(), times.len()));
+            for (written, taken) in agents {
+                let written = written.min(times.len());
+                let oldest = written.saturating_sub(slots);
+                host.begin_anew();
+                for name in ["a", "b"] {
+                    host.take(Input::Name { rank: 0, name: name.to_owned() });
+                }
+                if oldest > 0 {
+                    host.take(Input::Lost { rank: 0, records: oldest as u64 });
+                }
+                for (number, at) in times.iter().enumerate().take(written).skip(oldest).take(taken) {
+                    let args = [number as u64, 0, 0, 0, 0];
+                    let (kind, on_loop_thread) = (MarkKind::DataBegin, true);
+                    let mark = Mark { at: RankNs(*at), step: 0, kind, on_loop_thread, code: 0, args };
+                    host.take(Input::Mark { rank: 0, mark });
+                }
+            }
+            let (numbers, lost) = told_of(&host);
+            prop_assert!(numbers.is_sorted_by(|a, b| a < b), "{:?}", numbers);
+            prop_assert_eq!(numbers.len() as u64 + lost, times.len() as u64);
+            let names = host.queue.iter().filter(|(_, input)| matches!(input, Some(Input::Name { .. })));
+            prop_assert_eq!(names.count(), 2);
+        }
+    }
+
+    #[test]
+    fn a_rank_that_was_started_anew_has_its_own_names() {
+        let mut host = Host::default();
+        let name = |name: &str| Input::Name { rank: 0, name: name.to_owned() };
+        let left = Input::Left { rank: 0, step: 3, orderly: false };
+        host.take(name("a"));
+        host.take(left);
+        host.take(name("b"));
+        // The next agent finds the second process only.
+        host.begin_anew();
+        host.take(name("b"));
+        host.take(name("c"));
+        let told = host.queue.into_iter().filter_map(|(_, input)| match input {
+            Some(Input::Name { name, .. }) => Some(name),
+            _ => None,
+        });
+        assert_eq!(told.collect::<Vec<_>>(), ["a", "b", "c"]);
     }
 
     /// What a host tells of a window: that it is ordered of its ranks, and what they did in it.

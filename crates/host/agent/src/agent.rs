@@ -18,7 +18,7 @@ use crate::ras::Ras;
 use crate::requests::RequestFeed;
 use crate::sockets::stuck_sockets;
 use crate::stacks::stack_of;
-use crate::uplink::Uplink;
+use crate::uplink::{Farewell, Uplink};
 
 /// How often rings are read.
 const POLL_EVERY: Duration = Duration::from_millis(50);
@@ -285,17 +285,43 @@ impl Agent {
         how(flight, &mut |input| keep(told, job, input));
     }
 
+    /// Whether no process of the job runs here any more.
+    pub fn is_over(&self) -> bool {
+        self.reader.ranks().all(|rank| !rank.alive)
+            && self.live.processes().next().is_none()
+    }
+
+    /// Whether there is a collector that does not take what it is told.
+    pub fn is_behind(&self) -> bool {
+        self.told.uplink.as_ref().is_some_and(Uplink::is_behind)
+    }
+
     /// Each process that has a ring.
     pub fn ranks(&self) -> impl Iterator<Item = RankState> {
         self.reader.ranks()
     }
 
-    /// Reads the rest and ends the job.
-    pub fn finish(mut self) -> Job {
+    /// Tells the collector the rest of what is there; the job goes on, and whoever reads its
+    /// rings next tells of it.
+    pub fn pause(mut self) {
+        self.read_rest();
+        if let Some(uplink) = self.told.uplink {
+            uplink.told_until(monotonic_now());
+            // What is not taken is still in the rings.
+            uplink.finish(Farewell::Pause, LAST_WORDS);
+        }
+    }
+
+    fn read_rest(&mut self) {
         self.read(JobReader::look);
         self.read(JobReader::drain);
         self.tell_deaths();
         self.read_flight(FlightFeed::release_all);
+    }
+
+    /// Reads the rest and ends the job; whether its collector, if it has one, has taken all.
+    pub fn finish(mut self) -> (Job, bool) {
+        self.read_rest();
         let Self { profiles, probes, settings, told, job, .. } = &mut self;
         let profiles = std::mem::take(profiles);
         profiles.finish(settings, probes, &mut |input| keep(told, job, input));
@@ -305,9 +331,11 @@ impl Agent {
             let text = format!("the probes counted {faults} faults of their own");
             self.job.take(Input::Note { text });
         }
+        let mut is_told = true;
         if let Some(uplink) = self.told.uplink {
             uplink.told_until(monotonic_now());
-            if !uplink.finish(LAST_WORDS) {
+            is_told = uplink.finish(Farewell::Leave, LAST_WORDS);
+            if !is_told {
                 let text = "the collector was not told all: it did not take it in time";
                 self.job.take(Input::Note { text: text.to_owned() });
             }
@@ -317,7 +345,7 @@ impl Agent {
                 .take(Input::Note { text: format!("the recording ends early: {error}") });
         }
         self.job.finish();
-        self.job
+        (self.job, is_told)
     }
 }
 

@@ -1,12 +1,13 @@
 //! Watches the rings of one host.
 //!
 //! An [`Agent`] is polled by whoever hosts it and never blocks. Its absence, or its death,
-//! costs the job nothing but records.
+//! costs the job nothing but records. [`Jobs`] watches all jobs of a host.
 
 mod agent;
 mod asked;
 mod deaths;
 mod flight;
+mod jobs;
 mod live;
 mod ports;
 mod probes;
@@ -20,4 +21,5 @@ mod uplink;
 
 pub use agent::Agent;
 pub use asked::ProfileRequest;
-pub use uplink::{Destination, Uplink, in_address};
+pub use jobs::{Host, Jobs};
+pub use uplink::{Destination, Farewell, Uplink, in_address};

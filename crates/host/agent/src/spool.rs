@@ -99,6 +99,13 @@ impl Spool {
         }
     }
 
+    /// Whether all were taken.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.thinned.is_empty()
+            && self.memory.is_empty()
+            && self.disk.as_ref().is_none_or(|disk| disk.lengths.is_empty())
+    }
+
     /// The oldest lines; `None` if all were taken.
     pub(crate) fn pop(&mut self) -> Option<Told> {
         if let Some(thinned) = self.thinned.take() {
@@ -152,6 +159,10 @@ impl Thinned {
     fn add(&mut self, told: &Told) {
         self.until = told.until;
         thin(&told.lines, &mut self.lines, &mut self.lost);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.lines.is_empty() && self.lost.is_empty()
     }
 
     fn take(&mut self) -> Option<Told> {
@@ -248,7 +259,9 @@ mod tests {
             (0..50).for_each(|number| spool.push(&told(number)));
             assert_eq!(spool.pop(), Some(told(0)));
             (50..60).for_each(|number| spool.push(&told(number)));
+            assert!(!spool.is_empty());
             assert_eq!(all(&mut spool), (1..60).map(told).collect::<Vec<_>>());
+            assert!(spool.is_empty());
         }
     }
 

@@ -56,12 +56,23 @@ struct Shared {
     wake: Condvar,
 }
 
+/// What the end of an uplink means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Farewell {
+    /// The job has ended on this host.
+    Leave,
+    /// Another agent goes on with it.
+    Pause,
+}
+
 /// What the two sides have to say to each other.
 #[derive(Debug, Default)]
 struct Open {
     told: Told,
-    /// Until when the rest may be sent, once all is told.
-    end: Option<Instant>,
+    /// How it ends, once all is told, and until when the rest may be sent.
+    end: Option<(Farewell, Instant)>,
+    /// Whether something was not taken when it was sent.
+    is_behind: bool,
     /// Ranks whose stacks the collector asks for.
     wanted: Vec<u32>,
     /// The profile window it asks for.
@@ -127,12 +138,17 @@ impl Uplink {
         mem::take(&mut self.shared.open().lines)
     }
 
+    /// Whether the collector did not take something when it was sent, and has not since.
+    pub fn is_behind(&self) -> bool {
+        self.shared.open().is_behind
+    }
+
     /// Sends the rest, and waits for that no longer than `patience`; whether all was taken.
-    pub fn finish(self, patience: Duration) -> bool {
-        let end = Instant::now() + patience;
-        self.shared.open().end = Some(end);
+    pub fn finish(self, farewell: Farewell, patience: Duration) -> bool {
+        let until = Instant::now() + patience;
+        self.shared.open().end = Some((farewell, until));
         self.shared.wake.notify_all();
-        while !self.thread.is_finished() && Instant::now() < end {
+        while !self.thread.is_finished() && Instant::now() < until {
             thread::sleep(Duration::from_millis(10));
         }
         self.shared.open().delivered
@@ -235,17 +251,20 @@ impl Sender {
             for lines in cut(&lines) {
                 self.spool.push(&Told { until, lines: lines.to_vec() });
             }
+            let leaves = matches!(end, Some((Farewell::Leave, _)));
             while end.is_some() || Instant::now() >= self.retry_at {
-                if !self.send_next(until, end.is_some()) {
+                if !self.send_next(until, leaves) {
                     break;
                 }
             }
+            let is_behind = self.batch.is_some() || !self.spool.is_empty();
+            self.shared.open().is_behind = is_behind;
             match end {
-                Some(_) if self.last && self.batch.is_none() => {
+                Some(_) if !is_behind && self.last == leaves => {
                     self.shared.open().delivered = true;
                     return;
                 }
-                Some(end) if Instant::now() >= end => return,
+                Some((_, end)) if Instant::now() >= end => return,
                 Some(_) => thread::sleep(FIRST_WAIT / 5),
                 None => {}
             }
@@ -253,10 +272,10 @@ impl Sender {
     }
 
     /// Sends the next batch; whether it is worth to go on.
-    fn send_next(&mut self, until: RankNs, is_end: bool) -> bool {
+    fn send_next(&mut self, until: RankNs, leaves: bool) -> bool {
         if self.batch.is_none() {
             let is_due = self.sent_at.is_none_or(|sent| sent.elapsed() >= SEND_EVERY * 2);
-            self.batch = self.next_batch(until, is_end, is_due);
+            self.batch = self.next_batch(until, leaves, is_due);
         }
         let Some(batch) = &self.batch else { return false };
         match self.send(batch) {
@@ -302,7 +321,7 @@ impl Sender {
         }
     }
 
-    fn next_batch(&mut self, until: RankNs, is_end: bool, is_due: bool) -> Option<Told> {
+    fn next_batch(&mut self, until: RankNs, leaves: bool, is_due: bool) -> Option<Told> {
         let mut batch = self.spool.pop();
         while let Some(begun) = &mut batch
             && begun.lines.len() < BATCH_BYTES / 2
@@ -311,7 +330,7 @@ impl Sender {
             begun.lines.extend(more.lines);
             begun.until = more.until;
         }
-        if batch.is_none() && is_end && !self.last {
+        if batch.is_none() && leaves && !self.last {
             self.last = true;
             return Some(Told { until, lines: Vec::new() });
         }

@@ -1,0 +1,71 @@
+//! `laggard agent`: watches all jobs of a host.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use agent::{Host, Jobs};
+use anyhow::{Context, Result};
+use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use crate::environment;
+use crate::output::say;
+use crate::run::address;
+use crate::settings::SettingsArgs;
+
+/// How often new jobs are looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Watch all jobs of this host and tell a collector of them
+///
+/// Jobs are found by what their ranks record: those whose scripts say `import laggard`, or that are
+/// started with LAGGARD_ENABLE=1. LAGGARD_JOB names a job, the same on all its hosts. Runs until it
+/// is told to end; jobs go on then, and the next agent goes on with them. What `laggard run` watches
+/// is left to it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  laggard agent --collector http://10.0.0.1:8765
+  LAGGARD_DIR=/run/laggard laggard agent --collector http://10.0.0.1:8765 --host rack3-node7
+  LAGGARD_ENABLE=1 LAGGARD_JOB=pretrain-7 torchrun --nnodes 2 ... train.py   # what it finds")]
+pub(crate) struct AgentArgs {
+    /// Collector (`laggard serve`) to tell; LAGGARD_TOKEN holds an agent's token
+    #[arg(long, value_name = "URL", value_parser = address)]
+    collector: String,
+    /// Name of this host for the collector [default: the host's name]
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
+    #[command(flatten)]
+    settings: SettingsArgs,
+}
+
+pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode> {
+    let root = environment::ring_root();
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        flag::register(signal, Arc::clone(&stop))
+            .context("failed to wait for signals")?;
+    }
+    say(&format!(
+        "laggard: telling the collector at {} of jobs in {}",
+        args.collector,
+        root.display()
+    ));
+    let host = Host {
+        root,
+        name: args.host.clone().unwrap_or_else(environment::host),
+        collector: args.collector.clone(),
+        token: environment::token(),
+        settings: args.settings.load()?,
+    };
+    let mut jobs = Jobs::new(host, |line| say(&format!("laggard: {line}")));
+    while !stop.load(Ordering::Relaxed) {
+        jobs.look(Instant::now());
+        thread::sleep(LOOK_EVERY);
+    }
+    jobs.leave();
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,220 @@
+//! All jobs of a host: found by their rings, each watched until its processes are gone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use ring::{Claim, RingDirectory, RingError, clean_stale};
+use verdict::Settings;
+
+use crate::agent::Agent;
+use crate::uplink::{Destination, Uplink};
+
+/// How long processes that were killed, or crashed, may take to be started again: launchers wait
+/// for the others to end, meet anew, and load PyTorch.
+const BACK_WITHIN: Duration = Duration::from_mins(1);
+/// Age from which rings of dead jobs that nobody watched are removed.
+const STALE_AFTER: Duration = Duration::from_mins(10);
+/// How often such rings are looked for.
+const CLEAN_EVERY: Duration = Duration::from_mins(1);
+
+/// Where jobs are looked for, and whom they are told to.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// The directory that the jobs have theirs in.
+    pub root: PathBuf,
+    /// This host's name.
+    pub name: String,
+    /// The collector's address.
+    pub collector: String,
+    /// What proves that we may tell it.
+    pub token: Option<String>,
+    /// How jobs are analysed.
+    pub settings: Settings,
+}
+
+/// Watches all jobs of this host, and tells a collector of them.
+///
+/// A job is watched by one process at a time; one that `laggard run` watches is left to it. What
+/// was read and not told when an agent died is read again by the next from the rings: the
+/// collector takes of it what it has not had.
+#[derive(Debug)]
+pub struct Jobs {
+    host: Arc<Host>,
+    watched: BTreeMap<PathBuf, JoinHandle<Outcome>>,
+    /// Directories that cannot be watched, until they are gone.
+    left_alone: BTreeSet<PathBuf>,
+    cleaned: Option<Instant>,
+    stop: Arc<AtomicBool>,
+    /// For whoever watches the agent.
+    log: fn(&str),
+}
+
+/// How the watching of a job ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// All is told, or the next agent will.
+    Done,
+    /// A fault of our own.
+    Failed,
+}
+
+impl Jobs {
+    /// No job yet; `log` is told what is said of each.
+    pub fn new(host: Host, log: fn(&str)) -> Self {
+        Self {
+            host: Arc::new(host),
+            watched: BTreeMap::new(),
+            left_alone: BTreeSet::new(),
+            cleaned: None,
+            stop: Arc::default(),
+            log,
+        }
+    }
+
+    /// Looks for new jobs, and for those that have ended.
+    pub fn look(&mut self, now: Instant) {
+        for (path, thread) in
+            self.watched.extract_if(.., |_, thread| thread.is_finished())
+        {
+            if thread.join().ok() != Some(Outcome::Done) {
+                self.left_alone.insert(path);
+            }
+        }
+        self.left_alone.retain(|path| path.is_dir());
+        let entries = fs::read_dir(&self.host.root).into_iter().flatten().flatten();
+        for path in entries.map(|entry| entry.path()) {
+            if self.watched.contains_key(&path) || self.left_alone.contains(&path) {
+                continue;
+            }
+            match self.claim(&path) {
+                Ok(Some((directory, claim))) => self.watch(directory, claim),
+                Ok(None) => {}
+                Err(error) => {
+                    (self.log)(&format!("a job is not watched: {error}"));
+                    self.left_alone.insert(path);
+                }
+            }
+        }
+        if self.cleaned.is_none_or(|cleaned| now.duration_since(cleaned) >= CLEAN_EVERY) {
+            self.cleaned = Some(now);
+            // There may be no job yet, and so no directory.
+            drop(clean_stale(&self.host.root, STALE_AFTER));
+        }
+    }
+
+    /// Claims a job that has processes, or whose end nobody has told.
+    fn claim(&self, path: &Path) -> Result<Option<(RingDirectory, Claim)>, RingError> {
+        let Some(name) = path.file_name().and_then(OsStr::to_str) else {
+            return Ok(None);
+        };
+        if !path.is_dir() {
+            return Ok(None);
+        }
+        let directory = RingDirectory::open(path)?;
+        let has_rings = || directory.rings().is_ok_and(|rings| !rings.is_empty());
+        if !(directory.has_writer() || directory.was_claimed() && has_rings()) {
+            return Ok(None);
+        }
+        Ok(directory.claim(&self.name_of(name))?.map(|claim| (directory, claim)))
+    }
+
+    /// The job's name for the collector: one that it was given is the same on all its hosts, one
+    /// that was made up, after the process that started it, is of this host and this time.
+    fn name_of(&self, directory: &str) -> String {
+        let number = directory.strip_prefix("job-").unwrap_or_default();
+        if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
+            return directory.to_owned();
+        }
+        let since_epoch =
+            SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        format!("{}-{directory}-{}", self.host.name, since_epoch.as_secs())
+    }
+
+    fn watch(&mut self, directory: RingDirectory, claim: Claim) {
+        let path = directory.path().to_owned();
+        let (host, stop, log) =
+            (Arc::clone(&self.host), Arc::clone(&self.stop), self.log);
+        let name = claim.job().to_owned();
+        let body = move || {
+            let name = claim.job().to_owned();
+            let say = |text: &str| log(&format!("job {name}: {text}"));
+            say("watched");
+            let watched =
+                AssertUnwindSafe(|| watch(&directory, &claim, &host, &stop, &say));
+            let outcome = catch_unwind(watched);
+            outcome.unwrap_or_else(|_| {
+                say("watched no more after a fault of our own; the job goes on");
+                Outcome::Failed
+            })
+        };
+        match thread::Builder::new().name("laggard-job".to_owned()).spawn(body) {
+            Ok(thread) => drop(self.watched.insert(path, thread)),
+            // Tried again at the next look.
+            Err(error) => (self.log)(&format!("job {name}: not watched: {error}")),
+        }
+    }
+
+    /// Tells the collector the rest of what is there, and ends. Jobs go on, and their next agent
+    /// with them.
+    pub fn leave(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.watched.into_values() {
+            // It has said what went wrong.
+            drop(thread.join());
+        }
+    }
+}
+
+/// Watches a job until its processes are gone, or we have to go.
+fn watch(
+    directory: &RingDirectory,
+    claim: &Claim,
+    host: &Host,
+    stop: &AtomicBool,
+    say: &dyn Fn(&str),
+) -> Outcome {
+    let mut agent = Agent::new(directory.clone(), claim.job(), host.settings.clone());
+    match Uplink::start(Destination {
+        url: host.collector.clone(),
+        token: host.token.clone(),
+        job: claim.job().to_owned(),
+        host: host.name.clone(),
+    }) {
+        Ok(uplink) => agent.tell_collector(uplink),
+        Err(error) => {
+            say(&format!("not watched: {error}"));
+            return Outcome::Failed;
+        }
+    }
+    let mut over_since = None;
+    while !stop.load(Ordering::Relaxed) {
+        let now = Instant::now();
+        agent.poll(now).iter().for_each(|line| say(line));
+        over_since = over_since.or(Some(now)).filter(|_| agent.is_over());
+        let is_over = over_since.is_some_and(|since| {
+            let closed = agent.ranks().all(|rank| rank.closed);
+            closed || now.duration_since(since) >= BACK_WITHIN
+        });
+        if is_over && !agent.is_behind() {
+            let (job, is_told) = agent.finish();
+            if is_told && !directory.has_writer() {
+                // What resists is removed when it is stale.
+                drop(directory.remove());
+            }
+            let verdict = job.verdict();
+            let (steps, incidents) = (verdict.job.steps, verdict.incidents.len());
+            say(&format!("ended after {steps} steps, incidents: {incidents}"));
+            return Outcome::Done;
+        }
+        thread::sleep(agent.patience(now));
+    }
+    agent.pause();
+    Outcome::Done
+}
