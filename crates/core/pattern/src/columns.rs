@@ -10,8 +10,8 @@ pub struct Columns {
     pub workers: Vec<u32>,
     /// Beta, mu and sigma.
     pub values: [Vec<f32>; 3],
-    /// Whether mu and sigma were measured anywhere.
-    pub is_measured: bool,
+    /// Whether mu and sigma were measured there.
+    pub measured: Vec<bool>,
 }
 
 impl Columns {
@@ -21,7 +21,7 @@ impl Columns {
         for (column, value) in self.values.iter_mut().zip(pattern.values()) {
             column.push(value);
         }
-        self.is_measured |= pattern.is_measured();
+        self.measured.push(pattern.is_measured());
     }
 
     /// Number of workers.
@@ -39,6 +39,16 @@ impl Columns {
         [self.values[0][at], self.values[1][at], self.values[2][at]]
     }
 
+    /// What stands for mu and sigma of workers that had no counters: the medians of those that had
+    /// them, from which they then do not differ.
+    pub(crate) fn usual(&self) -> [f32; 2] {
+        [1, 2].map(|dimension: usize| {
+            let values = self.values[dimension].iter().zip(&self.measured);
+            let measured = values.filter(|(_, measured)| **measured);
+            middle(measured.map(|(value, _)| *value).collect())
+        })
+    }
+
     /// What each dimension is divided by, so that the largest becomes 1; nothing stays nothing.
     pub(crate) fn scales(&self) -> [f32; 3] {
         [0, 1, 2].map(|dimension: usize| {
@@ -46,4 +56,13 @@ impl Columns {
             if largest > 0.0 { 1.0 / largest } else { 0.0 }
         })
     }
+}
+
+/// The median; the upper one of two.
+pub(crate) fn middle(mut values: Vec<f32>) -> f32 {
+    let at = values.len() / 2;
+    if values.is_empty() {
+        return 0.0;
+    }
+    *values.select_nth_unstable_by(at, f32::total_cmp).1
 }

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 
 use model::Pattern;
 
+use crate::columns::middle;
 use crate::{Columns, ExpectedBox, PatternSettings};
 
 /// Whether what is wrong is wrong almost everywhere.
@@ -60,7 +61,7 @@ const LANES: usize = 8;
 ///
 /// A worker is abnormal if the function costs it more than `beta_min` and either lies outside of
 /// what is expected, or differs from more of the sampled workers than is usual by
-/// `max(k_mad * MAD, min_excess)`. `seed` draws the sample, one for all workers: with samples of
+/// `max(k_mad * MAD, min_excess)`. Of a worker without counters only beta counts. `seed` draws the sample, one for all workers: with samples of
 /// their own healthy workers differ by chance.
 /// # Properties
 /// Relabelling workers or scaling one dimension of all changes nothing (PT-P4, PT-P5);
@@ -88,7 +89,7 @@ pub fn localise(
         if f64::from(values[0]) <= settings.beta_min {
             continue;
         }
-        let measured = u32::from(columns.is_measured);
+        let measured = u32::from(columns.measured[at]);
         let [beta, mu, sigma] = values;
         let pattern = Pattern { beta, mu, sigma, events: 1, measured };
         let excess = expected.excess(&pattern);
@@ -110,10 +111,10 @@ pub fn localise(
     } else {
         Problem::Partial
     });
-    let medians = columns.values.each_ref().map(|column| middle(column));
+    let [mu, sigma] = columns.usual();
     FunctionFinding {
         workers: columns.len(),
-        median: medians,
+        median: [middle(columns.values[0].clone()), mu, sigma],
         usual: (median / size, mad / size),
         abnormal,
         problem,
@@ -136,9 +137,12 @@ pub fn by_host<'h>(
 
 /// Of how many sampled workers each differs.
 fn differing(columns: &Columns, sample: &[usize], distance: f32) -> Vec<u32> {
-    let scales = columns.scales();
+    let (scales, usual) = (columns.scales(), columns.usual());
     let normalised = |at: usize| {
-        let row = columns.row(at);
+        let mut row = columns.row(at);
+        if !columns.measured[at] {
+            [row[1], row[2]] = usual;
+        }
         [row[0] * scales[0], row[1] * scales[1], row[2] * scales[2]]
     };
     let sample: Vec<[f32; 3]> = sample.iter().map(|at| normalised(*at)).collect();
@@ -216,15 +220,6 @@ fn middle_of(places: &[usize], total: usize) -> f64 {
         return 0.0;
     }
     usize::midpoint(nth((total - 1) / 2), nth(total / 2)) as f64
-}
-
-fn middle(column: &[f32]) -> f32 {
-    let mut values = column.to_vec();
-    let at = values.len() / 2;
-    if values.is_empty() {
-        return 0.0;
-    }
-    *values.select_nth_unstable_by(at, f32::total_cmp).1
 }
 
 #[cfg(test)]

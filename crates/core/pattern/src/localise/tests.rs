@@ -31,6 +31,18 @@ fn jitter(worker: u32) -> f32 {
     (worker.wrapping_mul(2_654_435_761) >> 16) as f32 / 65_536.0 * 0.01
 }
 
+/// A host without counters among others that have them.
+#[test]
+fn who_was_not_measured_does_not_differ_in_what_was_not_measured() {
+    let rows = |idle: [f32; 3]| [vec![[0.4, 0.9, 0.1]; 7], vec![idle]].concat();
+    let class = FunctionClass::GpuCompute;
+    assert_eq!(workers(&found(rows([0.4, 0.0, 0.0]), class)), [0; 0]);
+    assert_eq!(found(rows([0.4, 0.0, 0.0]), class).median, [0.4, 0.9, 0.1]);
+    // One that was, and is unlike the others, does; and so does one by its beta.
+    assert_eq!(workers(&found(rows([0.4, 0.01, 0.0]), class)), [7]);
+    assert_eq!(workers(&found(rows([0.8, 0.0, 0.0]), class)), [7]);
+}
+
 /// PT-A1, the example of SPEC §2.6.
 #[test]
 fn of_a_ring_with_half_a_link_the_ends_of_the_link_stand_out_most() {

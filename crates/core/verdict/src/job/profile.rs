@@ -407,13 +407,15 @@ impl Compared {
     /// it; `None` for what was not measured.
     fn mu(&self, ranks: &[u32]) -> (Option<f64>, Option<f64>) {
         let mean = |of_ranks: bool| {
-            let all = self.columns.workers.iter().zip(&self.columns.values[1]);
-            let chosen = all.filter(|(rank, _)| {
-                (ranks.is_empty() || ranks.contains(rank)) == of_ranks
-            });
+            let Columns { workers, values, measured } = &self.columns;
+            let chosen = workers.iter().zip(measured).zip(&values[1]).filter(
+                |((rank, measured), _)| {
+                    **measured && (ranks.is_empty() || ranks.contains(rank)) == of_ranks
+                },
+            );
             let (count, sum) = chosen
                 .fold((0.0, 0.0), |(n, sum), (_, mu)| (n + 1.0, sum + f64::from(*mu)));
-            (self.columns.is_measured && count > 0.0).then(|| sum / count)
+            (count > 0.0).then(|| sum / count)
         };
         (mean(true), mean(false))
     }
