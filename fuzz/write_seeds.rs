@@ -273,6 +273,13 @@ fn journal(role: Option<&str>) -> io::Result<Vec<u8>> {
     let usage = json!({ "is": "usage", "rank": 0, "first_step": 1, "last_step": 3,
         "usage": usage });
     journal.write(&told(usage)?)?;
+    let mean = |value: f64| json!({ "value": value, "over_s": 10.0 });
+    let gauges = json!({ "heat_share": mean(0.8), "clock_mhz": mean(1005.0) });
+    let usage = json!({ "device": { "gpu": 1 }, "gauges": gauges,
+        "errors": { "nvlink_replay": 3 } });
+    let device = json!({ "is": "device", "ranks": [1], "first_step": 1, "last_step": 3,
+        "usage": usage });
+    journal.write(&told(device)?)?;
     journal.write(&told(json!({ "is": "lost", "rank": 0, "records": 3 }))?)?;
     journal.write(&told(json!({ "is": "note", "text": "a note" }))?)?;
     journal.write(&told(json!({ "is": "left", "rank": 1, "step": 3 }))?)?;

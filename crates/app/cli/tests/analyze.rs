@@ -45,6 +45,17 @@ fn complaint_about(path: &Path) -> String {
     text(&output.stderr).replace(folder, "FOLDER")
 }
 
+/// What is said of the job with the slow data loader if hosts tell this too.
+fn verdict_with(lines: &[u8]) -> String {
+    let packed = fs::read(root().join("testdata/jobs/data.jsonl.zst")).expect("a file");
+    let mut recording = zstd::decode_all(packed.as_slice()).expect("zstd");
+    recording.extend_from_slice(lines);
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("job.jsonl");
+    fs::write(&path, recording).expect("a file");
+    text(&analyze(&[path.to_str().expect("UTF-8")]).stdout)
+}
+
 #[test]
 fn a_slow_data_loader() {
     assert_snapshot!(verdict("data"), @"
@@ -67,8 +78,7 @@ fn a_slow_data_loader() {
 
 #[test]
 fn what_hosts_say_of_the_processes_stands_beside_what_stages_say() {
-    let packed = fs::read(root().join("testdata/jobs/data.jsonl.zst")).expect("a file");
-    let mut lines = zstd::decode_all(packed.as_slice()).expect("zstd");
+    let mut lines = Vec::new();
     for (rank, cores, without) in [(0, 0.97, 0.02), (1, 0.98, 0.03), (2, 0.31, 0.69)] {
         // The second one is of steps after the incident.
         for (first_step, part) in [(20, 1.0), (900, 0.0)] {
@@ -84,10 +94,7 @@ fn what_hosts_say_of_the_processes_stands_beside_what_stages_say() {
             writeln!(lines, "{line}").expect("room");
         }
     }
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("job.jsonl");
-    fs::write(&path, lines).expect("a file");
-    let said = text(&analyze(&[path.to_str().expect("UTF-8")]).stdout);
+    let said = verdict_with(&lines);
     let of_host: Vec<&str> = said.lines().filter(|line| line.contains("core")).collect();
     assert_eq!(
         of_host,
@@ -96,6 +103,44 @@ fn what_hosts_say_of_the_processes_stands_beside_what_stages_say() {
          for 2.5 %; the process of rank 2 kept 0.31 cores busy (deviation 0.05), its peers' 0.97",
             "  next  on rank 2, look at what shares its cores: affinity, limits of its cgroup, other \
          processes",
+        ]
+    );
+}
+
+#[test]
+fn what_hosts_say_of_devices_stands_beside_it_and_advises() {
+    let mut lines = Vec::new();
+    for rank in 0..4 {
+        let (heat, mhz) = if rank == 2 { (0.78, 1005) } else { (0.0, 1980) };
+        let mean = |value: f64| format!(r#"{{"value":{value},"over_s":10.0}}"#);
+        let gauges = format!(
+            r#""heat_share":{},"clock_mhz":{}"#,
+            mean(heat),
+            mean(f64::from(mhz))
+        );
+        let usage = format!(r#"{{"device":{{"gpu":{rank}}},"gauges":{{{gauges}}}}}"#);
+        let steps = r#""first_step":20,"last_step":29"#;
+        writeln!(lines, r#"{{"is":"device","ranks":[{rank}],{steps},"usage":{usage}}}"#)
+            .expect("room");
+    }
+    // All ranks share it: it says nothing of one of them.
+    let shared = r#"{"device":{"card":"eth0"},"errors":{"rx_errors":7}}"#;
+    writeln!(
+        lines,
+        r#"{{"is":"device","ranks":[0,1,2,3],"first_step":20,"last_step":29,"usage":{shared}}}"#
+    )
+    .expect("room");
+    let said = verdict_with(&lines);
+    let of_device: Vec<&str> = said
+        .lines()
+        .filter(|line| ["GPU", "eth0"].iter().any(|device| line.contains(device)))
+        .collect();
+    assert_eq!(
+        of_device,
+        [
+            "  why   heat slowed the GPU of rank 2 down for 78 % of the time, its peers' for 0.0 %; it \
+             ran at 1005 MHz, its peers' at 1980 MHz",
+            "  next  on rank 2, look at the cooling of its GPU",
         ]
     );
 }

@@ -33,6 +33,10 @@ pub struct JobReader {
 pub struct RankState {
     /// The rank.
     pub rank: u32,
+    /// Its place on its host.
+    pub local_rank: u32,
+    /// Whether its job has ranks on other hosts.
+    pub spans_hosts: bool,
     /// Its process.
     pub pid: u32,
     /// The step it is in, `None` while it has not proved to be a rank.
@@ -168,13 +172,19 @@ impl JobReader {
 
     /// Each process that has a ring.
     pub fn ranks(&self) -> impl Iterator<Item = RankState> {
-        self.rings.values().map(|ring| RankState {
-            rank: ring.reader.identity().rank,
-            pid: ring.reader.identity().pid,
-            step: ring.reader.step(),
-            alive: ring.alive,
-            closed: ring.reader.is_closed(),
-            ring: ring.reader.path().to_owned(),
+        self.rings.values().map(|ring| {
+            let identity = ring.reader.identity();
+            let locals = identity.local_world_size;
+            RankState {
+                rank: identity.rank,
+                local_rank: identity.local_rank,
+                spans_hosts: (1..identity.world_size).contains(&locals),
+                pid: identity.pid,
+                step: ring.reader.step(),
+                alive: ring.alive,
+                closed: ring.reader.is_closed(),
+                ring: ring.reader.path().to_owned(),
+            }
         })
     }
 

@@ -5,8 +5,8 @@
 //! it. [`Tracker`] follows the faults from window to window and words the incidents.
 //!
 //! [`hang()`], [`late`] and [`slowed`] word what was found in collectives, [`death()`] what was
-//! seen of a process, [`function()`] what was found in profiles, [`cores`] what hosts say of processes, [`what_if()`] what holds a
-//! pipeline back,
+//! seen of a process, [`function()`] what was found in profiles, [`cores`] and
+//! [`devices`] what hosts say of processes and hardware, [`what_if()`] what holds a pipeline back,
 //! [`pipeline_slowed`] and [`pipeline_halted`] what calls of NCCL say of one.
 //!
 //! Pure: the same windows give the same incidents, byte for byte.
@@ -15,6 +15,7 @@ mod arrival;
 mod blocks;
 mod cause;
 mod death;
+mod device;
 mod fault;
 mod function;
 mod hang;
@@ -35,6 +36,7 @@ mod words;
 pub use arrival::{late, slowed};
 pub use blocks::{SlowBlocks, absorbed, halted, standstill};
 pub use death::death;
+pub use device::devices;
 pub use fault::{Fault, FaultKind, Hidden, find_faults};
 pub use function::{FunctionFault, function};
 pub use hang::hang;

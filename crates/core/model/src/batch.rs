@@ -71,9 +71,9 @@ impl Input {
             | Self::Usage { rank, .. }
             | Self::Network { rank, .. } => Some(*rank),
             Self::Group { members, .. } => members.iter().max().copied(),
-            Self::ProfileOrdered { ranks, .. } | Self::ProfileEnded { ranks } => {
-                ranks.iter().max().copied()
-            }
+            Self::ProfileOrdered { ranks, .. }
+            | Self::ProfileEnded { ranks }
+            | Self::Device { ranks, .. } => ranks.iter().max().copied(),
             Self::Note { .. }
             | Self::Restart { .. }
             | Self::Quiet { .. }

@@ -1,8 +1,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CollectiveOp, Communicator, CoreUsage, Mark, NetworkFault, Operation, ProfileWindow,
-    RankNs, Stack,
+    CollectiveOp, Communicator, CoreUsage, DeviceUsage, Mark, NetworkFault, Operation,
+    ProfileWindow, RankNs, Stack,
 };
 
 /// One thing a job's analysis is told. All of them, in order, are the job: the same inputs
@@ -198,6 +198,17 @@ pub enum Input {
         last_step: u32,
         /// What.
         usage: CoreUsage,
+    },
+    /// What a device of a host did while ranks were in these steps.
+    Device {
+        /// The ranks that use it.
+        ranks: Vec<u32>,
+        /// The step they were in at first.
+        first_step: u32,
+        /// The step they were in at last.
+        last_step: u32,
+        /// What.
+        usage: Box<DeviceUsage>,
     },
     /// What is not complete now has been so for long: what was told is one moment of a job.
     Stuck,

@@ -7,6 +7,7 @@
 
 mod batch;
 mod clock;
+mod device;
 mod flow;
 mod function;
 mod input;
@@ -25,6 +26,7 @@ mod window;
 
 pub use batch::{Batch, MAX_RANKS};
 pub use clock::RankNs;
+pub use device::{Device, DeviceUsage, Gauge, Mean};
 pub use flow::{Communicator, Direction, Flow, Operation};
 pub use function::{
     Dictionary, Function, FunctionClass, FunctionId, Pattern, WorkerPatterns,

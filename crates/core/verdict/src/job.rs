@@ -235,6 +235,10 @@ impl Job {
                 let steps = u64::from(first_step)..=u64::from(last_step);
                 self.usages.take(rank, steps, usage);
             }
+            Input::Device { ranks, first_step, last_step, usage } => {
+                let steps = u64::from(first_step)..=u64::from(last_step);
+                self.usages.take_device(ranks, steps, *usage);
+            }
             Input::ProfileEnded { ranks } => self.end_profile(&ranks),
             Input::Stack { rank, stack } => self.hangs.stack(rank, stack),
             Input::Network { rank, fault } => {

@@ -6,6 +6,7 @@
 mod agent;
 mod asked;
 mod deaths;
+mod devices;
 mod flight;
 mod jobs;
 mod live;

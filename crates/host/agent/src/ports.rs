@@ -31,10 +31,19 @@ pub(crate) struct Ports {
     first: BTreeMap<(String, u32), Port>,
 }
 
+/// A port of a card, as the kernel shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Port {
+pub(crate) struct Port {
     state: String,
-    errors: BTreeMap<&'static str, u64>,
+    /// Errors it has counted, by counter.
+    pub(crate) errors: BTreeMap<&'static str, u64>,
+}
+
+impl Port {
+    /// Whether it carries anything.
+    pub(crate) fn is_active(&self) -> bool {
+        self.state == "ACTIVE"
+    }
 }
 
 impl Default for Ports {
@@ -83,13 +92,15 @@ fn ports(root: &Path) -> BTreeMap<(String, u32), Port> {
     found
 }
 
-fn entries(folder: &Path) -> impl Iterator<Item = (String, PathBuf)> {
+/// What is in a folder, by name; nothing if it cannot be read.
+pub(crate) fn entries(folder: &Path) -> impl Iterator<Item = (String, PathBuf)> {
     let entries = fs::read_dir(folder).ok().into_iter().flatten().flatten();
     entries
         .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
 }
 
-fn port_in(folder: &Path) -> Port {
+/// Reads a port's folder.
+pub(crate) fn port_in(folder: &Path) -> Port {
     let read = |path: PathBuf| fs::read_to_string(path).ok();
     // "4: ACTIVE"
     let state = read(folder.join("state")).unwrap_or_default();

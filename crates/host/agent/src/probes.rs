@@ -1,5 +1,6 @@
 //! What the kernel says of ranks' processes, always: how many cores they keep busy, and how long
-//! their loops stand ready without one. Closer while a profile window lasts.
+//! their loops stand ready without one; and of the devices they use. Closer while a profile window
+//! lasts.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -7,12 +8,15 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use model::{CoreUsage, Input};
-use ring::JobReader;
+use pattern::Resource;
+use ring::{JobReader, RankState};
+use trace::Counter;
 
+use crate::devices::Devices;
 use crate::live::READ_CLOSELY_EVERY;
 
 /// How often processes are looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The same in nanoseconds, less what a poll may come early.
 const LOOK_NS: u64 = 95_000_000;
 /// How often the analysis is told of what they did. Taste: an incident lasts longer.
@@ -22,10 +26,11 @@ const KEPT: usize = 1800;
 /// Ticks a second of `/proc/PID/stat`, the same on every Linux.
 const TICK_NS: f64 = 1e7;
 
-/// The processes of a host's ranks.
+/// The processes of a host's ranks, and its devices once there are any.
 #[derive(Debug, Default)]
 pub(crate) struct Probes {
     processes: BTreeMap<u32, Process>,
+    devices: Option<Devices>,
     looked: Option<Instant>,
     told: Option<Instant>,
 }
@@ -66,12 +71,13 @@ struct LoopSample {
     waited_ns: u64,
 }
 
-/// What a loop did in a profile window.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Loop {
-    /// Wall clock in nanoseconds, and the share of a core it kept busy until the next sample.
-    pub(crate) busy: Vec<(i64, f32)>,
-    /// Share of the time in which it stood ready and had no core; `None` without samples.
+/// What a rank used in a profile window.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Used {
+    /// Utilisation of what its functions use, by the wall clock: of a core by its loop, and of
+    /// devices.
+    pub(crate) counters: Vec<Counter>,
+    /// Share of the time in which its loop stood ready and had no core; `None` without samples.
     pub(crate) without_core_share: Option<f64>,
 }
 
@@ -89,7 +95,8 @@ impl Probes {
             return;
         }
         self.looked = Some(now);
-        for rank in rings.ranks().filter(|rank| rank.alive) {
+        let ranks: Vec<RankState> = rings.ranks().filter(|rank| rank.alive).collect();
+        for rank in &ranks {
             let Some(step) = rank.step else { continue };
             let known = self.processes.contains_key(&rank.pid);
             if !known && let Some(process) = Process::open(rank.rank, rank.pid, step) {
@@ -103,6 +110,9 @@ impl Probes {
         for (_, mut process) in self.processes.extract_if(.., ended) {
             process.tell(take);
         }
+        if !self.processes.is_empty() {
+            self.devices.get_or_insert_default().look(wall_ns(), closely, &ranks);
+        }
         if now.duration_since(*self.told.get_or_insert(now)) >= TELL_EVERY {
             self.told = Some(now);
             self.tell(take);
@@ -112,23 +122,26 @@ impl Probes {
     /// Tells what was not told yet.
     pub(crate) fn tell(&mut self, take: &mut dyn FnMut(Input)) {
         self.processes.values_mut().for_each(|process| process.tell(take));
+        self.devices.iter_mut().for_each(|devices| devices.tell(take));
     }
 
-    /// What the loop of a process did since then.
-    pub(crate) fn since(&self, pid: u32, at_ns: u64) -> Loop {
-        let loops = self.processes.get(&pid).map(|process| &process.loops);
-        let samples = loops.into_iter().flatten().filter(|sample| sample.at_ns >= at_ns);
-        let (mut found, mut lasted_ns, mut waited_ns) = (Loop::default(), 0, 0);
+    /// What the rank of a process used since then.
+    pub(crate) fn since(&self, pid: u32, at_ns: u64) -> Used {
+        let Some(process) = self.processes.get(&pid) else { return Used::default() };
+        let samples = process.loops.iter().filter(|sample| sample.at_ns >= at_ns);
+        let (mut busy, mut lasted_ns, mut waited_ns) = (Vec::new(), 0, 0);
         for sample in samples {
             let share = sample.ran_ns as f64 / sample.lasted_ns.max(1) as f64;
             let at_ns = i64::try_from(sample.at_ns).unwrap_or(i64::MAX);
-            found.busy.push((at_ns, share.min(1.0) as f32));
+            busy.push((at_ns, share.min(1.0) as f32));
             lasted_ns += sample.lasted_ns;
             waited_ns += sample.waited_ns;
         }
         let share = || (waited_ns as f64 / lasted_ns as f64).min(1.0);
-        found.without_core_share = (lasted_ns > 0).then(share);
-        found
+        let mut counters = vec![Counter { resource: Resource::Cpu, samples: busy }];
+        let devices = self.devices.iter();
+        counters.extend(devices.flat_map(|devices| devices.since(process.rank, at_ns)));
+        Used { counters, without_core_share: (lasted_ns > 0).then(share) }
     }
 }
 
@@ -263,11 +276,14 @@ mod tests {
         }
         let mut probes = Probes::default();
         probes.processes.insert(7, process);
-        let times =
-            |found: Loop| found.busy.iter().map(|(at_ns, _)| *at_ns).collect::<Vec<_>>();
+        let times = |used: Used| {
+            let of_core = used.counters.iter().filter(|c| c.resource == Resource::Cpu);
+            let samples = of_core.flat_map(|counter| &counter.samples);
+            samples.map(|(at_ns, _)| *at_ns).collect::<Vec<_>>()
+        };
         assert_eq!(times(probes.since(7, SECOND)), [1_000_000_000, 2_000_000_000]);
         assert!(probes.since(7, 0).without_core_share.is_some());
-        assert_eq!(probes.since(7, 9 * SECOND), Loop::default());
-        assert_eq!(probes.since(8, 0), Loop::default());
+        assert_eq!(probes.since(7, 9 * SECOND).without_core_share, None);
+        assert_eq!(times(probes.since(8, 0)), [0; 0]);
     }
 }

@@ -13,7 +13,7 @@ use ring::{
 };
 use verdict::{Settings, WantedProfile};
 
-use crate::probes::{Loop, Probes, wall_ns};
+use crate::probes::{Probes, Used, wall_ns};
 
 /// Times it should take, and seconds beside, after which ranks that did not answer are given up.
 const PATIENCE: f64 = 10.0;
@@ -44,8 +44,8 @@ struct Ordered {
     clerk: ProfileClerk,
     /// When it was first seen to record, by the wall clock in nanoseconds.
     recorded_ns: Option<u64>,
-    /// What the kernel said of its loop since then.
-    seen: Loop,
+    /// What it used since then.
+    used: Used,
     answer: ProfileAnswer,
 }
 
@@ -53,7 +53,7 @@ struct Ordered {
 struct Written {
     rank: u32,
     path: PathBuf,
-    seen: Loop,
+    used: Used,
     answer: ProfileAnswer,
 }
 
@@ -81,9 +81,9 @@ impl Profiles {
             let clerk = ProfileClerk::open(&rank.ring.with_extension("desk"));
             let Ok(clerk) = clerk else { continue };
             step = step.max(at);
-            let (seen, answer) = (Loop::default(), ProfileAnswer::default());
+            let (used, answer) = (Used::default(), ProfileAnswer::default());
             let (pid, recorded_ns) = (rank.pid, None);
-            let ordered = Ordered { pid, clerk, recorded_ns, seen, answer };
+            let ordered = Ordered { pid, clerk, recorded_ns, used, answer };
             desks.insert(rank.rank, ordered);
         }
         if desks.is_empty() {
@@ -178,7 +178,7 @@ impl UnderWay {
             let state = ordered.answer.state;
             if state == ProfileState::Recording {
                 let since_ns = *ordered.recorded_ns.get_or_insert_with(wall_ns);
-                ordered.seen = probes.since(ordered.pid, since_ns);
+                ordered.used = probes.since(ordered.pid, since_ns);
             }
             over &= state.is_final() || !is_alive(ordered.pid);
         }
@@ -189,11 +189,11 @@ impl UnderWay {
     fn written(self) -> (Vec<Written>, Vec<Input>) {
         let number = self.order.number;
         let (mut written, mut refused) = (Vec::new(), Vec::new());
-        for (rank, Ordered { clerk, seen, answer, .. }) in self.ranks {
+        for (rank, Ordered { clerk, used, answer, .. }) in self.ranks {
             let why = match answer.state {
                 ProfileState::Written => {
                     let path = clerk.trace_path(number);
-                    written.push(Written { rank, path, seen, answer });
+                    written.push(Written { rank, path, used, answer });
                     continue;
                 }
                 ProfileState::Refused => "a profiler runs in it",
@@ -214,15 +214,15 @@ fn read(ranks: Vec<u32>, written: Vec<Written>, settings: &Settings) -> Receiver
     let (tell, told) = channel();
     let settings = settings.pattern.clone();
     let read = move || {
-        for Written { rank, path, seen, answer } in written {
-            let input = match load_window(&path, &seen.busy, &settings) {
+        for Written { rank, path, used, answer } in written {
+            let input = match load_window(&path, used.counters, &settings) {
                 Ok(window) => {
                     let seconds = |ns: u64| ns as f64 * 1e-9;
                     let window = Box::new(ProfileWindow {
                         steps: answer.recorded_steps,
                         stall_s: seconds(answer.start_ns.saturating_add(answer.stop_ns)),
                         write_s: seconds(answer.write_ns),
-                        without_core_share: seen.without_core_share,
+                        without_core_share: used.without_core_share,
                         ..window
                     });
                     Input::Profiled { rank, window }

@@ -90,12 +90,13 @@ impl RankTrace {
 
 /// Summarises the trace of a profile window; steps and costs are left to who ordered it.
 ///
-/// `busy` is the share of a core that the rank's loop kept busy, by the wall clock in nanoseconds.
+/// `used` is what the host saw of what the rank's functions use, by the wall clock; it counts for
+/// what the trace has no counters of.
 /// # Errors
 /// Those of [`load`]; [`FormatError::Unknown`] for a file that is no trace.
 pub fn load_window(
     path: &Path,
-    busy: &[(i64, f32)],
+    used: Vec<Counter>,
     settings: &PatternSettings,
 ) -> Result<ProfileWindow, FormatError> {
     let trace = match load(path, Limits::default())? {
@@ -106,7 +107,8 @@ pub fn load_window(
         path: path.to_owned(),
         found: "no trace of a profiler".to_owned(),
     })?;
-    trace.counters.push(Counter { resource: Resource::Cpu, samples: busy.to_vec() });
+    let recorded: Vec<Resource> = trace.counters.iter().map(|c| c.resource).collect();
+    trace.counters.extend(used.into_iter().filter(|c| !recorded.contains(&c.resource)));
     let found = profile(&trace, settings);
     Ok(ProfileWindow {
         span_s: found.span_s,

@@ -1,7 +1,7 @@
 //! Findings of all methods about one cause become one incident.
 
-use incident::{cores, late, slowed};
-use model::{Incident, Method};
+use incident::{cores, devices, late, slowed};
+use model::{Evidence, Incident, Method};
 
 use super::Job;
 
@@ -63,19 +63,24 @@ impl Job {
         deaths.chain(hang).chain(incidents).collect()
     }
 
-    /// What the processes of ranks that are named did with cores meanwhile; a profile window, where
-    /// there was one, has looked closer.
+    /// What the processes of ranks that are named did with cores meanwhile, and devices for them; of
+    /// cores a profile window, where there was one, has looked closer.
     fn join_usages(&self, incidents: &mut [Incident]) {
-        let looked = |incident: &Incident| {
-            incident.evidence.iter().any(|evidence| evidence.method == Method::Host)
-        };
-        for incident in incidents.iter_mut().filter(|incident| !looked(incident)) {
-            let usages = self.usages.during(&(incident.first_step..=incident.last_step));
-            let Some((evidence, advice)) = cores(&incident.subject.ranks, &usages) else {
-                continue;
-            };
-            incident.evidence.push(evidence);
-            if let Some(advice) = advice {
+        for incident in incidents {
+            let ranks = &incident.subject.ranks;
+            let steps = incident.first_step..=incident.last_step;
+            let told = |evidence: &Evidence| evidence.method == Method::Host;
+            let looked = incident.evidence.iter().any(told);
+            let cores = (!looked).then(|| cores(ranks, &self.usages.during(&steps)));
+            let devices = devices(ranks, &self.usages.devices_during(&steps));
+            let found = cores.flatten().into_iter().chain(devices);
+            let (found, advice): (Vec<_>, Vec<_>) = found.unzip();
+            incident.evidence.extend(found);
+            let Some(advice) = advice.into_iter().flatten().next() else { continue };
+            if looked || incident.subject.function.is_some() {
+                // What was seen in a profile comes first.
+                incident.advice += &format!("; {advice}");
+            } else {
                 incident.advice = advice;
             }
         }

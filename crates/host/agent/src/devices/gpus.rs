@@ -1,0 +1,412 @@
+//! NVIDIA's GPUs, as the library of their driver tells of them (NVML).
+//!
+//! It is asked in a thread of its own: a driver with a lost GPU may not answer for long. Where there
+//! is no such library there is no thread.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use model::Gauge;
+use nvml_wrapper::bitmasks::device::ThrottleReasons;
+use nvml_wrapper::enum_wrappers::device::Clock;
+use nvml_wrapper::enums::device::SampleValue;
+use nvml_wrapper::enums::gpm::GpmMetricId;
+use nvml_wrapper::gpm::{GpmSample, gpm_metrics_get};
+use nvml_wrapper::structs::device::FieldId;
+use nvml_wrapper::sys_exports::field_id;
+use nvml_wrapper::{Device, Nvml};
+use pattern::Resource;
+
+use super::pcie::{PcieDevice, PcieLink};
+use crate::probes::{LOOK_EVERY, wall_ns};
+
+/// How often links and counters of errors are asked for, which change seldom.
+const LINKS_EVERY: Duration = Duration::from_secs(1);
+/// Looks that wait to be taken; what comes after them is lost.
+const MOST_WAITING: usize = 4096;
+/// Links to other GPUs that one has at most, as NVML numbers them.
+const MAX_NVLINKS: u32 = 18;
+/// From this share of the time on a GPU is taken to work: its clock and the speed of its lanes say
+/// nothing of one that rests.
+const WORKS: f64 = 0.05;
+/// Counters of errors: on links to other GPUs, up to Ampere and from Hopper on.
+const ERRORS: [(&str, u32); 7] = [
+    ("nvlink_crc_flit", field_id::NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL),
+    ("nvlink_crc_data", field_id::NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL),
+    ("nvlink_replay", field_id::NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL),
+    ("nvlink_recovery", field_id::NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL),
+    ("nvlink_dl_replay", field_id::NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY),
+    ("nvlink_dl_recovery", field_id::NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY),
+    ("nvlink_dl_crc", field_id::NVML_FI_DEV_NVLINK_ERROR_DL_CRC),
+];
+/// What GPUs from Hopper on measure themselves, between two samples.
+const METRICS: [GpmMetricId; 6] = [
+    GpmMetricId::SmUtil,
+    GpmMetricId::DramBwUtil,
+    GpmMetricId::PcieTxPerSec,
+    GpmMetricId::PcieRxPerSec,
+    GpmMetricId::NvlinkTotalTxPerSec,
+    GpmMetricId::NvlinkTotalRxPerSec,
+];
+/// These tell rates in MiB a second (nvml.h), others percent.
+const MIB: f64 = (1 << 20) as f64;
+
+/// The GPUs of a host.
+#[derive(Debug)]
+pub(super) struct Gpus {
+    looks: Receiver<GpuLook>,
+    closely: Arc<AtomicBool>,
+}
+
+/// What was seen of a GPU at one time.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct GpuLook {
+    pub(super) gpu: u32,
+    pub(super) uuid: String,
+    /// The wall clock.
+    pub(super) at_ns: u64,
+    /// Seconds since the last look.
+    pub(super) lasted_s: f64,
+    pub(super) gauges: Vec<(Gauge, f64)>,
+    /// How much of what it has was used.
+    pub(super) shares: Vec<(Resource, f64)>,
+    /// Errors it has counted, if they were asked for.
+    pub(super) errors: Vec<(String, u64)>,
+    /// The processes that compute on it, if these were.
+    pub(super) pids: Option<Vec<u32>>,
+}
+
+impl Gpus {
+    /// The GPUs that a library of the driver tells of, and the kernel in a folder.
+    pub(super) fn watch(library: &OsStr, system: &Path) -> Self {
+        let (tell, looks) = sync_channel(MOST_WAITING);
+        let closely = Arc::new(AtomicBool::new(false));
+        let (library, bus) = (library.to_owned(), system.join("bus/pci/devices"));
+        let asked = Arc::clone(&closely);
+        thread::spawn(move || look_on(&library, &bus, &asked, &tell));
+        Self { looks, closely }
+    }
+
+    /// What was seen since the last call; from now on every 20 ms if `closely`.
+    pub(super) fn take(&self, closely: bool) -> impl Iterator<Item = GpuLook> {
+        self.closely.store(closely, Ordering::Relaxed);
+        self.looks.try_iter()
+    }
+}
+
+/// Looks at all GPUs until nobody listens any more.
+fn look_on(
+    library: &OsString,
+    bus: &Path,
+    closely: &AtomicBool,
+    tell: &SyncSender<GpuLook>,
+) {
+    let Ok(nvml) = Nvml::builder().lib_path(library).init() else { return };
+    let gpus = 0..nvml.device_count().unwrap_or(0);
+    let mut gpus: Vec<Watched<'_>> =
+        gpus.filter_map(|gpu| Watched::new(&nvml, gpu, bus)).collect();
+    while !gpus.is_empty() {
+        for gpu in &mut gpus {
+            match tell.try_send(gpu.look(Instant::now(), wall_ns())) {
+                Ok(()) | Err(TrySendError::Full(_)) => {}
+                Err(TrySendError::Disconnected(_)) => return,
+            }
+        }
+        let is_close = closely.load(Ordering::Relaxed);
+        thread::sleep(if is_close {
+            crate::live::READ_CLOSELY_EVERY
+        } else {
+            LOOK_EVERY
+        });
+    }
+}
+
+/// A GPU, and what was known of it last.
+struct Watched<'nvml> {
+    nvml: &'nvml Nvml,
+    device: Device<'nvml>,
+    number: u32,
+    uuid: String,
+    pcie: PcieDevice,
+    measures_itself: bool,
+    sample: Option<GpmSample<'nvml>>,
+    looked: Option<Instant>,
+    links: Option<(Instant, Links)>,
+}
+
+/// How it is linked.
+#[derive(Clone, Copy, Default)]
+struct Links {
+    pcie: Option<PcieLink>,
+    nvlinks: Option<u32>,
+    /// Bytes a second that these take together, each way.
+    nvlink_bytes_per_s: Option<f64>,
+}
+
+impl<'nvml> Watched<'nvml> {
+    fn new(nvml: &'nvml Nvml, number: u32, bus: &Path) -> Option<Self> {
+        let device = nvml.device_by_index(number).ok()?;
+        let place = device.pci_info().map(|pci| pci.bus_id.to_lowercase());
+        // NVML writes the domain with eight digits, the kernel with four.
+        let place = place
+            .ok()
+            .and_then(|id| Some(id.get(id.len().checked_sub(12)?..)?.to_owned()));
+        Some(Self {
+            nvml,
+            number,
+            uuid: device.uuid().unwrap_or_default(),
+            pcie: PcieDevice::at(
+                place.map_or_else(PathBuf::new, |place| bus.join(place)),
+            ),
+            measures_itself: device.gpm_support().unwrap_or(false),
+            device,
+            sample: None,
+            looked: None,
+            links: None,
+        })
+    }
+
+    fn look(&mut self, now: Instant, at_ns: u64) -> GpuLook {
+        let lasted_s =
+            self.looked.replace(now).map_or(0.0, |looked| (now - looked).as_secs_f64());
+        let mut look =
+            GpuLook { gpu: self.number, at_ns, lasted_s, ..GpuLook::default() };
+        if self.links.is_none_or(|(asked, _)| now - asked >= LINKS_EVERY) {
+            self.links = Some((now, self.ask_links()));
+            look.uuid.clone_from(&self.uuid);
+            look.errors = self.errors();
+            let processes = self.device.running_compute_processes().unwrap_or_default();
+            look.pids = Some(processes.into_iter().map(|process| process.pid).collect());
+        }
+        let links = self.links.map(|(_, links)| links).unwrap_or_default();
+        let measured = self.measure();
+        let metric =
+            |id| measured.iter().find(|(of, _)| *of == id).map(|(_, value)| *value);
+        let percent = |id| metric(id).map(|percent| percent / 100.0);
+        let told = self.device.utilization_rates().ok();
+        let busy = percent(GpmMetricId::SmUtil)
+            .or_else(|| Some(f64::from(told.as_ref()?.gpu) / 100.0));
+        let memory = percent(GpmMetricId::DramBwUtil)
+            .or_else(|| Some(f64::from(told.as_ref()?.memory) / 100.0));
+        let ways = |one, other| Some((metric(one)? * MIB, metric(other)? * MIB));
+        let pcie = ways(GpmMetricId::PcieTxPerSec, GpmMetricId::PcieRxPerSec);
+        let nvlink =
+            ways(GpmMetricId::NvlinkTotalTxPerSec, GpmMetricId::NvlinkTotalRxPerSec);
+        let mut gauge = |gauge, value: Option<f64>| {
+            look.gauges.extend(value.map(|value| (gauge, value)));
+        };
+        gauge(Gauge::BusyShare, busy);
+        gauge(Gauge::MemoryShare, memory);
+        gauge(Gauge::PcieBytesPerS, pcie.map(|(sent, received)| sent + received));
+        gauge(Gauge::NvlinkBytesPerS, nvlink.map(|(sent, received)| sent + received));
+        gauge(Gauge::Nvlinks, links.nvlinks.map(f64::from));
+        gauge(Gauge::PcieLanes, links.pcie.map(|link| link.lanes));
+        gauge(Gauge::PcieLanesMost, links.pcie.map(|link| link.lanes_most));
+        if busy.is_some_and(|busy| busy >= WORKS) {
+            gauge(Gauge::PcieGtPerS, links.pcie.map(|link| link.gt_per_s));
+            gauge(Gauge::ClockMhz, self.device.clock_info(Clock::SM).ok().map(f64::from));
+        }
+        if let Ok(reasons) = self.device.current_throttle_reasons() {
+            use ThrottleReasons as Why;
+            let any = |of: Why| Some(f64::from(u8::from(reasons.intersects(of))));
+            gauge(
+                Gauge::HeatShare,
+                any(Why::SW_THERMAL_SLOWDOWN | Why::HW_THERMAL_SLOWDOWN),
+            );
+            gauge(Gauge::PowerLimitShare, any(Why::SW_POWER_CAP));
+            // Hardware slows down for heat too, and then says so.
+            let is_hot = reasons.intersects(Why::HW_THERMAL_SLOWDOWN);
+            let brake = Why::HW_POWER_BRAKE_SLOWDOWN | Why::HW_SLOWDOWN;
+            gauge(Gauge::PowerBrakeShare, if is_hot { Some(0.0) } else { any(brake) });
+        }
+        let mut share = |resource, value: Option<f64>| {
+            look.shares.extend(value.map(|value| (resource, value)));
+        };
+        share(Resource::Sm, busy);
+        share(Resource::Dram, memory);
+        let of_link = |(sent, received): (f64, f64), most: f64| sent.max(received) / most;
+        let pcie_most = links.pcie.map(PcieLink::bytes_per_s);
+        share(
+            Resource::Pcie,
+            pcie.zip(pcie_most).map(|(ways, most)| of_link(ways, most)),
+        );
+        let nvlink_most = links.nvlink_bytes_per_s;
+        share(
+            Resource::NvLink,
+            nvlink.zip(nvlink_most).map(|(ways, most)| of_link(ways, most)),
+        );
+        look
+    }
+
+    /// What it has measured of itself since the last look.
+    fn measure(&mut self) -> Vec<(GpmMetricId, f64)> {
+        let measure =
+            || self.measures_itself.then(|| self.device.gpm_sample().ok()).flatten();
+        let Some(sample) = measure() else { return Vec::new() };
+        let before = self.sample.as_ref();
+        let found =
+            before.map(|from| gpm_metrics_get(self.nvml, from, &sample, &METRICS));
+        let found = found.and_then(Result::ok).unwrap_or_default();
+        self.sample = Some(sample);
+        found
+            .into_iter()
+            .flatten()
+            .map(|metric| (metric.metric_id, metric.value))
+            .collect()
+    }
+
+    fn ask_links(&self) -> Links {
+        let states =
+            (0..MAX_NVLINKS).map(|link| self.device.link_wrapper_for(link).is_active());
+        let states: Vec<bool> = states.map_while(Result::ok).collect();
+        let up = states.iter().filter(|is_up| **is_up).count() as u32;
+        let speed = self.fields(&[field_id::NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON]);
+        let speed = speed.first().copied().flatten().filter(|speed| *speed > 0);
+        Links {
+            pcie: self.pcie.link(),
+            nvlinks: (!states.is_empty()).then_some(up),
+            nvlink_bytes_per_s: speed
+                .map(|mb_per_s| mb_per_s as f64 * 1e6 * f64::from(up)),
+        }
+    }
+
+    fn errors(&self) -> Vec<(String, u64)> {
+        let mut errors = self.pcie.errors();
+        let counts = self.fields(&ERRORS.map(|(_, field)| field));
+        let named = ERRORS.iter().zip(counts);
+        errors.extend(
+            named.filter_map(|((name, _), count)| Some(((*name).to_owned(), count?))),
+        );
+        errors
+    }
+
+    fn fields(&self, fields: &[u32]) -> Vec<Option<u64>> {
+        let fields: Vec<FieldId> = fields.iter().copied().map(FieldId).collect();
+        let values = self.device.field_values_for(&fields).unwrap_or_default();
+        let number = |value| match value {
+            SampleValue::U32(value) => Some(u64::from(value)),
+            SampleValue::U64(value) => Some(value),
+            SampleValue::I64(value) => u64::try_from(value).ok(),
+            SampleValue::F64(_) => None,
+        };
+        let values =
+            values.into_iter().map(|field| field.ok()?.value.ok().and_then(number));
+        values.collect()
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::fs;
+    use std::process::Command;
+
+    use super::*;
+
+    /// Builds a stand-in for the driver's library.
+    pub(crate) fn fake_nvml(folder: &Path, options: &[&str]) -> PathBuf {
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake_nvml.c");
+        let library = folder.join("libnvidia-ml.so.1");
+        let built = Command::new("cc")
+            .args(["-shared", "-fPIC", "-O1", source, "-o"])
+            .arg(&library)
+            .args(options)
+            .status();
+        assert!(built.unwrap().success());
+        library
+    }
+
+    /// The second GPU's place on the bus, with a link of half its width.
+    pub(crate) fn fake_bus(system: &Path) {
+        let device = system.join("bus/pci/devices/0000:a1:00.0");
+        fs::create_dir_all(&device).unwrap();
+        for (name, text) in [
+            ("current_link_width", "8\n"),
+            ("max_link_width", "16\n"),
+            ("current_link_speed", "32.0 GT/s PCIe\n"),
+        ] {
+            fs::write(device.join(name), text).unwrap();
+        }
+    }
+
+    /// The first looks at both GPUs, as many as are needed to see each twice.
+    fn looks(options: &[&str]) -> [[GpuLook; 2]; 2] {
+        let folder = tempfile::tempdir().unwrap();
+        fake_bus(folder.path());
+        let library = fake_nvml(folder.path(), options);
+        let gpus = Gpus::watch(library.as_os_str(), folder.path());
+        let look = || gpus.looks.recv_timeout(Duration::from_mins(1)).unwrap();
+        std::array::from_fn(|_| std::array::from_fn(|_| look()))
+    }
+
+    #[test]
+    fn a_gpu_tells_what_it_does_and_what_slows_it_down() {
+        let [[first, hot], [_, again]] = looks(&["-DNO_GPM"]);
+        assert_eq!(
+            (first.gpu, first.uuid.as_str(), first.pids),
+            (0, "GPU-a111", Some(vec![]))
+        );
+        let [busy, memory] = [(Gauge::BusyShare, 0.5), (Gauge::MemoryShare, 0.2)];
+        let slowed = |heat, limit| {
+            [
+                (Gauge::HeatShare, heat),
+                (Gauge::PowerLimitShare, limit),
+                (Gauge::PowerBrakeShare, 0.0),
+            ]
+        };
+        let mut told =
+            vec![busy, memory, (Gauge::Nvlinks, 6.0), (Gauge::ClockMhz, 1980.0)];
+        told.extend(slowed(0.0, 1.0));
+        assert_eq!(first.gauges, told);
+        let mut told = vec![
+            (Gauge::BusyShare, 0.97),
+            memory,
+            (Gauge::Nvlinks, 4.0),
+            (Gauge::PcieLanes, 8.0),
+            (Gauge::PcieLanesMost, 16.0),
+            (Gauge::PcieGtPerS, 32.0),
+            (Gauge::ClockMhz, 1005.0),
+        ];
+        told.extend(slowed(1.0, 0.0));
+        assert_eq!(hot.gauges, told);
+        assert_eq!(hot.errors, [("nvlink_replay".to_owned(), 41)]);
+        assert_eq!(again.errors, [], "links are asked for once a second");
+        assert!(again.lasted_s > 0.0 && again.at_ns > hot.at_ns);
+    }
+
+    #[test]
+    fn a_gpu_that_measures_itself_is_believed() {
+        let [[_, before], [_, hot]] = looks(&[]);
+        assert!(
+            before.gauges.contains(&(Gauge::BusyShare, 0.97)),
+            "nothing to compare with yet"
+        );
+        let is_told = |told| hot.gauges.contains(&told);
+        assert!(
+            is_told((Gauge::BusyShare, 0.625)) && is_told((Gauge::MemoryShare, 0.25))
+        );
+        assert!(is_told((Gauge::PcieBytesPerS, 5000.0 * MIB)), "{hot:?}");
+        assert!(is_told((Gauge::NvlinkBytesPerS, 90_000.0 * MIB)));
+        let shares = [
+            (Resource::Sm, 0.625),
+            (Resource::Dram, 0.25),
+            // 8 lanes of 32 GT/s, and four links of 25 GB/s.
+            (Resource::Pcie, 4000.0 * MIB / 32e9),
+            (Resource::NvLink, 50_000.0 * MIB / 100e9),
+        ];
+        assert_eq!(hot.shares, shares);
+    }
+
+    #[test]
+    fn without_the_library_nobody_looks() {
+        let gpus = Gpus::watch(OsStr::new("libnone.so"), Path::new("/none"));
+        assert!(
+            gpus.looks.recv_timeout(Duration::from_mins(1)).is_err(),
+            "the thread is gone"
+        );
+    }
+}
