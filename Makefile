@@ -17,7 +17,7 @@ demo: install
 test: install
 	cargo test --workspace --exclude python --locked --quiet
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(CACHE)/target-loom \
-		cargo test --package ring --lib --release --locked --quiet model_check
+		cargo test --package ring@0.1 --lib --release --locked --quiet model_check
 	$(BIN)/python -m pytest python/tests -q
 
 ## Formatting and lints, warnings are errors
@@ -36,7 +36,7 @@ acceptance: install
 ## What it costs
 bench: install
 	cargo bench --locked --quiet --package frontier --package pattern --package schedule \
-		--package ring --package nccl --package preload
+		--package ring@0.1 --package nccl --package preload
 	$(BIN)/python python/benches/cost.py
 
 ## The ring under AddressSanitizer and ThreadSanitizer (needs a nightly toolchain)
@@ -45,7 +45,7 @@ sanitize:
 		TSAN_OPTIONS=suppressions=$(CURDIR)/crates/capture/ring/tests/tsan.supp \
 		RUSTFLAGS="-Zsanitizer=$$sanitizer -Cunsafe-allow-abi-mismatch=sanitizer" \
 		CARGO_TARGET_DIR=$(CACHE)/target-sanitize cargo +nightly test --quiet \
-			--package ring --test processes --test live --target $$(rustc -vV | sed -n 's/host: //p') \
+			--package ring@0.1 --test processes --test live --target $$(rustc -vV | sed -n 's/host: //p') \
 			|| exit 1; \
 	done
 

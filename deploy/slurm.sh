@@ -9,7 +9,7 @@
 export LAGGARD_TOKEN="$(cat ~/.config/laggard/agent-token)"
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 
-srun laggard run --collector http://collector:8765 -- \
+srun laggard run --collector https://collector:8765 -- \
     torchrun --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node 8 \
     --rdzv-backend c10d --rdzv-endpoint "$head:29500" --rdzv-id "$SLURM_JOB_ID" \
     train.py

@@ -77,7 +77,7 @@ fn percent_share(typed: &str) -> Result<Share, String> {
 
 pub(crate) fn compare(args: &CompareArgs) -> Result<ExitCode> {
     let settings = args.settings.load()?;
-    let server = args.server.server();
+    let server = args.server.server()?;
     let a = run_of(&args.a, &settings, &server)?;
     let b = run_of(&args.b, &settings, &server)?;
     let found = comparison::compare(&a, &b, args.min_change.0);

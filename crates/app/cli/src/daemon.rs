@@ -13,8 +13,8 @@ use signal_hook::flag;
 
 use crate::environment;
 use crate::output::say;
-use crate::run::address;
 use crate::settings::SettingsArgs;
+use crate::trust::{TrustArgs, address};
 
 /// How often new jobs are looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -28,8 +28,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  laggard agent --collector http://10.0.0.1:8765
-  LAGGARD_DIR=/run/laggard laggard agent --collector http://10.0.0.1:8765 --host rack3-node7
+  laggard agent --collector https://collector:8765
+  laggard agent --collector https://collector:8765 --tls-ca ca.pem --host rack3-node7
   LAGGARD_ENABLE=1 LAGGARD_JOB=pretrain-7 torchrun --nnodes 2 ... train.py   # what it finds")]
 pub(crate) struct AgentArgs {
     /// Collector (`laggard serve`) to tell; LAGGARD_TOKEN holds an agent's token
@@ -38,6 +38,8 @@ pub(crate) struct AgentArgs {
     /// Name of this host for the collector [default: the host's name]
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
+    #[command(flatten)]
+    trust: TrustArgs,
     #[command(flatten)]
     settings: SettingsArgs,
 }
@@ -49,18 +51,19 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode> {
         flag::register(signal, Arc::clone(&stop))
             .context("failed to wait for signals")?;
     }
+    let host = Host {
+        root: root.clone(),
+        name: args.host.clone().unwrap_or_else(environment::host),
+        collector: args.collector.clone(),
+        tls: args.trust.at(&args.collector)?,
+        token: environment::token(),
+        settings: args.settings.load()?,
+    };
     say(&format!(
         "laggard: telling the collector at {} of jobs in {}",
         args.collector,
         root.display()
     ));
-    let host = Host {
-        root,
-        name: args.host.clone().unwrap_or_else(environment::host),
-        collector: args.collector.clone(),
-        token: environment::token(),
-        settings: args.settings.load()?,
-    };
     let mut jobs = Jobs::new(host, |line| say(&format!("laggard: {line}")));
     while !stop.load(Ordering::Relaxed) {
         jobs.look(Instant::now());

@@ -29,7 +29,7 @@ pub(crate) struct ReportArgs {
 
 pub(crate) fn report(args: &ReportArgs) -> Result<ExitCode> {
     let job = in_address(&args.job);
-    let page = args.server.server().get(&format!("jobs/{job}/report"))?;
+    let page = args.server.server()?.get(&format!("jobs/{job}/report"))?;
     write_page(&args.out, &page)?;
     say(&format!("laggard: report written to {}", args.out.display()));
     Ok(ExitCode::SUCCESS)

@@ -26,6 +26,7 @@ mod server;
 mod settings;
 mod silence;
 mod top;
+mod trust;
 mod what_if;
 
 use std::process::ExitCode;

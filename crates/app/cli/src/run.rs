@@ -10,6 +10,7 @@ use agent::{Agent, Destination, Uplink};
 use anyhow::{Context, Result};
 use formats::JournalWriter;
 use ring::{Claim, RingDirectory, clean_stale};
+use ureq::tls::TlsConfig;
 use verdict::{Job, Settings};
 
 use crate::child::{self, Wrapped};
@@ -18,6 +19,7 @@ use crate::output::{print, say};
 use crate::package;
 use crate::render::{Colour, verdict_text};
 use crate::settings::SettingsArgs;
+use crate::trust::{TrustArgs, address};
 
 /// How often the command is looked after once it is watched no more.
 const POLL_EVERY: Duration = Duration::from_millis(50);
@@ -67,7 +69,7 @@ pub(crate) struct RunArgs {
 /// Whom to tell beside this terminal.
 #[derive(Clone, Debug, Default, clap::Args)]
 struct CollectorArgs {
-    /// Tell a collector (`laggard serve`) too, such as http://10.0.0.1:8765
+    /// Tell a collector (`laggard serve`) too, such as https://collector:8765
     #[arg(long, value_name = "URL", value_parser = address)]
     collector: Option<String>,
     /// Name of the job for the collector, the same on all hosts of the job [default: slurm-ID
@@ -77,25 +79,21 @@ struct CollectorArgs {
     /// Name of this host for the collector [default: the host's name]
     #[arg(long, value_name = "NAME", requires = "collector")]
     host: Option<String>,
-}
-
-/// An address something can be sent to.
-pub(crate) fn address(typed: &str) -> Result<String, String> {
-    match typed.strip_prefix("http://") {
-        Some(host) if !host.is_empty() => Ok(typed.to_owned()),
-        _ => Err(
-            "write http://HOST:PORT; there is no TLS yet, docs/service.md says what to \
-                  do instead"
-                .to_owned(),
-        ),
-    }
+    #[command(flatten)]
+    trust: TrustArgs,
 }
 
 impl CollectorArgs {
+    /// Whom to trust behind the collector's address.
+    fn tls(&self) -> Result<TlsConfig> {
+        self.trust.at(self.collector.as_deref().unwrap_or_default())
+    }
+
     /// The way to the collector, if there is one; `id` names a job that has no name.
-    fn destination(&self, id: &str) -> Option<Destination> {
+    fn destination(&self, id: &str, tls: TlsConfig) -> Option<Destination> {
         Some(Destination {
             url: self.collector.clone()?,
+            tls,
             token: environment::token(),
             job: self
                 .job
@@ -136,6 +134,7 @@ impl RunArgs {
 
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let settings = args.settings.load()?;
+    let tls = args.collector.tls()?;
     let mut command = child::command(&args.command);
     command.envs(args.environment.iter().copied());
     if environment::is_off() {
@@ -143,7 +142,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         say(&failed.text());
         return Ok(failed.exit_code());
     }
-    let watch = match Watch::start(settings, args) {
+    let watch = match Watch::start(settings, tls, args) {
         Ok(watch) => {
             command.env(environment::ENABLE, "1");
             command.env(environment::DIR, &watch.root);
@@ -228,7 +227,7 @@ struct Watch {
 }
 
 impl Watch {
-    fn start(settings: Settings, args: &RunArgs) -> Result<Self> {
+    fn start(settings: Settings, tls: TlsConfig, args: &RunArgs) -> Result<Self> {
         let root = environment::ring_root();
         let since_epoch =
             SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -236,7 +235,7 @@ impl Watch {
         let directory = RingDirectory::create(&root, &id)?;
         // Somebody else's leftovers must not stop this job.
         drop(clean_stale(&root, STALE_AFTER));
-        let destination = args.collector.destination(&id);
+        let destination = args.collector.destination(&id, tls);
         // An agent of this host that goes on after our death calls the job as we do.
         let job = destination.as_ref().map_or(&id, |destination| &destination.job);
         let claim = directory.claim(job)?.context("another process watches the job")?;

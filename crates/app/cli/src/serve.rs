@@ -3,12 +3,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use collector::{Collector, Keep, Options, Pages, Tokens, Webhook, WebhookForm};
+use collector::{
+    Certificate, Collector, Keep, Options, Pages, Tokens, Webhook, WebhookForm,
+};
 
 use crate::environment;
 use crate::output::say;
-use crate::run::address;
 use crate::settings::SettingsArgs;
+use crate::trust::{TrustArgs, address};
 
 /// Gather what agents on many hosts see, keep it and show it
 ///
@@ -19,8 +21,8 @@ use crate::settings::SettingsArgs;
 #[command(after_help = "\
 Examples:
   laggard serve
-  laggard serve --data /var/lib/laggard --listen 0.0.0.0:8765 --tokens tokens.toml
-  laggard serve --keep-days 30 --keep-gb 200")]
+  laggard serve --listen 0.0.0.0:8765 --tokens tokens.toml --tls-cert cert.pem --tls-key key.pem
+  laggard serve --data /var/lib/laggard --keep-days 30 --keep-gb 200")]
 pub(crate) struct ServeArgs {
     /// Address to listen on; one that others reach takes --tokens
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8765")]
@@ -31,6 +33,12 @@ pub(crate) struct ServeArgs {
     /// Tokens of agents, viewers and admins (TOML), one for each role
     #[arg(long, value_name = "FILE")]
     tokens: Option<PathBuf>,
+    /// Certificate (PEM) to speak TLS with, and those between it and its authority
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Its key (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
     /// Jobs that are kept at most
     #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
     max_jobs: usize,
@@ -49,6 +57,8 @@ pub(crate) struct ServeArgs {
     /// What the messages look like
     #[arg(long, value_name = "FORM", default_value = "json", requires = "webhook")]
     webhook_form: Form,
+    #[command(flatten)]
+    trust: TrustArgs,
     #[command(flatten)]
     settings: SettingsArgs,
 }
@@ -84,6 +94,19 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode> {
         Some(path) => Tokens::read(path)?,
         None => Tokens::default(),
     };
+    let certificate = match (&args.tls_cert, &args.tls_key) {
+        (Some(certificate), Some(key)) => Some(Certificate::read(certificate, key)?),
+        _ => None,
+    };
+    let webhook = match &args.webhook {
+        Some(url) => Some(Webhook {
+            url: url.clone(),
+            form: args.webhook_form.into(),
+            tls: args.trust.at(url)?,
+        }),
+        None => None,
+    };
+    let scheme = if certificate.is_some() { "https" } else { "http" };
     let options = Options {
         data: data.clone(),
         settings: args.settings.load()?,
@@ -94,10 +117,8 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode> {
             age_s: args.keep_days.map(|days| (days * 86_400.0) as u64),
             bytes: args.keep_gb.map(|gigabytes| (gigabytes * 1e9) as u64),
         },
-        webhook: args
-            .webhook
-            .clone()
-            .map(|url| Webhook { url, form: args.webhook_form.into() }),
+        certificate,
+        webhook,
     };
     let pages = Pages {
         report: |job| report::html(&job.verdict(), job.series(), job.names()),
@@ -111,9 +132,14 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode> {
     let address = listener.local_addr().context("failed to ask for the address")?;
     collector.check(address)?;
     say(&format!(
-        "laggard: serving http://{address}, jobs are kept in {}",
+        "laggard: serving {scheme}://{address}, jobs are kept in {}",
         data.display()
     ));
+    if scheme == "http" && !address.ip().is_loopback() {
+        say(
+            "laggard: tokens and verdicts cross the network in the clear: --tls-cert, --tls-key",
+        );
+    }
     collector.serve(listener).context("failed to serve")?;
     Ok(ExitCode::SUCCESS)
 }

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, anyhow, bail};
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::environment;
-use crate::run::address;
+use crate::trust::{TrustArgs, address, hint};
 
 /// How long an answer may take: a page of a large job is made while we wait.
 const TIMEOUT: Duration = Duration::from_mins(1);
@@ -25,6 +25,8 @@ pub(crate) struct ServerArgs {
         default_value = "http://127.0.0.1:8765"
     )]
     collector: String,
+    #[command(flatten)]
+    trust: TrustArgs,
 }
 
 /// A collector.
@@ -41,18 +43,21 @@ impl ServerArgs {
         &self.collector
     }
 
-    pub(crate) fn server(&self) -> Server {
+    /// # Errors
+    /// Whom to trust there cannot be told.
+    pub(crate) fn server(&self) -> Result<Server> {
         let config = ureq::Agent::config_builder()
             .timeout_global(Some(TIMEOUT))
             .http_status_as_error(false)
             .proxy(None)
+            .tls_config(self.trust.at(&self.collector)?)
             .max_redirects(0)
             .build();
-        Server {
+        Ok(Server {
             http: config.into(),
             url: self.collector.trim_end_matches('/').to_owned(),
             token: environment::token(),
-        }
+        })
     }
 }
 
@@ -92,10 +97,13 @@ impl Server {
             Some(body) => self.http.run(request.body(body.to_string())?),
             None => self.http.run(request.body(())?),
         };
-        let place = || format!("the collector at {} does not answer", self.url);
-        let mut response = answer.with_context(place)?;
+        let unanswered = |error: ureq::Error| {
+            let hint = hint(&error);
+            anyhow!("the collector at {} does not answer: {error}{hint}", self.url)
+        };
+        let mut response = answer.map_err(unanswered)?;
         let body = response.body_mut().with_config().limit(LONGEST_BYTES);
-        let text = body.read_to_string().with_context(place)?;
+        let text = body.read_to_string().map_err(unanswered)?;
         if response.status().is_success() {
             return Ok(text);
         }

@@ -61,7 +61,7 @@ fn span(typed: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn silence(args: &SilenceArgs) -> Result<ExitCode> {
-    let server = args.server.server();
+    let server = args.server.server()?;
     let now_s =
         SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     if let Some(number) = args.end {

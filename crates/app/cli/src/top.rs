@@ -51,7 +51,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<ExitCode> {
             "top draws on a terminal; `laggard report` and the API are for files and programs"
         );
     }
-    let server = args.server.server();
+    let server = args.server.server()?;
     let mut screen = Screen::new(args.server.url(), args.job.clone());
     // Whoever mistyped the address is told before the screen is taken.
     screen.show(ask(&server, screen.opened(), None)?);

@@ -12,11 +12,14 @@ use agent::{Destination, Farewell, Uplink};
 use formats::{BatchHead, Limits, Recording, input_line, load, pack_batch};
 use model::{Input, RankNs};
 use serde_json::{Value, json};
+use ureq::tls::TlsConfig;
 
 #[path = "service/agents.rs"]
 mod agents;
 #[path = "service/campaign.rs"]
 mod campaign;
+#[path = "service/tls.rs"]
+mod tls;
 
 /// Far more than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -291,8 +294,13 @@ fn an_agent_waits_for_its_collector_and_then_tells_it_all() {
     let url = server.url.clone();
     drop(server);
     let job = "job".to_owned();
-    let destination =
-        Destination { url: url.clone(), token: None, job, host: "h".to_owned() };
+    let destination = Destination {
+        tls: TlsConfig::default(),
+        url: url.clone(),
+        token: None,
+        job,
+        host: "h".to_owned(),
+    };
     let uplink = Uplink::start(destination).expect("a thread");
     for input in &inputs() {
         uplink.tell(input);
@@ -317,7 +325,8 @@ fn a_collector_that_never_answers_costs_the_patience_of_the_end_and_nothing_else
     let deaf = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}", deaf.local_addr().expect("an address"));
     let (job, host) = ("job".to_owned(), "h".to_owned());
-    let destination = Destination { url, token: None, job, host };
+    let tls = TlsConfig::default();
+    let destination = Destination { url, tls, token: None, job, host };
     let uplink = Uplink::start(destination).expect("a thread");
     for _ in 0..3 {
         for input in &inputs() {
@@ -441,12 +450,19 @@ fn the_api_is_as_it_says_it_is() {
 
 /// Takes messages until somebody drops the receiver; answers the first with an error.
 fn hook() -> (String, std::sync::mpsc::Receiver<Value>) {
+    hook_over("http", |stream| stream)
+}
+
+fn hook_over<S: Read + Write>(
+    scheme: &str,
+    wrap: impl Fn(std::net::TcpStream) -> S + Send + 'static,
+) -> (String, std::sync::mpsc::Receiver<Value>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let url = format!("http://{}/hook", listener.local_addr().expect("an address"));
+    let url = format!("{scheme}://{}/hook", listener.local_addr().expect("an address"));
     let (sender, messages) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         for (at, stream) in listener.incoming().enumerate() {
-            let mut stream = BufReader::new(stream.expect("a connection"));
+            let mut stream = BufReader::new(wrap(stream.expect("a connection")));
             let mut length = 0;
             let mut line = String::new();
             while stream.read_line(&mut line).is_ok_and(|read| read > 2) {

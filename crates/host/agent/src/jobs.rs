@@ -11,6 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ring::{Claim, RingDirectory, RingError, clean_stale};
+use ureq::tls::TlsConfig;
 use verdict::Settings;
 
 use crate::agent::Agent;
@@ -33,6 +34,8 @@ pub struct Host {
     pub name: String,
     /// The collector's address.
     pub collector: String,
+    /// Whom to trust if it is an address with TLS.
+    pub tls: TlsConfig,
     /// What proves that we may tell it.
     pub token: Option<String>,
     /// How jobs are analysed.
@@ -183,6 +186,7 @@ fn watch(
     let mut agent = Agent::new(directory.clone(), claim.job(), host.settings.clone());
     match Uplink::start(Destination {
         url: host.collector.clone(),
+        tls: host.tls.clone(),
         token: host.token.clone(),
         job: claim.job().to_owned(),
         host: host.name.clone(),

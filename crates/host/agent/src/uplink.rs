@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use formats::{BatchHead, input_line, pack_batch};
 use model::{Input, RankNs};
 use serde::Deserialize;
+use ureq::tls::TlsConfig;
 use verdict::WantedProfile;
 
 use crate::flight::monotonic_now;
@@ -30,8 +31,10 @@ const LONGEST_ANSWER_BYTES: u64 = 1 << 20;
 /// The collector to tell, and about what.
 #[derive(Clone, Debug)]
 pub struct Destination {
-    /// Its address: `http://host:port`.
+    /// Its address: `https://host:port`, or `http://host:port`.
     pub url: String,
+    /// Whom to trust if it is an address with TLS.
+    pub tls: TlsConfig,
     /// What proves that we may.
     pub token: Option<String>,
     /// The job, named the same on all its hosts.
@@ -211,6 +214,7 @@ impl Sender {
             .timeout_global(Some(TIMEOUT))
             .http_status_as_error(false)
             .proxy(None)
+            .tls_config(destination.tls.clone())
             .max_redirects(0)
             .user_agent(concat!("laggard/", env!("CARGO_PKG_VERSION")))
             .build();
@@ -395,7 +399,7 @@ impl Sender {
             Ok(body) => body,
             Err(error) => return later(error.to_string()),
         };
-        let Destination { url, token, job, host } = &self.destination;
+        let Destination { url, token, job, host, .. } = &self.destination;
         let url = format!(
             "{}/api/v1/jobs/{}/hosts/{}/epochs/{}/batches/{}",
             url.trim_end_matches('/'),

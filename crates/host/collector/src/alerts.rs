@@ -8,6 +8,7 @@ use std::{fs, io, thread};
 
 use model::{Incident, IncidentKind, Severity};
 use serde_json::{Value, json};
+use ureq::tls::TlsConfig;
 
 use crate::keeper::seconds_now;
 use crate::store::write_whole;
@@ -46,6 +47,8 @@ pub struct Webhook {
     pub url: String,
     /// What they look like.
     pub form: WebhookForm,
+    /// Whom to trust if it is an address with TLS.
+    pub tls: TlsConfig,
 }
 
 /// One message.
@@ -75,6 +78,7 @@ fn post_all(webhook: &Webhook, messages: &Receiver<Message>, log: fn(&str)) {
     let config = ureq::Agent::config_builder()
         .timeout_global(Some(TIMEOUT))
         .proxy(None)
+        .tls_config(webhook.tls.clone())
         .max_redirects(0)
         .build();
     let http: ureq::Agent = config.into();

@@ -31,6 +31,7 @@ use crate::metrics::classic;
 use crate::retention;
 use crate::silences::Silence;
 use crate::store::is_name;
+use crate::tls::TlsListener;
 
 /// The description of all this.
 const OPENAPI: &str = include_str!("openapi.json");
@@ -71,7 +72,16 @@ pub(crate) async fn serve(inner: Arc<Inner>, listener: TcpListener) -> io::Resul
             drop(spawn_blocking(move || inner.forget_surplus()).await);
         }
     });
-    let served = axum::serve(listener, router(&shared));
+    let (certificate, router) =
+        (shared.inner.options.certificate.clone(), router(&shared));
+    let served = async {
+        match certificate {
+            Some(certificate) => {
+                axum::serve(TlsListener::new(listener, certificate)?, router).await
+            }
+            None => axum::serve(listener, router).await,
+        }
+    };
     // Streams of events never end by themselves; what was answered for is on disk.
     tokio::select! {
         served = served => served,

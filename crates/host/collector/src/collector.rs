@@ -18,6 +18,7 @@ use crate::metrics::Metrics;
 use crate::retention::{Keep, Stock, folder_bytes};
 use crate::silences::Silences;
 use crate::store;
+use crate::tls::Certificate;
 
 /// How long a collector that was killed may take to let go of its folder.
 const LEAVES_WITHIN: Duration = Duration::from_secs(2);
@@ -39,6 +40,8 @@ pub struct Options {
     pub job_bytes: u64,
     /// What is kept of jobs that have ended.
     pub keep: Keep,
+    /// What it proves with who it is, to those who connect with TLS; without it nobody does.
+    pub certificate: Option<Certificate>,
     /// Whom to tell of incidents.
     pub webhook: Option<Webhook>,
 }

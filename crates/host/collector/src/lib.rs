@@ -15,6 +15,7 @@ mod retention;
 mod silences;
 mod state;
 mod store;
+mod tls;
 
 pub use access::{Role, Tokens, TokensError};
 pub use alerts::{Webhook, WebhookForm};
@@ -22,3 +23,4 @@ pub use collector::{Collector, OpenError, Options, Pages};
 pub use retention::Keep;
 pub use silences::Silence;
 pub use state::{JobState, JobSummary};
+pub use tls::{Certificate, CertificateError};

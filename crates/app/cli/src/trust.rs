@@ -1,0 +1,82 @@
+//! Addresses to tell and to ask, and whom to trust behind them.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+
+/// Whom to trust behind an address with TLS.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct TrustArgs {
+    /// Authorities (PEM) to trust behind https:// addresses [default: those of the system]
+    #[arg(long, value_name = "FILE")]
+    tls_ca: Option<PathBuf>,
+}
+
+/// An address something can be sent to.
+pub(crate) fn address(typed: &str) -> Result<String, String> {
+    let host = typed.strip_prefix("https://").or_else(|| typed.strip_prefix("http://"));
+    match host {
+        Some(host) if !host.is_empty() => Ok(typed.to_owned()),
+        _ => Err("write https://HOST:PORT, or http://HOST:PORT".to_owned()),
+    }
+}
+
+impl TrustArgs {
+    /// Whom to trust at this address.
+    ///
+    /// # Errors
+    /// Authorities cannot be read, or there are none.
+    pub(crate) fn at(&self, url: &str) -> Result<TlsConfig> {
+        let authorities = match &self.tls_ca {
+            Some(path) => {
+                let place = || format!("cannot read authorities from {}", path.display());
+                let text = fs::read(path).with_context(place)?;
+                let items: Result<Vec<PemItem>, _> = parse_pem(&text).collect();
+                let certificates = items.with_context(place)?.into_iter();
+                let certificates = certificates.filter_map(|item| match item {
+                    PemItem::Certificate(certificate) => Some(certificate),
+                    _ => None,
+                });
+                let certificates: Vec<_> = certificates.collect();
+                if certificates.is_empty() {
+                    bail!("{}: no certificate (PEM) is in it", path.display());
+                }
+                certificates
+            }
+            // The system's take a while to read.
+            None if url.starts_with("https://") => {
+                let found = rustls_native_certs::load_native_certs().certs;
+                if found.is_empty() {
+                    bail!("this system has no authorities: name a file with --tls-ca");
+                }
+                let owned = |der: &[u8]| Certificate::from_der(der).to_owned();
+                found.iter().map(|certificate| owned(certificate)).collect()
+            }
+            None => return Ok(TlsConfig::default()),
+        };
+        Ok(TlsConfig::builder().root_certs(RootCerts::from(authorities)).build())
+    }
+}
+
+/// What to do if `error` says that somebody could not prove who it is.
+pub(crate) fn hint(error: &ureq::Error) -> &'static str {
+    let of_certificate = error.to_string().contains("invalid peer certificate");
+    if of_certificate { "; --tls-ca names whom to trust" } else { "" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_a_scheme_and_a_host() {
+        for right in ["http://localhost:8765", "https://collector"] {
+            assert_eq!(address(right).as_deref(), Ok(right));
+        }
+        for wrong in ["", "collector:8765", "https://", "ftp://collector"] {
+            assert!(address(wrong).is_err(), "{wrong}");
+        }
+    }
+}
