@@ -117,3 +117,50 @@ fn a_rank_that_stands_still_for_its_profiler_does_not_hang() {
     take_mark(&mut job, 1, 10, MarkKind::ProfilerBegin, [0; 5]);
     assert_eq!(quiet(&mut job, 41), [1, 0]);
 }
+
+/// One rank stands still in its last backward, and the other waits for it in a collective.
+#[test]
+fn where_a_pipeline_stands_still_joins_what_its_collectives_say() {
+    const STEP_S: u64 = 60;
+    let plan = schedule::Scheme::OneForwardOneBackward.plan(2, 4);
+    let mut job = Job::new("job", "run", Settings::default());
+    job.take(Input::Group { group: 1, name: "default".to_owned(), members: vec![0, 1] });
+    let steps = 5;
+    for step in 0..steps {
+        let mut mark =
+            |rank: u32, second: u64, kind: MarkKind, code: u16, args: [u64; 5]| {
+                let at = RankNs((u64::from(step) * STEP_S + second) * 1_000_000_000);
+                let mark = Mark { at, step, kind, on_loop_thread: true, code, args };
+                job.take(Input::Mark { rank, mark });
+            };
+        for rank in [1, 0] {
+            let order = plan.order(rank as usize);
+            for (block, at) in order.iter().zip(0..) {
+                let code = u16::from(block.pass == schedule::Pass::Backward);
+                let place = [rank.into(), block.microbatch.into(), 2, 0, 0];
+                mark(rank, 2 * at, MarkKind::BlockBegin, code, place);
+                if (step, rank, at) == (steps - 1, 0, 7) {
+                    continue;
+                }
+                mark(rank, 2 * at + 1, MarkKind::BlockEnd, code, place);
+            }
+            if (step, rank) != (steps - 1, 0) {
+                let sum = [1, 0, u64::from(step) + 1, 0, 0];
+                mark(rank, 20, MarkKind::CollectiveIssue, 3, sum);
+            }
+        }
+    }
+    let end_s = u64::from(steps) * STEP_S;
+    assert_eq!(quiet(&mut job, end_s + 10 * STEP_S), [0, 1]);
+    job.take(Input::StacksTold);
+    let [hang] = &job.verdict().incidents[..] else { panic!("{:?}", job.verdict()) };
+    assert_eq!(
+        (hang.kind, &hang.subject.ranks[..]),
+        (model::IncidentKind::Hang, &[0][..])
+    );
+    let halt = hang.evidence.iter().find(|it| it.label == "halt_point");
+    let said = halt.map(|halt| halt.text.as_str()).unwrap_or_default();
+    assert!(said.contains("backward of microbatch 3"), "{:?}", hang.evidence);
+    let methods: Vec<model::Method> = hang.evidence.iter().map(|it| it.method).collect();
+    assert!(methods.contains(&model::Method::Collective), "{:?}", hang.evidence);
+}
