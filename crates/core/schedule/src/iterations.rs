@@ -1,6 +1,8 @@
 //! Where iterations begin and end: a collective of all ranks, once in each.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use crate::lanes::{Fit, LaneCall, LaneCalls, LaneKind, median};
 
@@ -8,6 +10,11 @@ use crate::lanes::{Fit, LaneCall, LaneCalls, LaneKind, median};
 const MIN_MARKERS: usize = 4;
 /// Part of the intervals between markers that must have work of the pipeline in them.
 const WORK_SHARE: f64 = 0.9;
+
+/// Of a job without a pipeline: counts of kinds of calls that differ by less are one count; and an
+/// interval of so many times the median is no iteration, if such make up half of the time. Ours.
+const SAME_COUNT: f64 = 0.1;
+const TOO_LONG: u64 = 3;
 
 /// A communicator of all ranks: for each of them its lane and how it fits the reference's.
 pub(crate) type Wide = Vec<(usize, Fit)>;
@@ -43,36 +50,40 @@ pub(crate) fn wide_lanes(
 
 impl Iterations {
     /// Finds the collective that marks iterations: of those that all ranks take part in, the
-    /// one most often called that never comes twice without work in between.
+    /// one most often called that never comes twice without work in between. Without a pipeline,
+    /// one that comes as often as most do.
     ///
-    /// `work_ns` are times of the reference rank's work, ascending.
+    /// `work_ns` are times of the reference rank's work in its pipeline, ascending.
     pub(crate) fn find(
         ranks: &[Vec<LaneCalls>],
         reference: usize,
         wide: &BTreeMap<usize, Wide>,
         work_ns: &[u64],
     ) -> Option<Self> {
-        let mut best: Option<(usize, Vec<LaneCall>)> = None;
+        let mut kinds: Vec<(usize, Vec<LaneCall>)> = Vec::new();
         for place in wide.keys() {
             let mut classes: BTreeMap<_, Vec<LaneCall>> = BTreeMap::new();
             for call in &ranks[reference][*place].calls {
                 classes.entry((call.op, call.size)).or_default().push(*call);
             }
-            for calls in classes.into_values().filter(|calls| calls.len() >= MIN_MARKERS)
-            {
-                let worked = calls.windows(2).filter(|pair| {
-                    let after = work_ns.partition_point(|at_ns| *at_ns < pair[0].at_ns);
-                    work_ns.get(after).is_some_and(|at_ns| *at_ns < pair[1].at_ns)
-                });
-                let is_marker =
-                    worked.count() as f64 >= (calls.len() - 1) as f64 * WORK_SHARE;
-                if is_marker
-                    && best.as_ref().is_none_or(|(_, best)| calls.len() > best.len())
-                {
-                    best = Some((*place, calls));
-                }
-            }
+            let classes = classes.into_values().filter(|c| c.len() >= MIN_MARKERS);
+            kinds.extend(classes.map(|calls| (*place, calls)));
         }
+        let usual = usual_count(&kinds);
+        kinds.retain(|(_, calls)| {
+            if work_ns.is_empty() {
+                let usual = usual.as_ref();
+                return usual.is_some_and(|usual| usual.contains(&calls.len()))
+                    && is_even(calls);
+            }
+            let worked = calls.windows(2).filter(|pair| {
+                let after = work_ns.partition_point(|at_ns| *at_ns < pair[0].at_ns);
+                work_ns.get(after).is_some_and(|at_ns| *at_ns < pair[1].at_ns)
+            });
+            worked.count() as f64 >= (calls.len() - 1) as f64 * WORK_SHARE
+        });
+        // The first of the most often called.
+        let best = kinds.into_iter().rev().max_by_key(|(_, calls)| calls.len());
         let (place, calls) = best?;
         let numbers = numbers(&ranks[reference][place], &calls);
         let marks = wide[&place].iter().zip(ranks).map(|((at, fit), lanes)| {
@@ -109,6 +120,33 @@ impl Iterations {
         let mut took_ns: Vec<u64> = spans.map(|(begin, end)| end - begin).collect();
         median(&mut took_ns).map(|took_ns| took_ns as f64 * 1e-9)
     }
+}
+
+/// The fewest and the most calls of the kinds that are made as often as most are.
+fn usual_count(kinds: &[(usize, Vec<LaneCall>)]) -> Option<RangeInclusive<usize>> {
+    let counts = kinds.iter().map(|(_, calls)| calls.len());
+    let alike = |least: usize| {
+        let range = least..=least + (least as f64 * SAME_COUNT) as usize;
+        (
+            counts.clone().filter(|count| range.contains(count)).count(),
+            Reverse(least),
+            range,
+        )
+    };
+    counts
+        .clone()
+        .map(alike)
+        .max_by_key(|(kinds, least, _)| (*kinds, *least))
+        .map(|it| it.2)
+}
+
+/// Whether calls come one by one, instead of in bursts with long pauses between.
+fn is_even(calls: &[LaneCall]) -> bool {
+    let apart = |pair: &[LaneCall]| pair[1].at_ns.saturating_sub(pair[0].at_ns);
+    let mut apart_ns: Vec<u64> = calls.windows(2).map(apart).collect();
+    let most_ns = median(&mut apart_ns).unwrap_or(0).saturating_mul(TOO_LONG);
+    let long_ns: u64 = apart_ns.iter().filter(|apart_ns| **apart_ns > most_ns).sum();
+    long_ns * 2 < apart_ns.iter().sum()
 }
 
 /// Numbers iterations by the calls before, where these are known: a log may begin late, and

@@ -84,11 +84,8 @@ impl Job {
         let views = logs.iter().zip(lanes).enumerate();
         let mut ranks: Vec<RankView> =
             views.map(|(at, (log, lanes))| view(log, lanes, &wide_of(at))).collect();
-        let mut work_ns: Vec<u64> =
+        let work_ns: Vec<u64> =
             ranks[reference].points.iter().map(|point| point.at_ns).collect();
-        if work_ns.is_empty() {
-            work_ns.clone_from(&ranks[reference].others_ns);
-        }
         let lanes: Vec<Vec<LaneCalls>> =
             ranks.iter_mut().map(|rank| std::mem::take(&mut rank.lanes)).collect();
         let iterations = Iterations::find(&lanes, reference, &wide, &work_ns);
