@@ -94,3 +94,44 @@ pub struct Gap {
     /// Operations that are missing.
     pub lost: u64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(at_ns: u64, op: CollectiveOp, size: u64, lane: u32, count: u64) -> Call {
+        Call { at_ns, op, size, lane, count: Some(count) }
+    }
+
+    /// As the middle of a recorded job has it, whose gradients have two bytes: it gathers as many
+    /// as it scatters.
+    #[test]
+    fn gathers_count_bytes_and_reductions_elements() {
+        let scatter = call(1, CollectiveOp::REDUCE_SCATTER, 2_684_239_872, 0, 0);
+        let gather = call(2, CollectiveOp::ALLGATHER, 5_368_479_744, 0, 0);
+        assert_eq!((scatter.unit(), gather.unit()), (Unit::Elements, Unit::Bytes));
+        assert_eq!(gather.size, 2 * scatter.size);
+        for op in [CollectiveOp::ALLREDUCE, CollectiveOp::SEND, CollectiveOp::RECEIVE] {
+            assert_eq!(call(1, op, 1, 0, 0).unit(), Unit::Elements);
+        }
+        assert_eq!(call(1, CollectiveOp::BROADCAST, 1, 0, 0).unit(), Unit::Bytes);
+    }
+
+    #[test]
+    fn counts_that_jump_are_a_gap_and_those_that_are_shared_are_none() {
+        let op = CollectiveOp::ALLREDUCE;
+        let log = RankCalls {
+            lanes: vec![Lane::default(); 2],
+            calls: vec![
+                call(10, op, 1, 0, 7),
+                call(20, op, 1, 1, 100),
+                call(30, op, 1, 0, 7),
+                call(40, op, 1, 0, 8),
+                call(50, op, 1, 0, 12),
+                call(60, op, 1, 1, 101),
+            ],
+            ..RankCalls::default()
+        };
+        assert_eq!(log.gaps(), [Gap { from_ns: 40, until_ns: 50, lost: 3 }]);
+    }
+}

@@ -124,29 +124,26 @@ impl Iterations {
 
 /// The fewest and the most calls of the kinds that are made as often as most are.
 fn usual_count(kinds: &[(usize, Vec<LaneCall>)]) -> Option<RangeInclusive<usize>> {
-    let counts = kinds.iter().map(|(_, calls)| calls.len());
-    let alike = |least: usize| {
-        let range = least..=least + (least as f64 * SAME_COUNT) as usize;
-        (
-            counts.clone().filter(|count| range.contains(count)).count(),
-            Reverse(least),
-            range,
-        )
-    };
-    counts
-        .clone()
-        .map(alike)
-        .max_by_key(|(kinds, least, _)| (*kinds, *least))
-        .map(|it| it.2)
+    let mut counts: Vec<usize> = kinds.iter().map(|(_, calls)| calls.len()).collect();
+    counts.sort_unstable();
+    let most = |least: usize| least + (least as f64 * SAME_COUNT) as usize;
+    let alike = counts.iter().enumerate().map(|(at, least)| {
+        let after = counts.partition_point(|count| *count <= most(*least));
+        (after - at, Reverse(*least))
+    });
+    alike.max().map(|(_, Reverse(least))| least..=most(least))
 }
 
 /// Whether calls come one by one, instead of in bursts with long pauses between.
 fn is_even(calls: &[LaneCall]) -> bool {
     let apart = |pair: &[LaneCall]| pair[1].at_ns.saturating_sub(pair[0].at_ns);
     let mut apart_ns: Vec<u64> = calls.windows(2).map(apart).collect();
-    let most_ns = median(&mut apart_ns).unwrap_or(0).saturating_mul(TOO_LONG);
-    let long_ns: u64 = apart_ns.iter().filter(|apart_ns| **apart_ns > most_ns).sum();
-    long_ns * 2 < apart_ns.iter().sum()
+    let usual_ns = median(&mut apart_ns).unwrap_or(0);
+    let sum = |longer_ns: u64| -> f64 {
+        let longer = apart_ns.iter().filter(|apart_ns| **apart_ns > longer_ns);
+        longer.map(|apart_ns| *apart_ns as f64).sum()
+    };
+    sum(usual_ns.saturating_mul(TOO_LONG)) * 2.0 < sum(0)
 }
 
 /// Numbers iterations by the calls before, where these are known: a log may begin late, and
