@@ -134,16 +134,19 @@ fn usual_count(kinds: &[(usize, Vec<LaneCall>)]) -> Option<RangeInclusive<usize>
     alike.max().map(|(_, Reverse(least))| least..=most(least))
 }
 
-/// Whether calls come one by one, instead of in bursts with long pauses between.
+/// Whether calls come one by one, instead of in bursts with long pauses between. A stretch in
+/// which they come slower, or a stall, is one pause.
 fn is_even(calls: &[LaneCall]) -> bool {
     let apart = |pair: &[LaneCall]| pair[1].at_ns.saturating_sub(pair[0].at_ns);
-    let mut apart_ns: Vec<u64> = calls.windows(2).map(apart).collect();
-    let usual_ns = median(&mut apart_ns).unwrap_or(0);
-    let sum = |longer_ns: u64| -> f64 {
-        let longer = apart_ns.iter().filter(|apart_ns| **apart_ns > longer_ns);
-        longer.map(|apart_ns| *apart_ns as f64).sum()
-    };
-    sum(usual_ns.saturating_mul(TOO_LONG)) * 2.0 < sum(0)
+    let apart_ns: Vec<u64> = calls.windows(2).map(apart).collect();
+    let usual_ns = median(&mut apart_ns.clone()).unwrap_or(0);
+    let is_pause = |apart_ns: &u64| *apart_ns > usual_ns.saturating_mul(TOO_LONG);
+    let (pauses, others): (Vec<u64>, Vec<u64>) =
+        apart_ns.iter().partition(|it| is_pause(it));
+    let sum = |of: Vec<u64>| of.into_iter().map(|apart_ns| apart_ns as f64).sum::<f64>();
+    let begun =
+        apart_ns.windows(2).filter(|pair| !is_pause(&pair[0]) && is_pause(&pair[1]));
+    begun.count() < MIN_MARKERS || sum(pauses) < sum(others)
 }
 
 /// Numbers iterations by the calls before, where these are known: a log may begin late, and

@@ -148,3 +148,17 @@ fn without_a_pipeline_a_healthy_job_is_healthy() {
         }
     }
 }
+
+/// Half of the time is in it, and it is one.
+#[test]
+fn without_a_pipeline_a_stall_is_told() {
+    const STALL_NS: u64 = 30_000_000_000;
+    let mut logs = CalledJob::healthy(2, 1, 2).logs();
+    let stalled_ns = logs[0].calls[logs[0].calls.len() / 2].at_ns;
+    for call in logs.iter_mut().flat_map(|log| &mut log.calls) {
+        call.at_ns += if call.at_ns > stalled_ns { STALL_NS } else { 0 };
+    }
+    let said = said_of_logs(logs);
+    let [finding] = &said.findings[..] else { panic!("{said:?}") };
+    assert!((finding.lost_s - 30.0).abs() < 0.1, "{finding:?}");
+}
