@@ -102,6 +102,11 @@ pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour, verbose: bool) -> 
         for evidence in &incident.evidence {
             text += &format!("  why   {}\n", evidence.text);
         }
+        if verbose && incident.cost_s > 0.0 {
+            let (exposed, waited) =
+                (seconds(incident.cost_s), seconds(incident.cost_gpu_s));
+            text += &format!("  cost  {exposed} exposed, {waited} of GPUs that waited\n");
+        }
         text += &format!("  next  {}\n", incident.advice);
     }
     if !verdict.stages.is_empty() {

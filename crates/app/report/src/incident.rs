@@ -107,8 +107,9 @@ fn facts(
     facts += &fact("When", &format!("{when}{}{}", small(&pace), strip(part_of_run)));
     let cost = if incident.cost_s > 0.0 {
         format!(
-            "{} of exposed time{}",
+            "{} of exposed time, {} of GPUs that waited{}",
             words::duration(incident.cost_s),
+            words::duration(incident.cost_gpu_s),
             saving(incident)
         )
     } else {

@@ -122,6 +122,7 @@ fn incident(
         first_step: 0,
         last_step: 0,
         cost_s,
+        cost_gpu_s: 0.0,
         cost_share,
         gain_alone_s: cost_s,
         next_in_line: Vec::new(),

@@ -79,6 +79,7 @@ impl SlowBlocks {
             first_step: first,
             last_step: last,
             cost_s: self.lost_s,
+            cost_gpu_s: 0.0,
             cost_share: share,
             gain_alone_s: self.lost_s,
             next_in_line: Vec::new(),

@@ -54,6 +54,7 @@ pub fn death(
         first_step: step,
         last_step: step,
         cost_s: 0.0,
+        cost_gpu_s: 0.0,
         cost_share: 0.0,
         gain_alone_s: 0.0,
         next_in_line: Vec::new(),

@@ -81,6 +81,7 @@ pub fn function(
         first_step: found.steps.0,
         last_step: found.steps.1,
         cost_s: found.cost_s,
+        cost_gpu_s: 0.0,
         cost_share: found.excess_share,
         gain_alone_s: found.cost_s,
         next_in_line: Vec::new(),

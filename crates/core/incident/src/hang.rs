@@ -87,6 +87,7 @@ pub fn hang(
         first_step: since,
         last_step: since,
         cost_s: quiet_s,
+        cost_gpu_s: 0.0,
         cost_share: 0.0,
         gain_alone_s: quiet_s,
         next_in_line: Vec::new(),

@@ -90,6 +90,7 @@ pub fn link_slowed(
         first_step,
         last_step,
         cost_s,
+        cost_gpu_s: 0.0,
         cost_share,
         gain_alone_s: cost_s,
         next_in_line: Vec::new(),

@@ -45,6 +45,7 @@ pub fn straggler(
         first_step,
         last_step,
         cost_s: found.cost_s,
+        cost_gpu_s: 0.0,
         cost_share: 0.0,
         gain_alone_s: found.cost_s,
         next_in_line: Vec::new(),

@@ -317,6 +317,7 @@ impl Tracker {
             first_step: track.first_step,
             last_step: track.last_step,
             cost_s: track.cost_s,
+            cost_gpu_s: 0.0,
             cost_share: share,
             gain_alone_s: track.gain_alone_s,
             next_in_line: next_in_line.collect(),

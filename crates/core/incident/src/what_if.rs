@@ -109,6 +109,7 @@ pub fn what_if(
         first_step: what_if.steps.first().copied().unwrap_or_default(),
         last_step: what_if.steps.last().copied().unwrap_or_default(),
         cost_s: total_s,
+        cost_gpu_s: 0.0,
         cost_share,
         gain_alone_s: total_s,
         next_in_line: Vec::new(),

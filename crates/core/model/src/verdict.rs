@@ -363,7 +363,11 @@ pub struct Incident {
     pub last_step: u64,
     /// Exposed seconds it added, waits of the victims included.
     pub cost_s: f64,
-    /// That as a share of exposed time from its first step on.
+    /// The same in seconds of GPUs: times the ranks that waited, which are all but those it names.
+    /// Zero until incidents of all methods are put together.
+    #[serde(default)]
+    pub cost_gpu_s: f64,
+    /// [`Self::cost_s`] as a share of exposed time from its first step on.
     pub cost_share: f64,
     /// Exposed seconds saved if only this were mended.
     pub gain_alone_s: f64,

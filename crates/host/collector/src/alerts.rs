@@ -273,6 +273,7 @@ mod tests {
             first_step: 0,
             last_step: 9,
             cost_s: 1.0,
+            cost_gpu_s: 0.0,
             cost_share: 0.5,
             gain_alone_s: 1.0,
             next_in_line: Vec::new(),

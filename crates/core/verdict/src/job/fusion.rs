@@ -60,7 +60,13 @@ impl Job {
             });
         }
         let deaths = death.into_iter().chain(self.deaths.iter().cloned());
-        deaths.chain(hang).chain(incidents).collect()
+        let mut all: Vec<Incident> = deaths.chain(hang).chain(incidents).collect();
+        for incident in &mut all {
+            let named = incident.subject.ranks.len();
+            let waited = self.seen_ranks.len().saturating_sub(named);
+            incident.cost_gpu_s = incident.cost_s * waited as f64;
+        }
+        all
     }
 
     /// What the processes of ranks that are named did with cores meanwhile, and devices for them; of
