@@ -145,6 +145,42 @@ fn what_hosts_say_of_devices_stands_beside_it_and_advises() {
     );
 }
 
+/// What is said of two ranks that are profiled from step 40 on, of which rank 1 stops before a
+/// collective at 10 s, and nothing moves until so many seconds; `more` marks of it are told.
+fn said_of_a_window(more: &[(u64, u8)], until_s: u64) -> String {
+    let mut lines = vec![
+        r#"{"schema":"laggard.marks/1","job":"job"}"#.to_owned(),
+        r#"{"is":"group","group":1,"name":"default","members":[0,1]}"#.to_owned(),
+        r#"{"is":"profile_ordered","ranks":[0,1],"first_step":40,"steps":10}"#.to_owned(),
+        "[0,10000000000,40,14,1,3,1,0,47]".to_owned(),
+        "[1,10000000000,40,14,1,3,1,0,46]".to_owned(),
+    ];
+    // Profilers begin (20) and end (21).
+    lines.extend(
+        more.iter().map(|(at_s, kind)| format!("[1,{at_s}000000000,40,{kind},1,0]")),
+    );
+    let quiet = |at_s| format!(r#"{{"is":"quiet","at":{at_s}000000000}}"#);
+    lines.extend((11..=until_s).map(quiet));
+    lines.push(r#"{"is":"stacks_told"}"#.to_owned());
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("job.jsonl");
+    fs::write(&path, lines.join("\n")).expect("a file");
+    text(&analyze(&[path.to_str().expect("UTF-8")]).stdout)
+}
+
+#[test]
+fn a_hang_in_a_profile_window_is_told_but_not_that_a_profiler_starts() {
+    let told = "hang since step 40: rank 1 never entered ALLREDUCE #47 of group default";
+    assert!(said_of_a_window(&[], 13).contains(told));
+    assert!(said_of_a_window(&[(10, 20), (11, 21)], 14).contains(told));
+    let starts = said_of_a_window(&[(10, 20)], 20);
+    assert!(!starts.contains("hang"), "{starts}");
+    assert!(
+        said_of_a_window(&[(10, 20)], 45).contains(told),
+        "it never comes back from it"
+    );
+}
+
 #[test]
 fn a_fault_hidden_behind_another() {
     assert_snapshot!(verdict("two"), @"

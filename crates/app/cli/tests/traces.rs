@@ -1,5 +1,6 @@
 //! `laggard analyze` on traces of profilers, as a user reads it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
@@ -111,12 +112,103 @@ fn a_slow_socket_is_named_with_its_callers() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(text(&output.stderr), "");
     assert_snapshot!(text(&output.stdout));
-    let annotated = fs::read(folder.path().join("annotated.txt")).expect("a trace");
-    let annotated: serde_json::Value = serde_json::from_slice(&annotated).expect("JSON");
-    let events = annotated["traceEvents"].as_array().expect("events");
-    let named = |name: &str| events.iter().filter(|e| e["name"] == name).count();
-    assert_eq!(named("step 3"), 4);
-    assert_eq!(named("allreduce (last to come)"), 4);
+    let spans = spans_of(&folder.path().join("annotated.txt"));
+    let told = |track: &str, name: &str, rank: u64| {
+        let spans = spans.iter().filter(|span| span.track == track && span.rank == rank);
+        let named = spans.filter(|span| span.name == name);
+        named.map(|span| (span.end_ns - span.start_ns) / 1_000_000).collect::<Vec<_>>()
+    };
+    assert_eq!(told("steps", "step 3", 0), [99]);
+    assert_eq!(told("collectives", "allreduce (last to come)", 2), [19; 4]);
+    // Ranks 0, 1 and 3 come after 300 µs of reading, rank 2 after 41 ms.
+    assert_eq!(told("late", "late to allreduce", 2), [40; 4]);
+    assert_eq!(told("late", "late to allreduce", 0), [0; 0]);
+    let read = "<built-in method recv_into of _socket.socket object at 0x…> (unlike)";
+    assert_eq!(told("functions", read, 2), [40; 4]);
+    assert_eq!(told("functions", "gemm", 1).len(), 4);
+    assert!(spans.iter().any(|span| span.track == "incidents" && span.rank == 2));
+}
+
+/// A span of an annotated trace.
+struct Span {
+    rank: u64,
+    track: String,
+    name: String,
+    start_ns: i64,
+    end_ns: i64,
+}
+
+/// The spans of an annotated trace, which must keep the rules of trace events: what begins ends, times
+/// do not go back, spans of a thread nest or follow each other, each process and thread has a name.
+/// Our own scanner reads it to its end, and takes it for no recording where it lies beside some.
+fn spans_of(path: &Path) -> Vec<Span> {
+    let read = formats::load(path, formats::Limits::default()).expect_err("no recording");
+    assert!(read.to_string().ends_with("it is a trace without events"), "{read}");
+    let document = fs::read(path).expect("a trace");
+    let document: serde_json::Value = serde_json::from_slice(&document).expect("JSON");
+    let events = document["traceEvents"].as_array().expect("events");
+    let mut tracks = BTreeMap::new();
+    let mut processes = BTreeSet::new();
+    let mut open: BTreeMap<(u64, u64), Vec<i64>> = BTreeMap::new();
+    let (mut spans, mut now_ns) = (Vec::new(), 0);
+    for event in events {
+        let number = |key: &str| event[key].as_u64().expect("a number");
+        let ns = |key: &str| (event[key].as_f64().expect("a time") * 1e3).round() as i64;
+        let name = event["name"].as_str().expect("a name").to_owned();
+        let rank = number("pid");
+        match event["ph"].as_str() {
+            Some("M") => {
+                let given = event["args"]["name"].as_str().map(str::to_owned);
+                match name.as_str() {
+                    "process_name" => assert!(processes.insert(rank), "two names"),
+                    "thread_name" => {
+                        let before = tracks.insert((rank, number("tid")), given);
+                        assert_eq!(before, None, "two names");
+                    }
+                    _ => {}
+                }
+            }
+            Some("X") => {
+                let place = (rank, number("tid"));
+                let (start_ns, length_ns) = (ns("ts"), ns("dur"));
+                assert!(start_ns >= now_ns && length_ns >= 0, "{event}");
+                now_ns = start_ns;
+                let end_ns = start_ns + length_ns;
+                let open = open.entry(place).or_default();
+                open.retain(|end_ns| *end_ns > start_ns);
+                assert!(open.iter().all(|outer_ns| end_ns <= *outer_ns), "{event}");
+                open.push(end_ns);
+                assert!(processes.contains(&rank), "{event}");
+                let track =
+                    tracks.get(&place).cloned().flatten().expect("a thread's name");
+                spans.push(Span { rank, track, name, start_ns, end_ns });
+            }
+            other => panic!("{other:?}: nothing else is written"),
+        }
+    }
+    spans
+}
+
+/// Overlapping collectives of two groups lie beside each other, not across each other.
+#[test]
+fn an_annotated_trace_of_a_real_job_keeps_the_rules() {
+    let traces = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../../../shared/data/kineto_gloo_torch215/data4");
+    if !traces.exists() {
+        println!("skipped: {} is not there", traces.display());
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("annotated.json");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
+    command.arg("analyze").arg(&traces).arg("--perfetto").arg(&path);
+    let output = command.env_remove("LAGGARD_CONFIG").output().expect("laggard runs");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let spans = spans_of(&path);
+    let late = spans.iter().filter(|span| span.track == "late" && span.rank == 3);
+    assert!(late.count() >= 17);
+    let slow = spans.iter().filter(|span| span.name == "data.next_wait (unlike)");
+    assert!(slow.count() > 0 && spans.len() > 500, "{}", spans.len());
 }
 
 /// With two ranks neither differs from most, but what only one of them does is unexpected.

@@ -35,10 +35,8 @@ pub struct Profile {
 /// PerfTracker (2025), SPEC §2.3; what stands for Python where it was not recorded is our choice.
 pub fn profile(trace: &Trace, settings: &PatternSettings) -> Profile {
     let Some((from_ns, to_ns)) = trace.span_ns() else { return Profile::default() };
-    let mut gatherer = Gatherer::new(trace);
-    gatherer.device();
-    gatherer.host();
-    let Gatherer { events, dictionary, has_device, .. } = gatherer;
+    let (events, dictionary) = executions(trace);
+    let has_device = trace.has_device();
     let series = series(trace);
     let patterns = summarise(
         &events,
@@ -58,6 +56,14 @@ pub fn profile(trace: &Trace, settings: &PatternSettings) -> Profile {
         communication.iter().sum(),
         has_device,
     )
+}
+
+/// When which functions of a rank ran: what [`profile`] weighs, not in order.
+pub fn executions(trace: &Trace) -> (Vec<Event>, Dictionary) {
+    let mut gatherer = Gatherer::new(trace);
+    gatherer.device();
+    gatherer.host();
+    (gatherer.events, gatherer.dictionary)
 }
 
 impl Profile {

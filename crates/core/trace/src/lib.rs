@@ -15,7 +15,7 @@ mod steps;
 
 pub use clocks::Clocks;
 pub use collectives::{Arrival, MatchedCollective, Matches, match_collectives};
-pub use functions::{Profile, profile};
+pub use functions::{Profile, executions, profile};
 pub use slice::{
     Counter, NameId, Names, PythonFrame, Slice, SliceKind, Trace, Track, Transfer,
 };

@@ -22,6 +22,8 @@ pub struct ProfilerTrace {
 #[derive(Clone, Debug)]
 pub struct RankTrace {
     path: PathBuf,
+    /// Its place among the traces of the file.
+    place: usize,
     tool: &'static str,
     /// The trace; of its slices only collectives are left.
     trace: Trace,
@@ -38,7 +40,10 @@ impl RankTrace {
         settings: &PatternSettings,
     ) -> Vec<Self> {
         let ProfilerTrace { tool, traces } = recorded;
-        traces.into_iter().map(|trace| Self::new(path, tool, trace, settings)).collect()
+        let traces = traces.into_iter().enumerate();
+        let kept =
+            |(place, trace)| Self { place, ..Self::new(path, tool, trace, settings) };
+        traces.map(kept).collect()
     }
 
     fn new(
@@ -65,7 +70,20 @@ impl RankTrace {
             steps,
             names,
         };
-        Self { path: path.to_owned(), tool, trace, profiled, start_ns }
+        Self { path: path.to_owned(), place: 0, tool, trace, profiled, start_ns }
+    }
+
+    /// The time its steps count from.
+    pub(crate) fn origin_ns(&self) -> i64 {
+        if self.trace.absolute { 0 } else { self.start_ns }
+    }
+
+    /// The trace, its slices read anew.
+    pub(crate) fn whole(&self) -> Result<Option<Trace>, FormatError> {
+        Ok(match load(&self.path, Limits::default())? {
+            Recording::Trace(recorded) => recorded.traces.into_iter().nth(self.place),
+            _ => None,
+        })
     }
 
     /// What travels of it where traces stay on the host that recorded them.
@@ -197,8 +215,10 @@ impl TraceSet {
     }
 
     /// The ranks: what is left of their traces, and of their profiles.
-    pub(crate) fn traces(&self) -> impl Iterator<Item = (u32, &Trace, &ProfiledRank)> {
-        self.ranks.iter().map(|(rank, kept)| (*rank, &kept.trace, &kept.profiled))
+    pub(crate) fn traces(
+        &self,
+    ) -> impl Iterator<Item = (u32, &RankTrace, &Trace, &ProfiledRank)> {
+        self.ranks.iter().map(|(rank, kept)| (*rank, kept, &kept.trace, &kept.profiled))
     }
 
     /// Runs the traces through the analysis and returns the finished job.
