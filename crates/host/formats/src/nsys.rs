@@ -2,10 +2,11 @@
 //!
 //! Exports of all versions differ in their tables and columns: what is not there was not recorded.
 
+mod calls;
 mod tables;
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Read;
 use std::path::Path;
 
@@ -16,6 +17,7 @@ use trace::{Counter, NameId, Slice, SliceKind, Trace, Track, Transfer};
 use crate::names::{collective_of_kernel, without_counts};
 use crate::recording::io_error;
 use crate::{FormatError, Limits};
+use calls::Calls;
 use tables::{MAX_PACKED_BYTES, Tables};
 
 pub(crate) use tables::MAGIC;
@@ -110,21 +112,33 @@ fn read(path: &Path, tables: &Tables) -> Result<Vec<Trace>, FormatError> {
             host = text(row[1]).map(Cow::into_owned);
         }
     })?;
-    let mut report = Report { strings, processes: BTreeMap::new(), kept: 0, too_many: 0 };
+    let mut report = Report {
+        strings,
+        processes: BTreeMap::new(),
+        calls: Calls::of(tables)?,
+        launched: HashMap::new(),
+        kept: 0,
+        too_many: 0,
+    };
     report.device(tables)?;
     report.ranges(tables)?;
-    report.waits(tables)?;
+    report.runtime(tables)?;
     report.metrics(tables)?;
+    report.name_transfers();
+    let seats = report.seats();
     let (too_many, shift_ns) = (report.too_many, started_ns.unwrap_or(0));
-    let mut processes: Vec<Process> = report.processes.into_values().collect();
-    if processes.iter().any(|process| !process.devices.is_empty()) {
-        processes.retain(|process| !process.devices.is_empty());
+    let mut processes: Vec<(i64, Process)> = report.processes.into_iter().collect();
+    if processes.iter().any(|(_, process)| !process.devices.is_empty()) {
+        processes.retain(|(_, process)| !process.devices.is_empty());
     }
-    processes.sort_by_key(|process| process.devices.iter().min().copied());
+    processes.sort_by_key(|(_, process)| process.devices.iter().min().copied());
     let several = processes.len() > 1;
-    let traces = processes.into_iter().enumerate().map(|(at, process)| {
+    let traces = processes.into_iter().enumerate().map(|(at, (pid, process))| {
         let mut trace = process.trace;
         trace.rank = several.then(|| u32::try_from(at).unwrap_or(u32::MAX));
+        if let Some((size, rank)) = seats.get(&pid) {
+            (trace.rank, trace.world_size) = (Some(*rank), Some(*size));
+        }
         trace.host.clone_from(&host);
         trace.absolute = started_ns.is_some();
         if too_many > 0 {
@@ -154,6 +168,9 @@ fn read(path: &Path, tables: &Tables) -> Result<Vec<Trace>, FormatError> {
 struct Report {
     strings: HashMap<i64, String>,
     processes: BTreeMap<i64, Process>,
+    calls: Calls,
+    /// Transfers by the process and the correlation number of their kernels.
+    launched: HashMap<(i64, i64), usize>,
     kept: usize,
     too_many: u64,
 }
@@ -182,6 +199,7 @@ impl Report {
         text(value).or_else(numbered)
     }
 
+    /// Adds a slice; the place of its transfer if it is a collective.
     fn add(
         &mut self,
         process: i64,
@@ -189,16 +207,16 @@ impl Report {
         name: &str,
         kind: SliceKind,
         row: &[ValueRef<'_>],
-    ) {
+    ) -> Option<usize> {
         let time = |at: usize| row.get(at).copied().and_then(number);
         // A range that never ended has no length.
-        let Some((start_ns, end_ns)) = time(0).zip(time(1)) else { return };
+        let (start_ns, end_ns) = time(0).zip(time(1))?;
         let process = self.processes.entry(process).or_default();
         let tracks = process.tracks.len();
         let known = process.tracks.contains_key(&place);
         if self.kept >= MAX_SLICES || (!known && tracks >= MAX_TRACKS) {
             self.too_many += 1;
-            return;
+            return None;
         }
         self.kept += 1;
         let trace = &mut process.trace;
@@ -220,6 +238,7 @@ impl Report {
         let end_ns = end_ns.max(start_ns);
         let slice = Slice { start_ns, end_ns, name, detail, track: lane, kind };
         trace.slices.push(slice);
+        (kind == SliceKind::Collective).then_some(detail as usize)
     }
 
     fn device(&mut self, tables: &Tables) -> Result<(), FormatError> {
@@ -229,7 +248,8 @@ impl Report {
             let (device, stream) = (number(row[2])?, number(row[3])?);
             Some((number(row[4]).map_or(0, pid_of), (device.max(0), stream)))
         };
-        let kernels = [start, end, device, stream, process, "shortName", "demangledName"];
+        let [short, long, number_of] = ["shortName", "demangledName", "correlationId"];
+        let kernels = [start, end, device, stream, process, short, long, number_of];
         tables.rows("CUPTI_ACTIVITY_KIND_KERNEL", kernels, |row| {
             let Some((process, place)) = place(row) else { return };
             let name = self.text(row[5]).or_else(|| self.text(row[6]));
@@ -238,7 +258,10 @@ impl Report {
                 Some(_) => SliceKind::Collective,
                 None => SliceKind::Kernel,
             };
-            self.add(process, place, &name, kind, row);
+            let transfer = self.add(process, place, &name, kind, row);
+            if let Some((transfer, launch)) = transfer.zip(number(row[7])) {
+                self.launched.insert((process, launch), transfer);
+            }
         })?;
         let copies = [start, end, device, stream, process, "copyKind"];
         tables.rows("CUPTI_ACTIVITY_KIND_MEMCPY", copies, |row| {
@@ -256,7 +279,9 @@ impl Report {
     }
 
     fn ranges(&mut self, tables: &Tables) -> Result<(), FormatError> {
-        let columns = ["start", "end", "eventType", "globalTid", "text", "textId"];
+        let [start, end, kind, thread, text] =
+            ["start", "end", "eventType", "globalTid", "text"];
+        let columns = [start, end, kind, thread, text, "textId", "binaryData"];
         tables.rows("NVTX_EVENTS", columns, |row| {
             let is_range = number(row[2]).is_some_and(|kind| RANGES.contains(&kind));
             let Some(thread) = number(row[3]).filter(|_| is_range) else { return };
@@ -268,20 +293,54 @@ impl Report {
                 || name.starts_with("autograd::")
                 || name.contains("Backward");
             let kind = if is_op { SliceKind::Op } else { SliceKind::Annotation };
+            self.calls.range((pid_of(thread), thread), &name, row[0], row[6]);
             self.add(pid_of(thread), (HOST, thread & 0xff_ffff), &name, kind, row);
         })
     }
 
-    /// Calls of the runtime in which the host waits for the device.
-    fn waits(&mut self, tables: &Tables) -> Result<(), FormatError> {
-        let columns = ["start", "end", "globalTid", "nameId"];
+    /// Calls of the runtime in which the host waits for the device, or launches a collective.
+    fn runtime(&mut self, tables: &Tables) -> Result<(), FormatError> {
+        let columns = ["start", "end", "globalTid", "nameId", "correlationId"];
         tables.rows("CUPTI_ACTIVITY_KIND_RUNTIME", columns, |row| {
             let Some(thread) = number(row[2]) else { return };
+            let launched =
+                number(row[4]).and_then(|id| self.launched.get(&(pid_of(thread), id)));
+            if let Some((transfer, at_ns)) = launched.zip(number(row[0])) {
+                self.calls.launch(thread, at_ns, *transfer);
+            }
             let name = self.text(row[3]).filter(|name| name.contains("Synchronize"));
             let Some(name) = name.map(Cow::into_owned) else { return };
             let place = (HOST, thread & 0xff_ffff);
             self.add(pid_of(thread), place, &name, SliceKind::Wait, row);
         })
+    }
+
+    /// Says of collectives what NCCL has said of the calls for them.
+    fn name_transfers(&mut self) {
+        let Self { calls, processes, .. } = self;
+        calls.transfers(|thread, at, found| {
+            let process = processes.get_mut(&pid_of(thread));
+            if let Some(transfer) = process.and_then(|p| p.trace.transfers.get_mut(at)) {
+                *transfer = found;
+            }
+        });
+    }
+
+    /// The size of the largest communicator of each process, and its rank there, if all processes say
+    /// so, of the same size, and each another rank.
+    fn seats(&self) -> BTreeMap<i64, (u32, u32)> {
+        let on_device = |(_, process): &(&i64, &Process)| !process.devices.is_empty();
+        let processes = self.processes.iter().filter(on_device);
+        let seats = processes.map(|(pid, _)| Some((*pid, self.calls.seat(*pid)?)));
+        let seats: BTreeMap<i64, (u32, u32)> =
+            seats.collect::<Option<_>>().unwrap_or_default();
+        let sizes: BTreeSet<u32> = seats.values().map(|(size, _)| *size).collect();
+        let ranks: BTreeSet<u32> = seats.values().map(|(_, rank)| *rank).collect();
+        if sizes.len() == 1 && ranks.len() == seats.len() {
+            seats
+        } else {
+            BTreeMap::new()
+        }
     }
 
     fn metrics(&mut self, tables: &Tables) -> Result<(), FormatError> {
@@ -393,6 +452,60 @@ mod tests {
         let expected =
             ["ProfilerStep#4", "forward", "ProfilerStep#5", "ProfilerStep#9", "step2vec"];
         assert_eq!(names, expected);
+    }
+
+    /// Two processes with a device each, of which NCCL tells what their only kernel carries.
+    #[test]
+    fn collectives_have_what_nccl_said_of_their_calls() {
+        let mut made = rusqlite::Connection::open_in_memory().unwrap();
+        made.execute_batch(
+            "CREATE TABLE StringIds (id, value);
+             INSERT INTO StringIds VALUES (1, 'ncclDevKernel_Generic(x)'), (2, 'cudaLaunchKernel');
+             CREATE TABLE NVTX_PAYLOAD_SCHEMA_ENTRIES (schemaId, name, offset);
+             INSERT INTO NVTX_PAYLOAD_SCHEMA_ENTRIES VALUES
+                (100, 'NCCL communicator ID', NULL), (100, 'Message size [bytes]', 8),
+                (200, 'NCCL communicator ID', NULL), (200, 'No. of ranks', 8),
+                (200, 'Rank', 12);
+             CREATE TABLE NVTX_EVENTS (start, end, eventType, globalTid, text, binaryData);
+             CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME
+                (start, end, globalTid, nameId, correlationId);
+             CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL
+                (start, end, deviceId, streamId, globalPid, shortName, correlationId);",
+        )
+        .unwrap();
+        // The process with device 0 is rank 3 of four, the other one rank 2.
+        for (device, process, rank) in [(0_i64, 11_i64, 3_u32), (1, 12, 2)] {
+            let pid = process << 24;
+            let head = |schema: u32| {
+                [[0_u8; 8].as_slice(), &schema.to_le_bytes(), &[0; 20]].concat()
+            };
+            let communicator = 0xab_u64.to_le_bytes();
+            let seat = [4_u32.to_le_bytes(), rank.to_le_bytes()].concat();
+            let init = [head(200), communicator.to_vec(), seat].concat();
+            let call =
+                [head(100), communicator.to_vec(), 4096_u64.to_le_bytes().to_vec()]
+                    .concat();
+            let range = "INSERT INTO NVTX_EVENTS VALUES (?1, ?2, 59, ?3, ?4, ?5)";
+            let (init_name, call_name) = ("ncclCommInitRank", "ncclAllReduce");
+            made.execute(range, (1, 2, pid | 5, init_name, init)).unwrap();
+            made.execute(range, (10, 12, pid | 5, call_name, call)).unwrap();
+            let launch =
+                "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (11, 12, ?1, 2, 77)";
+            made.execute(launch, (pid | 5,)).unwrap();
+            let kernel = "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (20, 30, ?1, 9, ?2, 1, 77)";
+            made.execute(kernel, (device, pid)).unwrap();
+        }
+        let file = made.serialize(rusqlite::MAIN_DB).unwrap().to_vec();
+        let traces = read_packed(Path::new("f"), &*file, Limits::default()).unwrap();
+        let told = traces.iter().map(|trace| {
+            let Transfer { op, group, bytes, .. } = trace.transfers[0].clone();
+            (trace.rank, trace.world_size, op, group, bytes)
+        });
+        let expected = |rank| {
+            let group = Some("comm 0x00000000000000ab".to_owned());
+            (Some(rank), Some(4), "AllReduce".to_owned(), group, 4096)
+        };
+        assert_eq!(told.collect::<Vec<_>>(), [expected(3), expected(2)]);
     }
 
     #[test]
