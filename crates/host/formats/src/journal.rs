@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
+use flate2::Compression;
 use flate2::write::GzEncoder;
 use model::{Input, Mark, MarkKind, RankNs};
 use serde::{Deserialize, Serialize};
@@ -38,7 +39,7 @@ pub struct JournalWriter {
 
 enum Out {
     Plain(BufWriter<File>),
-    Gzip(GzEncoder<BufWriter<File>>),
+    Gzip(Box<GzEncoder<BufWriter<File>>>),
     Zstd(Box<zstd::stream::write::Encoder<'static, BufWriter<File>>>),
 }
 
@@ -69,7 +70,7 @@ impl JournalWriter {
     pub fn create(path: &Path, job: &str) -> io::Result<Self> {
         let file = BufWriter::new(File::create(path)?);
         let out = match path.extension().and_then(|extension| extension.to_str()) {
-            Some("gz") => Out::Gzip(GzEncoder::new(file, flate2::Compression::fast())),
+            Some("gz") => Out::Gzip(Box::new(GzEncoder::new(file, Compression::fast()))),
             Some("zst") => {
                 Out::Zstd(Box::new(zstd::stream::write::Encoder::new(file, 1)?))
             }
