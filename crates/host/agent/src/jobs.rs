@@ -99,6 +99,8 @@ impl Jobs {
             match self.claim(&path) {
                 Ok(Some((directory, claim))) => self.watch(directory, claim),
                 Ok(None) => {}
+                // Its watcher has just removed it.
+                Err(_) if !path.is_dir() => {}
                 Err(error) => {
                     (self.log)(&format!("a job is not watched: {error}"));
                     self.left_alone.insert(path);
