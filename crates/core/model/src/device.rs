@@ -3,9 +3,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 /// Counters of one device that are taken from a host; none has more.
-const MAX_ERRORS: usize = 64;
+const MAX_ERRORS: usize = 16;
 /// Bytes of a name.
-const MAX_NAME: usize = 128;
+const MAX_NAME: usize = 64;
 
 /// A device that ranks use.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -159,7 +159,7 @@ mod tests {
         assert!(usage(&[(0.2, 1.0)]).is_sound());
         assert!(!usage(&[(f64::NAN, 1.0)]).is_sound());
         assert!(!usage(&[(-1.0, 1.0)]).is_sound());
-        assert!(!DeviceUsage::new(Device::Card("e".repeat(129))).is_sound());
+        assert!(!DeviceUsage::new(Device::Card("e".repeat(65))).is_sound());
     }
 
     proptest! {

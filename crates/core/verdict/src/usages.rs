@@ -9,6 +9,11 @@ const KEPT: usize = 64;
 const KEPT_OF_DEVICE: usize = 16;
 /// Devices of a job, far above what its ranks can use.
 const MAX_DEVICES: usize = 1 << 18;
+/// Ranks that use one device; no host has more.
+const MAX_USERS: usize = 4096;
+
+/// Devices of a kind that others are compared with: their median changes little with more.
+const PEERS: usize = 200;
 
 /// What was told of some steps, the latest last.
 type Told<T> = VecDeque<(RangeInclusive<u64>, T)>;
@@ -44,7 +49,7 @@ impl Usages {
         let place = (ranks, usage.device.clone());
         let is_known = self.devices.contains_key(&place);
         let has_room = is_known || self.devices.len() < MAX_DEVICES;
-        if usage.is_sound() && has_room && !place.0.is_empty() {
+        if usage.is_sound() && has_room && (1..=MAX_USERS).contains(&place.0.len()) {
             let told = self.devices.entry(place).or_default();
             keep(told, steps, usage, KEPT_OF_DEVICE);
         }
@@ -57,18 +62,33 @@ impl Usages {
         ranks.filter_map(|(rank, told)| Some((*rank, of_rank(told)?))).collect()
     }
 
-    /// What each device did in these steps, with the ranks that use it.
+    /// What each device of these ranks did in these steps, or of all if there are none, and some
+    /// others to compare it with; each with the ranks that use it.
     pub(crate) fn devices_during(
         &self,
+        ranks: &[u32],
         steps: &RangeInclusive<u64>,
     ) -> Vec<(Vec<u32>, DeviceUsage)> {
-        let devices = self.devices.iter().filter_map(|((ranks, _), told)| {
+        let is_own = |users: &[u32]| {
+            ranks.is_empty() || users.iter().any(|rank| ranks.contains(rank))
+        };
+        let (own, others): (Vec<_>, Vec<_>) =
+            self.devices.iter().partition(|((users, _), _)| is_own(users));
+        let (gpus, cards): (Vec<_>, Vec<_>) = others
+            .into_iter()
+            .partition(|((_, device), _)| matches!(device, Device::Gpu(_)));
+        let some = [gpus, cards].map(|alike| {
+            let every = alike.len() / PEERS + 1;
+            alike.into_iter().step_by(every)
+        });
+        let devices = own.into_iter().chain(some.into_iter().flatten());
+        let summed = devices.filter_map(|((users, _), told)| {
             let mut told = of_steps(told, steps);
             let mut sum = told.next()?.clone();
             told.for_each(|usage| sum.add(usage));
-            Some((ranks.clone(), sum))
+            Some((users.clone(), sum))
         });
-        devices.collect()
+        summed.collect()
     }
 }
 
@@ -88,4 +108,46 @@ fn of_steps<'a, T>(
     let told =
         told.filter(move |(told, _)| *told.start() <= last && first <= *told.end());
     told.map(|(_, usage)| usage)
+}
+
+#[cfg(test)]
+mod tests {
+    use model::Gauge;
+
+    use super::*;
+
+    #[test]
+    fn devices_of_some_ranks_are_summed_with_some_others_of_each_kind() {
+        let mut usages = Usages::default();
+        for step in [10, 20, 900] {
+            for rank in 0..1000 {
+                let mut usage = DeviceUsage::new(Device::Gpu(rank % 8));
+                usage.measure(Gauge::ClockMhz, step as f64, 10.0);
+                usages.take_device(vec![rank], step..=step + 9, usage);
+                let card = DeviceUsage::new(Device::Card("eth0".into()));
+                if rank % 8 == 0 {
+                    let users = (rank..rank + 8).collect();
+                    usages.take_device(users, step..=step + 9, card);
+                }
+            }
+        }
+        let found = usages.devices_during(&[500], &(0..=99));
+        let (gpus, cards): (Vec<_>, Vec<_>) =
+            found.iter().partition(|(_, usage)| matches!(usage.device, Device::Gpu(_)));
+        assert_eq!(gpus[0].0, [500]);
+        let clocks =
+            |wanted| gpus.iter().all(|(_, gpu)| gpu.gauge(Gauge::ClockMhz) == wanted);
+        assert!(clocks(Some(15.0)), "steps 900 and later are left out");
+        assert!((100..=250).contains(&gpus.len()) && (100..=125).contains(&cards.len()));
+        assert_eq!(usages.devices_during(&[], &(0..=99)).len(), 1125);
+    }
+
+    #[test]
+    fn what_no_host_tells_is_not_kept() {
+        let mut usages = Usages::default();
+        let usage = DeviceUsage::new(Device::Gpu(0));
+        usages.take_device(Vec::new(), 0..=9, usage.clone());
+        usages.take_device((0..=MAX_USERS as u32).collect(), 0..=9, usage);
+        assert!(usages.devices.is_empty());
+    }
 }

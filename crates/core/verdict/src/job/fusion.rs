@@ -78,7 +78,7 @@ impl Job {
             let told = |evidence: &Evidence| evidence.method == Method::Host;
             let looked = incident.evidence.iter().any(told);
             let cores = (!looked).then(|| cores(ranks, &self.usages.during(&steps)));
-            let devices = devices(ranks, &self.usages.devices_during(&steps));
+            let devices = devices(ranks, &self.usages.devices_during(ranks, &steps));
             let found = cores.flatten().into_iter().chain(devices);
             let (found, advice): (Vec<_>, Vec<_>) = found.unzip();
             incident.evidence.extend(found);
