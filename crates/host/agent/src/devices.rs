@@ -144,7 +144,10 @@ impl Devices {
             self.count(&Device::Card(name), errors);
         }
         let last_step = self.ranks.step;
-        let first_step = self.first_step.replace(last_step).unwrap_or(last_step);
+        let first_step = self
+            .first_step
+            .replace(last_step)
+            .map_or(last_step, |step| step.min(last_step));
         for (device, usage) in std::mem::take(&mut self.usages) {
             let ranks = match &device {
                 Device::Card(_) => self.ranks.all.clone(),
@@ -203,10 +206,13 @@ fn keep(
 impl Ranks {
     fn look(&mut self, ranks: &[RankState]) {
         self.all.clear();
+        // They start over with the job.
+        self.step = ranks.iter().filter_map(|rank| rank.step).max().unwrap_or(self.step);
         for rank in ranks {
-            let Some(step) = rank.step else { continue };
+            if rank.step.is_none() {
+                continue;
+            }
             self.all.push(rank.rank);
-            self.step = self.step.max(step);
             self.spans_hosts = rank.spans_hosts;
             self.seats.entry(rank.pid).or_insert_with(|| Seat {
                 rank: rank.rank,
@@ -332,6 +338,16 @@ mod tests {
         assert_eq!(hot.gauge(Gauge::HeatShare), Some(1.0));
         assert_eq!(card.errors, [("rx_errors".to_owned(), 3)].into());
         assert!(card.gauge(Gauge::ReceivedBytesPerS).unwrap() > 0.0);
+        // The job starts over.
+        for rank in &mut ranks {
+            rank.step = Some(2);
+        }
+        devices.look(at_ns + SECOND, false, &ranks);
+        devices.tell(&mut |input| told.push(input));
+        assert!(matches!(
+            told.last(),
+            Some(Input::Device { first_step: 2, last_step: 2, .. })
+        ));
         let resources = |rank, from| {
             let used = devices.since(rank, from).filter(|c| !c.samples.is_empty());
             used.map(|c| c.resource).collect::<Vec<_>>()
