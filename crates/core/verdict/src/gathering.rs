@@ -71,19 +71,18 @@ struct Told {
     names: usize,
     /// Marks, and records that were lost.
     records: u64,
-    /// Time of the last mark, and how many marks have that time.
+    /// Time of the last mark.
     at: RankNs,
-    at_last: usize,
     left: bool,
 }
 
 /// A rank that is told of again, from the oldest mark that its ring has.
 #[derive(Clone, Copy, Debug)]
 struct Again {
-    /// What is left of what was told before.
+    /// What was told before, less the names that were told again.
     before: Told,
-    /// Records that are gone, most of them told before.
-    lost: u64,
+    /// Records that its ring had before the next.
+    passed: u64,
 }
 
 impl Gathering {
@@ -307,7 +306,7 @@ impl Host {
         }
         let before = self.told.iter().map(|(rank, told)| (*rank, *told));
         self.again =
-            before.map(|(rank, before)| (rank, Again { before, lost: 0 })).collect();
+            before.map(|(rank, before)| (rank, Again { before, passed: 0 })).collect();
     }
 
     /// Takes an input, unless it was told before.
@@ -333,7 +332,7 @@ impl Host {
             }
             Input::Lost { rank, records } => {
                 if let Some(again) = self.again.get_mut(rank) {
-                    again.lost = again.lost.saturating_add(*records);
+                    again.passed = again.passed.saturating_add(*records);
                     return;
                 }
                 let told = self.told(*rank);
@@ -361,7 +360,7 @@ impl Host {
     fn told(&mut self, rank: u32) -> &mut Told {
         let told = self.told.entry(rank).or_default();
         if told.left {
-            *told = Told { at: told.at, at_last: told.at_last, ..Told::default() };
+            *told = Told { at: told.at, ..Told::default() };
         }
         told
     }
@@ -369,8 +368,8 @@ impl Host {
     /// What comes from now on of a rank is new, but for records that were lost while no agent
     /// read its ring.
     fn end_again(&mut self, rank: u32) {
-        let Some(Again { before, lost }) = self.again.remove(&rank) else { return };
-        let records = lost.saturating_sub(before.records);
+        let Some(Again { before, passed }) = self.again.remove(&rank) else { return };
+        let records = passed.saturating_sub(before.records);
         if records > 0 {
             let told = self.told(rank);
             told.records = told.records.saturating_add(records);
@@ -387,23 +386,17 @@ impl Host {
 impl Told {
     fn mark(&mut self, at: RankNs) {
         self.records = self.records.saturating_add(1);
-        if at > self.at {
-            (self.at, self.at_last) = (at, 0);
-        }
-        self.at_last += usize::from(at == self.at);
+        self.at = self.at.max(at);
     }
 }
 
 impl Again {
-    /// Whether a mark of that time was told before; those of the last time are counted.
+    /// Whether the next mark was told before. Times say so even where an agent tells more marks
+    /// than the ring has; those of one time are told apart by their number.
     fn has(&mut self, at: RankNs) -> bool {
-        let Told { at: last, at_last, .. } = &mut self.before;
-        // The ring has all from here on.
-        let was_told = at < *last || at == *last && *at_last > 0;
-        if was_told {
-            self.lost = 0;
-            *at_last -= usize::from(at == *last);
-        }
+        let Told { at: last, records, .. } = self.before;
+        let was_told = at < last || at == last && self.passed < records;
+        self.passed += u64::from(was_told);
         was_told
     }
 }
