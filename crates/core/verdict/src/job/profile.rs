@@ -6,8 +6,8 @@ use collective::Late;
 use incident::{FunctionFault, Scene, function, without_core};
 use model::{
     AbnormalRank, CollectiveOp, CollectiveTimes, Dictionary, Ending, FunctionClass,
-    FunctionId, FunctionSummary, Incident, Input, MarkKind, Pattern, ProfileSummary,
-    RankArrivals, RankNs, RankProfile, RankStep, Segment, StageNames,
+    FunctionId, FunctionSummary, Incident, IncidentKind, Input, MarkKind, Pattern,
+    ProfileSummary, RankArrivals, RankNs, RankProfile, RankStep, Segment, StageNames,
 };
 use pattern::{Columns, ExpectedBox, FunctionFinding, Problem, by_host, localise};
 use steps::{Aligner, WindowSettings};
@@ -26,6 +26,8 @@ const MAX_TOLD: usize = 60;
 /// Ranks told of one function, and functions of one incident beside its own.
 const MAX_ABNORMAL: usize = 64;
 const MAX_OTHERS: usize = 3;
+/// Share of what steps became slower by that a function must take, to be why.
+const EXPLAINED_SHARE: f64 = 0.5;
 /// Callers of a function that are kept.
 const MAX_CALLERS: usize = 12;
 
@@ -53,9 +55,18 @@ pub(super) struct Profiled {
     faults: Vec<FunctionFault>,
     /// Share of the window in which each rank's loop stood ready and had no core.
     pub(super) without_core: BTreeMap<u32, f64>,
-    /// Whether it is a short window of a job whose stages are accounted: what only some ranks
-    /// do then is no incident, unless they hold the job back.
-    pub(super) of_running_job: bool,
+    /// First and last step, if it is a short window of a job whose stages are accounted: what
+    /// only some ranks do then is no incident, unless they hold the job back.
+    pub(super) window: Option<(u64, u64)>,
+}
+
+impl Profiled {
+    /// Whether an incident was under way in the window; a recording is all there is.
+    fn saw(&self, incident: &Incident) -> bool {
+        self.window.is_none_or(|(first, last)| {
+            incident.first_step <= last && (incident.open || first <= incident.last_step)
+        })
+    }
 }
 
 /// One function over the ranks.
@@ -320,7 +331,9 @@ impl Job {
             let same = incidents.iter_mut().find(|incident| {
                 incident.subject.ranks == fault.ranks
                     && incident.subject.function.is_none()
-                    && (!fault.ranks.is_empty() || profiled.of_running_job)
+                    && (!fault.ranks.is_empty() || profiled.window.is_some())
+                    && profiled.saw(incident)
+                    && is_large_enough(fault, incident)
             });
             match same {
                 Some(incident) => {
@@ -329,14 +342,17 @@ impl Job {
                     incident.advice = found.advice;
                 }
                 // Nor is it an incident where its steps show none, if they ask for it.
-                None if profiled.of_running_job
+                None if profiled.window.is_some()
                     && (!fault.ranks.is_empty()
                         || is_explained
                         || !fault.is_garbage_collection()) => {}
                 None => incidents.push(found),
             }
         }
-        for incident in incidents.iter_mut().filter(|i| !i.subject.ranks.is_empty()) {
+        let named = |incident: &&mut Incident| {
+            !incident.subject.ranks.is_empty() && profiled.saw(incident)
+        };
+        for incident in incidents.iter_mut().filter(named) {
             let found = without_core(
                 &incident.subject.ranks,
                 &profiled.without_core,
@@ -463,6 +479,18 @@ impl Compared {
             hosts: hosts.map(|(host, _)| host.to_owned()).collect(),
         }
     }
+}
+
+/// Whether a function takes so much of a step that steps can be slower for it: what all ranks
+/// did before as well is no reason why the job is slower than it was.
+fn is_large_enough(fault: &FunctionFault, incident: &Incident) -> bool {
+    let per_step = |cost_s: f64, first: u64, last: u64| {
+        cost_s / last.saturating_sub(first).saturating_add(1) as f64
+    };
+    let of_incident = per_step(incident.cost_s, incident.first_step, incident.last_step);
+    incident.kind != IncidentKind::Degraded
+        || per_step(fault.cost_s, fault.steps.0, fault.steps.1)
+            >= EXPLAINED_SHARE * of_incident
 }
 
 fn rank_profile(rank: &ProfiledRank) -> RankProfile {
@@ -618,7 +646,7 @@ mod tests {
         };
         let faults = found(&[0.4, 0.5, 0.6]);
         job.profiled =
-            Some(Profiled { faults, of_running_job: true, ..Profiled::default() });
+            Some(Profiled { faults, window: Some((1, 9)), ..Profiled::default() });
         let named = |before: &[Incident]| -> Vec<usize> {
             let mut incidents = before.to_vec();
             job.join_functions(&mut incidents);
@@ -626,7 +654,18 @@ mod tests {
         };
         assert!(named(&[]).is_empty());
         assert_eq!(named(std::slice::from_ref(&late)), [late.evidence.len()]);
-        assert_eq!(named(&[slower]), [1]);
+        assert_eq!(named(std::slice::from_ref(&slower)), [1]);
+        let later = Incident { first_step: 10, last_step: 20, ..slower.clone() };
+        assert_eq!(named(&[later]), [0], "the window was before it began");
+        let over =
+            Incident { first_step: 0, last_step: 0, open: false, ..slower.clone() };
+        assert_eq!(named(&[over]), [0], "the window was after it ended");
+        let by = |cost_s| {
+            let kind = IncidentKind::Degraded;
+            named(&[Incident { kind, cost_s, ..slower.clone() }])
+        };
+        // The function takes half a second of the window's nine steps.
+        assert_eq!((by(0.9), by(1.1)), (vec![1], vec![0]));
     }
 
     #[test]

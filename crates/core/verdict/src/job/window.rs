@@ -84,7 +84,7 @@ impl Job {
         });
         let mut profiled = self.compare(&ranks.collect::<Vec<_>>(), steps);
         profiled.without_core = without_core;
-        profiled.of_running_job = true;
+        profiled.window = Some(steps);
         self.profiled = Some(profiled);
         let incidents = self.incidents().into_iter();
         let found = incidents.filter(|incident| incident.subject.function.is_some());
