@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use collective::{Collectives, Communication, HangSettings, Stall};
+use collective::{Collectives, Communication, HangSettings, Stall, StallKind};
 use incident::{Scene, death, hang, standstill};
 use model::{
     CollectiveOp, Communicator, Evidence, Incident, Mark, MarkKind, Operation, RankNs,
@@ -108,8 +108,10 @@ impl Hangs {
         self.communication.leave(rank);
         self.now.take_if(|under| {
             under.left_orderly.extend(orderly.then_some(rank));
-            let involved = under.stall.culprits.iter().chain(&under.stall.waiting);
-            involved.into_iter().all(|rank| under.left_orderly.contains(rank))
+            let Stall { kind, culprits, waiting, .. } = &under.stall;
+            // Who is not seen here is not seen to end either.
+            let culprits = culprits.iter().filter(|_| *kind != StallKind::Unseen);
+            culprits.chain(waiting).all(|rank| under.left_orderly.contains(rank))
         });
     }
 

@@ -164,3 +164,20 @@ fn where_a_pipeline_stands_still_joins_what_its_collectives_say() {
     let methods: Vec<model::Method> = hang.evidence.iter().map(|it| it.method).collect();
     assert!(methods.contains(&model::Method::Collective), "{:?}", hang.evidence);
 }
+
+#[test]
+fn ranks_that_waited_for_other_hosts_and_end_in_good_order_did_not_hang() {
+    let mut job = Job::new("job", "run", Settings::default());
+    let members = vec![0, 1, 2, 3];
+    job.take(Input::Group { group: 1, name: "default".to_owned(), members });
+    for rank in [0, 1] {
+        take_mark(&mut job, rank, 10, MarkKind::CollectiveIssue, [1, 0, 47, 0, 0]);
+    }
+    quiet(&mut job, 13);
+    job.take(Input::StacksTold);
+    assert_eq!(job.verdict().incidents.len(), 1);
+    for rank in [0, 1] {
+        job.take(Input::Left { rank, step: 40, orderly: true });
+    }
+    assert!(job.verdict().incidents.is_empty());
+}
