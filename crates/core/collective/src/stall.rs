@@ -101,8 +101,14 @@ pub(crate) fn stuck(job: &Collectives, step: u64, since: RankNs) -> Option<Stall
         waits.iter().flat_map(|w| w.odd.iter().map(|odd| odd.rank)).collect();
     // Where no number is known, whoever is not there could not be reached.
     let told = lacking.iter().any(|wait| wait.number > 0);
+    let progress = |rank: &u32| job.ranks.get(rank);
+    let is_gone = |rank: &u32| progress(rank).is_some_and(|p| p.gone);
     let (kind, culprits) = if !roots.is_empty() {
         let unseen = told && roots.is_disjoint(&seen);
+        // Who has ended waits for nobody.
+        if unseen && entered.iter().all(is_gone) {
+            return None;
+        }
         (if unseen { StallKind::Unseen } else { StallKind::Missing }, roots)
     } else if !missing.is_empty() {
         (StallKind::Deadlock, circle(&lacking))
@@ -123,8 +129,7 @@ pub(crate) fn stuck(job: &Collectives, step: u64, since: RankNs) -> Option<Stall
     let waiting = waits.iter().flat_map(|wait| wait.entered.clone());
     let waiting: BTreeSet<u32> =
         waiting.filter(|rank| !culprits.contains(rank)).collect();
-    let progress = |rank: &u32| job.ranks.get(rank);
-    let gone = culprits.iter().filter(|rank| progress(rank).is_some_and(|p| p.gone));
+    let gone = culprits.iter().filter(|rank| is_gone(rank));
     let last_kinds =
         culprits.iter().filter_map(|rank| Some((*rank, progress(rank)?.kind?)));
     Some(Stall {

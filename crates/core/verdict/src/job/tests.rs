@@ -180,4 +180,8 @@ fn ranks_that_waited_for_other_hosts_and_end_in_good_order_did_not_hang() {
         job.take(Input::Left { rank, step: 40, orderly: true });
     }
     assert!(job.verdict().incidents.is_empty());
+    // Nor while the launcher waits for the others' hosts.
+    quiet(&mut job, 20);
+    job.take(Input::StacksTold);
+    assert!(job.verdict().incidents.is_empty());
 }
