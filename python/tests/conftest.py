@@ -163,3 +163,63 @@ def rings(tmp_path):
     directory = tmp_path / "rings"
     directory.mkdir(mode=0o700)
     return directory
+
+
+class Cable:
+    """Two network namespaces, and a wire between them."""
+
+    ENDS = ("10.231.77.1", "10.231.77.2")
+
+    def __init__(self):
+        self.names = [f"laggard{os.getpid()}{end}" for end in "ab"]
+        self.devices = [f"lg{os.getpid() % 10**9}{end}" for end in "ab"]
+
+    def lay(self):
+        (a, b), (left, right) = self.names, self.devices
+        self.ip("netns", "add", a)
+        self.ip("netns", "add", b)
+        self.ip("link", "add", left, "netns", a, "type", "veth", "peer", right, "netns", b)
+        for name, device, address in zip(self.names, self.devices, self.ENDS):
+            self.ip("-n", name, "address", "add", f"{address}/24", "dev", device)
+            self.ip("-n", name, "link", "set", "lo", "up")
+            self.ip("-n", name, "link", "set", device, "up")
+
+    def cut(self):
+        self.ip("-n", self.names[0], "link", "set", self.devices[0], "down")
+
+    def throttle(self, rate):
+        shape = ["root", "tbf", "rate", rate, "burst", "32kbit", "latency", "400ms"]
+        command = ["ip", "netns", "exec", self.names[0], "tc", "qdisc", "add", "dev"]
+        subprocess.run([*command, self.devices[0], *shape], check=True, capture_output=True)
+
+    def sides(self, tmp_path, script, *arguments, **environment):
+        """A job of two ranks at each end."""
+        for node, (name, device) in enumerate(zip(self.names, self.devices)):
+            launcher = [BIN / "torchrun", "--nnodes", 2, "--nproc-per-node", 2, "--node-rank", node]
+            meet = ["--master-addr", self.ENDS[0], "--master-port", 29511]
+            yield Watched(
+                [str(part) for part in (*launcher, *meet, script, *arguments)],
+                tmp_path / f"node{node}.jsonl",
+                before=["ip", "netns", "exec", name],
+                GLOO_SOCKET_IFNAME=device,
+                **environment,
+            )
+
+    def remove(self):
+        for name in self.names:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+
+    def ip(self, *words):
+        subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+@pytest.fixture
+def cable():
+    cable = Cable()
+    try:
+        cable.lay()
+    except (OSError, subprocess.CalledProcessError) as error:
+        cable.remove()
+        pytest.skip(f"needs root and iproute2 for two network namespaces: {error}")
+    yield cable
+    cable.remove()

@@ -3,11 +3,10 @@
 import json
 import os
 import re
-import subprocess
 import time
 
 import pytest
-from conftest import BIN, JOBS, Watched, assert_told_again, torchrun
+from conftest import JOBS, assert_told_again, torchrun
 
 CULPRIT = 2
 SEEDS = int(os.environ.get("LAGGARD_TEST_SEEDS", "1"))
@@ -100,67 +99,20 @@ def test_a_hang_before_the_first_step_is_explained(hanging, tmp_path):
     assert (hang["subject"]["ranks"], hang["severity"]) == ([2], "critical")
 
 
-class Cable:
-    """Two network namespaces, and a wire between them."""
-
-    ENDS = ("10.231.77.1", "10.231.77.2")
-
-    def __init__(self):
-        self.names = [f"laggard{os.getpid()}{end}" for end in "ab"]
-        self.devices = [f"lg{os.getpid() % 10**9}{end}" for end in "ab"]
-
-    def lay(self):
-        (a, b), (left, right) = self.names, self.devices
-        self.ip("netns", "add", a)
-        self.ip("netns", "add", b)
-        self.ip("link", "add", left, "netns", a, "type", "veth", "peer", right, "netns", b)
-        for name, device, address in zip(self.names, self.devices, self.ENDS):
-            self.ip("-n", name, "address", "add", f"{address}/24", "dev", device)
-            self.ip("-n", name, "link", "set", "lo", "up")
-            self.ip("-n", name, "link", "set", device, "up")
-
-    def cut(self):
-        self.ip("-n", self.names[0], "link", "set", self.devices[0], "down")
-
-    def remove(self):
-        for name in self.names:
-            subprocess.run(["ip", "netns", "delete", name], capture_output=True)
-
-    def ip(self, *words):
-        subprocess.run(["ip", *words], check=True, capture_output=True)
-
-
-@pytest.fixture
-def cable():
-    cable = Cable()
-    try:
-        cable.lay()
-    except (OSError, subprocess.CalledProcessError) as error:
-        cable.remove()
-        pytest.skip(f"needs root and iproute2 for two network namespaces: {error}")
-    yield cable
-    cable.remove()
-
-
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_network_that_is_cut_accuses_nobody(seed, cable, tmp_path):
     culprit, step = seed % 4, 40 + 7 * seed
     reached = tmp_path / "reached"
-    sides = []
-    for node, (name, device) in enumerate(zip(cable.names, cable.devices)):
-        launcher = [BIN / "torchrun", "--nnodes", 2, "--nproc-per-node", 2, "--node-rank", node]
-        meet = ["--master-addr", cable.ENDS[0], "--master-port", 29511]
-        command = [str(part) for part in (*launcher, *meet, JOBS / "hangs.py", "cut")]
-        side = Watched(
-            command,
-            tmp_path / f"node{node}.jsonl",
-            before=["ip", "netns", "exec", name],
-            GLOO_SOCKET_IFNAME=device,
+    sides = list(
+        cable.sides(
+            tmp_path,
+            JOBS / "hangs.py",
+            "cut",
             REACHED=str(reached),
             SLOW_RANK=str(culprit),
             STEP=str(step),
         )
-        sides.append(side)
+    )
     try:
         while not reached.exists():
             assert all(side.process.poll() is None for side in sides)

@@ -36,6 +36,16 @@ pub fn network(rank: u32, fault: &NetworkFault) -> Evidence {
             let values = vec![("bytes_per_s", now), ("usual_bytes_per_s", usual)];
             ("bandwidth_lost", text, values)
         }
+        NetworkFault::SlowerLink { peer, bytes_per_s, usual_bytes_per_s } => {
+            let (now, usual) = (*bytes_per_s as f64, *usual_bytes_per_s as f64);
+            let text = format!(
+                "what it sends to {peer} comes through at {:.1} MB/s instead of {:.1}",
+                now * 1e-6,
+                usual * 1e-6
+            );
+            let values = vec![("bytes_per_s", now), ("usual_bytes_per_s", usual)];
+            ("link_slower", text, values)
+        }
         NetworkFault::Socket { peer, bytes, resent, refused } => {
             let what = if *refused {
                 "are not read there".to_owned()
@@ -59,7 +69,9 @@ pub fn network(rank: u32, fault: &NetworkFault) -> Evidence {
         }
     };
     let text = match fault {
-        NetworkFault::Port { .. } => format!("host of rank {rank}: {what}"),
+        NetworkFault::Port { .. } | NetworkFault::SlowerLink { .. } => {
+            format!("host of rank {rank}: {what}")
+        }
         _ => format!("rank {rank}: {what}"),
     };
     Evidence::new(Method::Host, label, text, &values)
@@ -119,6 +131,16 @@ mod tests {
         assert_eq!(
             text(socket(true)),
             "rank 1: 2097152 bytes to 10.0.0.2:29500 are not read there"
+        );
+        let link = NetworkFault::SlowerLink {
+            peer: "10.0.0.2".into(),
+            bytes_per_s: 24_000_000,
+            usual_bytes_per_s: 610_000_000,
+        };
+        assert_eq!(
+            text(link),
+            "host of rank 1: what it sends to 10.0.0.2 comes through at 24.0 MB/s \
+             instead of 610.0"
         );
         let port = NetworkFault::Port {
             device: "mlx5_0".into(),

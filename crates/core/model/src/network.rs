@@ -33,6 +33,15 @@ pub enum NetworkFault {
         /// The same before.
         usual_bytes_per_s: u64,
     },
+    /// What goes to another host over TCP comes through more slowly than it used to.
+    SlowerLink {
+        /// Address of the host.
+        peer: String,
+        /// Bytes a second of a connection while something is in flight that the peer would take.
+        bytes_per_s: u64,
+        /// The same before.
+        usual_bytes_per_s: u64,
+    },
     /// Bytes given to a TCP socket are not acknowledged.
     Socket {
         /// Address and port of the peer.

@@ -1,5 +1,6 @@
 mod calls;
 mod fusion;
+mod network;
 mod profile;
 mod what_if;
 mod window;
@@ -8,11 +9,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use collective::{Arrivals, Slow};
 use frontier::{Baseline, WindowFrontier, analyse, assume_synchronisation};
-use incident::{Scene, Tracker, network};
+use incident::{Scene, Tracker};
 use model::{
-    CollectiveOp, Cut, Incident, Input, JobSummary, Mark, MarkKind, Method, NetworkFault,
-    RankNs, SCHEMA, SideSummary, StageId, StageNames, StageSummary, Sync, Verdict,
-    Window, WindowSummary, fold_ranks,
+    CollectiveOp, Cut, Incident, Input, JobSummary, Mark, MarkKind, Method, RankNs,
+    SCHEMA, SideSummary, StageId, StageNames, StageSummary, Sync, Verdict, Window,
+    WindowSummary, fold_ranks,
 };
 use schedule::Diagnosis;
 use steps::{Aligner, Segmenter};
@@ -26,6 +27,7 @@ use crate::usages::Usages;
 use crate::{Series, Settings};
 pub use calls::WorkRequests;
 use calls::{pipeline_absorbed, pipeline_notes, pipeline_summary};
+use network::SlowerLink;
 use profile::Profiled;
 
 pub use profile::ProfiledRank;
@@ -88,6 +90,8 @@ pub struct Job {
     profiled: Option<Profiled>,
     escalation: Escalation,
     usages: Usages,
+    /// By the host and the address of the other.
+    slower_links: BTreeMap<(String, String), SlowerLink>,
 }
 
 #[derive(Debug, Default)]
@@ -164,6 +168,7 @@ impl Job {
             what_if: None,
             profiled: None,
             usages: Usages::default(),
+            slower_links: BTreeMap::new(),
             escalation: Escalation::new(
                 settings.profile.clone(),
                 settings.trigger.clone(),
@@ -241,15 +246,7 @@ impl Job {
             }
             Input::ProfileEnded { ranks } => self.end_profile(&ranks),
             Input::Stack { rank, stack } => self.hangs.stack(rank, stack),
-            Input::Network { rank, fault } => {
-                let evidence = network(rank, &fault);
-                if let NetworkFault::Slower { .. } = fault {
-                    self.notes.insert(Note::Text(evidence.text), 1);
-                } else {
-                    self.hangs.network(evidence);
-                    self.hangs.port_down(self.behind_port(rank, &fault));
-                }
-            }
+            Input::Network { rank, fault } => self.take_network(rank, fault),
             Input::StacksTold => self.tell_hang(),
             Input::Entered { rank, group, number, op, detail, completed } => {
                 self.seen_ranks.insert(rank);
@@ -326,19 +323,6 @@ impl Job {
 
     pub(crate) fn scene(&self) -> Scene<'_> {
         Scene { names: &self.names, hosts: &self.hosts, ranks: self.seen_ranks.len() }
-    }
-
-    /// The ranks that share a port which is down with a rank of its host.
-    fn behind_port(&self, rank: u32, fault: &NetworkFault) -> Vec<u32> {
-        let down = matches!(fault, NetworkFault::Port { state, .. } if state != "ACTIVE");
-        let Some(here) = self.hosts.get(&rank).filter(|_| down) else {
-            return Vec::new();
-        };
-        self.hosts
-            .iter()
-            .filter(|(_, host)| *host == here)
-            .map(|(rank, _)| *rank)
-            .collect()
     }
 
     fn tell_hang(&mut self) {

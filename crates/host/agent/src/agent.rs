@@ -10,6 +10,7 @@ use verdict::{Job, ProfileSettings, Settings};
 use crate::asked::ProfileRequest;
 use crate::deaths::{Deaths, End};
 use crate::flight::{FlightFeed, monotonic_now};
+use crate::links::LinkFeed;
 use crate::live::{LiveFeed, READ_CLOSELY_EVERY};
 use crate::ports::Ports;
 use crate::probes::Probes;
@@ -49,6 +50,7 @@ pub struct Agent {
     live: LiveFeed,
     requests: RequestFeed,
     ports: Ports,
+    links: LinkFeed,
     ras: Ras,
     deaths: Deaths,
     probes: Probes,
@@ -68,6 +70,7 @@ impl Agent {
         let (reader, flight) = (JobReader::new(directory), FlightFeed::default());
         let live = LiveFeed::new(settings.arrival.clone());
         let (requests, ports) = (RequestFeed::default(), Ports::default());
+        let links = LinkFeed::default();
         let (ras, deaths) = (Ras::default(), Deaths::default());
         let (probes, profiles) = (Probes::default(), Profiles::default());
         let (told, looked, ending, asked) = (Told::default(), None, false, false);
@@ -79,6 +82,7 @@ impl Agent {
             live,
             requests,
             ports,
+            links,
             ras,
             deaths,
             probes,
@@ -129,6 +133,10 @@ impl Agent {
         let Self { live, requests, told, job, .. } = self;
         live.poll(now, monotonic_now(), &mut |input| keep(told, job, input));
         requests.poll(now, monotonic_now(), &mut |input| keep(told, job, input));
+        let Self { reader, links, told, job, .. } = self;
+        let ranks = reader.ranks().filter(|rank| rank.alive);
+        let ranks = ranks.map(|rank| (rank.rank, rank.pid));
+        links.poll(now, monotonic_now(), ranks, &mut |input| keep(told, job, input));
         self.look_for_hang(now);
         let Self { reader, probes, profiles, told, job, .. } = self;
         probes.poll(now, profiles.is_busy(), reader, &mut |input| keep(told, job, input));

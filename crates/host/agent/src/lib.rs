@@ -9,6 +9,7 @@ mod deaths;
 mod devices;
 mod flight;
 mod jobs;
+mod links;
 mod live;
 mod ports;
 mod probes;

@@ -29,7 +29,7 @@ pub(crate) fn stuck_sockets(pid: u32) -> Vec<NetworkFault> {
 }
 
 /// Inodes of a process's sockets.
-fn sockets_of(pid: u32) -> BTreeSet<u64> {
+pub(crate) fn sockets_of(pid: u32) -> BTreeSet<u64> {
     let files =
         fs::read_dir(format!("/proc/{pid}/fd")).ok().into_iter().flatten().flatten();
     let links = files.filter_map(|file| fs::read_link(file.path()).ok());

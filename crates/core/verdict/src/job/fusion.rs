@@ -34,6 +34,7 @@ impl Job {
         incidents.extend(self.pipeline_incidents());
         self.join_functions(&mut incidents);
         self.join_usages(&mut incidents);
+        self.join_links(&mut incidents);
         incidents.extend(self.straggling());
         self.add_pipelines(&mut incidents);
         let death = self.death();

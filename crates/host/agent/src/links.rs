@@ -1,0 +1,276 @@
+//! What ranks send to other hosts over TCP and how fast it goes, as the kernel counts it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use collective::{Connection, Counted, Lost};
+use model::{Input, NetworkFault, RankNs};
+use netlink_packet_core::{
+    NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+};
+use netlink_packet_sock_diag::SockDiagMessage;
+use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, IPPROTO_TCP};
+use netlink_packet_sock_diag::inet::nlas::Nla;
+use netlink_packet_sock_diag::inet::{
+    ExtensionFlags, InetRequest, InetResponse, SocketId, StateFlags,
+};
+use netlink_sys::protocols::NETLINK_SOCK_DIAG;
+use netlink_sys::{Socket, SocketAddr};
+
+use crate::sockets::sockets_of;
+
+/// How often counters are read, if reading them takes less than this share of the time.
+const READ_EVERY: Duration = Duration::from_secs(1);
+const READ_SHARE: u32 = 100;
+/// How often it is looked which sockets ranks have.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// How often a link that is slow is told of.
+const TELL_EVERY: Duration = Duration::from_secs(10);
+/// Part of the usual bandwidth below which a link is slow, in so many readings on end. Ours: what
+/// TCP carries swings by more than MegaTrace's fifth.
+const SLOW_RATIO: f64 = 0.5;
+const SLOW_READINGS: u32 = 2;
+/// Busy time from one bandwidth to the next: the kernel counts it in ticks of up to 10 ms.
+const MIN_BUSY_NS: u64 = 100_000_000;
+/// Links of a host that are watched.
+const MAX_LINKS: usize = 256;
+
+/// The links of the ranks of one job on this host, each to another host.
+#[derive(Debug, Default)]
+pub(crate) struct LinkFeed {
+    kernel: Option<Socket>,
+    sockets: BTreeMap<u64, u32>,
+    looked: Option<Instant>,
+    next: Option<Instant>,
+    links: BTreeMap<IpAddr, Watched>,
+}
+
+#[derive(Debug, Default)]
+struct Watched {
+    connection: Connection,
+    /// What was busy when it was read last.
+    busy_ns: u64,
+    slow_readings: u32,
+    told: Option<Instant>,
+}
+
+/// What was sent to one host by now.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sent {
+    rank: u32,
+    counted: Counted,
+}
+
+impl LinkFeed {
+    /// Reads the counters of what `ranks` have sent, if it is time, and tells of links that carry
+    /// much less than they used to.
+    pub(crate) fn poll(
+        &mut self,
+        asked: Instant,
+        now: RankNs,
+        ranks: impl Iterator<Item = (u32, u32)>,
+        take: &mut dyn FnMut(Input),
+    ) {
+        if self.next.is_some_and(|next| asked < next) {
+            return;
+        }
+        if self.looked.is_none_or(|looked| asked.duration_since(looked) >= LOOK_EVERY) {
+            self.looked = Some(asked);
+            let of_rank =
+                |(rank, pid)| sockets_of(pid).into_iter().map(move |own| (own, rank));
+            self.sockets = ranks.flat_map(of_rank).collect();
+        }
+        let began = Instant::now();
+        let sent = self.read(now).unwrap_or_default();
+        let pause = READ_EVERY.max(began.elapsed().saturating_mul(READ_SHARE));
+        self.next = Some(asked + pause);
+        self.links.retain(|peer, _| sent.contains_key(peer));
+        for (peer, Sent { rank, counted }) in sent {
+            if self.links.len() >= MAX_LINKS && !self.links.contains_key(&peer) {
+                continue;
+            }
+            let link = self.links.entry(peer).or_default();
+            if counted.busy_ns.abs_diff(link.busy_ns) < MIN_BUSY_NS {
+                continue;
+            }
+            link.busy_ns = counted.busy_ns;
+            link.connection.read(counted);
+            let lost = link
+                .connection
+                .lost()
+                .filter(|lost| lost.bytes_per_s < SLOW_RATIO * lost.usual_bytes_per_s);
+            link.slow_readings = lost.map_or(0, |_| link.slow_readings + 1);
+            let is_told =
+                link.told.is_some_and(|told| asked.duration_since(told) < TELL_EVERY);
+            if let Some(Lost { bytes_per_s, usual_bytes_per_s }) = lost
+                && link.slow_readings >= SLOW_READINGS
+                && !is_told
+            {
+                link.told = Some(asked);
+                let fault = NetworkFault::SlowerLink {
+                    peer: peer.to_string(),
+                    bytes_per_s: bytes_per_s as u64,
+                    usual_bytes_per_s: usual_bytes_per_s as u64,
+                };
+                take(Input::Network { rank, fault });
+            }
+        }
+    }
+
+    /// What was sent to each other host.
+    fn read(&mut self, at: RankNs) -> io::Result<BTreeMap<IpAddr, Sent>> {
+        let mut sent: BTreeMap<IpAddr, Sent> = BTreeMap::new();
+        if self.sockets.is_empty() {
+            return Ok(sent);
+        }
+        let kernel = match self.kernel.take() {
+            Some(kernel) => kernel,
+            None => open()?,
+        };
+        for (family, id) in
+            [(AF_INET, SocketId::new_v4()), (AF_INET6, SocketId::new_v6())]
+        {
+            dump(&kernel, family, id, |found| {
+                let rank = self.sockets.get(&u64::from(found.header.inode));
+                let id = &found.header.socket_id;
+                let peer = id.destination_address.to_canonical();
+                if peer == id.source_address.to_canonical() || peer.is_loopback() {
+                    return;
+                }
+                if let (Some(rank), Some(counted)) = (rank, counted(found)) {
+                    let link = sent
+                        .entry(peer)
+                        .or_insert(Sent { rank: *rank, ..Sent::default() });
+                    link.counted = and(link.counted, Counted { at, ..counted });
+                }
+            })?;
+        }
+        // One that failed may have answers left in it, and is opened anew.
+        self.kernel = Some(kernel);
+        Ok(sent)
+    }
+}
+
+fn open() -> io::Result<Socket> {
+    let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    // The kernel answers at once; nothing here waits if it does not.
+    socket.set_non_blocking(true)?;
+    Ok(socket)
+}
+
+/// Asks for all connections of a family.
+fn dump(
+    kernel: &Socket,
+    family: u8,
+    socket_id: SocketId,
+    mut each: impl FnMut(&InetResponse),
+) -> io::Result<()> {
+    let mut header = NetlinkHeader::default();
+    header.flags = NLM_F_REQUEST | NLM_F_DUMP;
+    let request = InetRequest {
+        family,
+        protocol: IPPROTO_TCP,
+        extensions: ExtensionFlags::INFO,
+        states: StateFlags::ESTABLISHED,
+        socket_id,
+    };
+    let mut message =
+        NetlinkMessage::new(header, SockDiagMessage::InetRequest(request).into());
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    kernel.send(&bytes, 0)?;
+    let malformed = |error| io::Error::new(io::ErrorKind::InvalidData, error);
+    let mut answer = Vec::with_capacity(1 << 15);
+    loop {
+        answer.clear();
+        kernel.recv(&mut answer, 0)?;
+        let mut rest = &answer[..];
+        while !rest.is_empty() {
+            let message = NetlinkMessage::<SockDiagMessage>::deserialize(rest)
+                .map_err(malformed)?;
+            match message.payload {
+                NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(found)) => {
+                    each(&found);
+                }
+                NetlinkPayload::Done(_) => return Ok(()),
+                NetlinkPayload::Error(error) => return Err(error.to_io()),
+                _ => {}
+            }
+            // Messages begin at multiples of four bytes.
+            let length = (message.header.length as usize).next_multiple_of(4);
+            rest = rest.get(length.max(4)..).unwrap_or_default();
+        }
+    }
+}
+
+/// What a connection has counted, if its kernel is of 4.10 or later.
+///
+/// Places are those of `struct tcp_info` in `linux/tcp.h`, which only grows at its end. While its
+/// peer takes no more, a connection does not count as busy: that is nothing of the network.
+fn counted(found: &InetResponse) -> Option<Counted> {
+    let info = found.nlas.iter().find_map(|nla| match nla {
+        Nla::TcpInfo(info) => Some(info),
+        _ => None,
+    })?;
+    let word = |at: usize| Some(u32::from_ne_bytes(*info.get(at..)?.first_chunk()?));
+    let long = |at: usize| Some(u64::from_ne_bytes(*info.get(at..)?.first_chunk()?));
+    let (unacked, bytes_acked) = (word(24)?, long(120)?);
+    let (us_busy, us_refused, delivered) = (long(168)?, long(176)?, word(192)?);
+    let busy_ns = us_busy.saturating_sub(us_refused).saturating_mul(1000);
+    let completed = u64::from(delivered);
+    let posted = completed + u64::from(unacked);
+    Some(Counted { posted, completed, bytes: bytes_acked, busy_ns, ..Counted::default() })
+}
+
+fn and(a: Counted, b: Counted) -> Counted {
+    Counted {
+        at: b.at,
+        posted: a.posted + b.posted,
+        completed: a.completed + b.completed,
+        bytes: a.bytes + b.bytes,
+        busy_ns: a.busy_ns + b.busy_ns,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn what_a_connection_has_carried_is_read_from_the_kernel() {
+        const BYTES: usize = 1 << 20;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        let reads = std::thread::spawn(move || {
+            let mut read = vec![0; BYTES];
+            peer.read_exact(&mut read).map(|()| peer)
+        });
+        stream.write_all(&vec![7; BYTES]).unwrap();
+        let _peer = reads.join().unwrap().unwrap();
+        let own = sockets_of(std::process::id());
+        let port = stream.local_addr().unwrap().port();
+        let mut found = Vec::new();
+        dump(&open().unwrap(), AF_INET, SocketId::new_v4(), |response| {
+            let is_own = own.contains(&u64::from(response.header.inode));
+            if is_own && response.header.socket_id.source_port == port {
+                found.push(counted(response).unwrap());
+            }
+        })
+        .unwrap();
+        let [counted] = &found[..] else { panic!("{found:?}") };
+        assert!(
+            (BYTES as u64..=BYTES as u64 + 1).contains(&counted.bytes),
+            "{counted:?}"
+        );
+        assert!(counted.completed > 0 && counted.in_flight() == 0, "{counted:?}");
+    }
+}
