@@ -111,6 +111,7 @@ mod tests {
             first_step: 40,
             last_step: 60,
             cost_s: 1.0,
+            cost_gpu_s: 1.0,
             cost_share: 0.5,
             gain_alone_s: 1.0,
             id: String::new(),
