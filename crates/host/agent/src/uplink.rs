@@ -158,6 +158,15 @@ impl Uplink {
     }
 }
 
+impl Drop for Uplink {
+    /// Whoever told of the job is gone, perhaps by a panic: what was told is sent if that can be
+    /// done at once, and nothing is said of the time after it.
+    fn drop(&mut self) {
+        self.shared.open().end.get_or_insert((Farewell::Pause, Instant::now()));
+        self.shared.wake.notify_all();
+    }
+}
+
 /// What the collector answers to a batch.
 enum Answer {
     Taken {
@@ -460,4 +469,27 @@ pub fn in_address(name: &str) -> String {
         other => format!("%{other:02X}"),
     };
     name.bytes().map(letter).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_thread_of_an_uplink_that_is_dropped_ends() {
+        let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", nobody.local_addr().unwrap());
+        drop(nobody);
+        let (job, host) = ("job".to_owned(), "h".to_owned());
+        let tls = TlsConfig::default();
+        let destination = Destination { url, tls, token: None, job, host };
+        let uplink = Uplink::start(destination).unwrap();
+        let shared = Arc::downgrade(&uplink.shared);
+        drop(uplink);
+        let began = Instant::now();
+        while shared.strong_count() > 0 {
+            assert!(began.elapsed() < Duration::from_mins(1), "it lives on");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
 }
