@@ -26,6 +26,8 @@ const MAX_TOLD: usize = 60;
 /// Ranks told of one function, and functions of one incident beside its own.
 const MAX_ABNORMAL: usize = 64;
 const MAX_OTHERS: usize = 3;
+/// What is on the stack of whatever a step does, and waits for it: no reason for what all do.
+const FRAMES: [&str; 1] = ["run_backward"];
 /// Share of what steps became slower by that a function must take, to be why.
 const EXPLAINED_SHARE: f64 = 0.5;
 /// Callers of a function that are kept.
@@ -285,6 +287,9 @@ impl Job {
             let mut names =
                 dictionary.stack(one.id).map(|function| function.name.clone());
             let name = names.next().unwrap_or_default();
+            if common && FRAMES.iter().any(|frame| name.contains(frame)) {
+                continue;
+            }
             let same = faults.iter_mut().find(|fault| fault.ranks == culprits);
             if let Some(same) = same.filter(|same| !same.ranks.is_empty()) {
                 if same.others.len() < MAX_OTHERS {
@@ -614,9 +619,13 @@ mod tests {
 
     /// What is found where one function costs these ranks such shares.
     fn found(shares: &[f32]) -> Vec<FunctionFault> {
+        found_of("sleep", shares)
+    }
+
+    fn found_of(name: &str, shares: &[f32]) -> Vec<FunctionFault> {
         let ranks = shares.iter().zip(0..).map(|(beta, rank)| {
             let mut profile = Profile { span_s: 1.0, ..Profile::default() };
-            let id = profile.dictionary.intern(FunctionClass::Python, "sleep", None);
+            let id = profile.dictionary.intern(FunctionClass::Python, name, None);
             let pattern = Pattern { beta: *beta, events: 1, ..Pattern::default() };
             profile.patterns.insert(id, pattern);
             ProfiledRank { rank, profile, ..ProfiledRank::default() }
@@ -682,5 +691,8 @@ mod tests {
         assert_eq!(faults(&[0.1, 0.2, 0.4, 0.5]), [(Vec::new(), 0.0)]);
         assert_eq!(faults(&[0.02, 0.02, 0.02, 0.02]), []);
         assert_eq!(faults(&[0.02, 0.2, 0.2, 0.2]), []);
+        let backward = "<built-in method run_backward of Engine object at 0x…>";
+        assert_eq!(found_of(backward, &[0.4, 0.5, 0.6]), []);
+        assert_eq!(found_of(backward, &[0.0, 0.5, 0.0])[0].ranks, [1]);
     }
 }
