@@ -76,14 +76,20 @@ pub(crate) fn pace(pace: Pace) -> String {
 
 /// A number of a piece of evidence, by the unit in its name: ("lateness", "120.6 ms").
 pub(crate) fn value(name: &str, value: f64) -> (String, String) {
+    if let Some(whose) = name.strip_suffix("bytes_per_s") {
+        let name = format!("{whose}rate").replace('_', " ");
+        return (name, format!("{:.1} MB/s", value * 1e-6));
+    }
     let (name, text) = if let Some(name) = name.strip_suffix("_s") {
         (name, duration(value))
     } else if name.ends_with("_share") || name.ends_with("_gain") {
         (name, percent(value))
     } else if name.ends_with("_ratio") || name == "correlation" {
         (name, format!("{value:.2}"))
-    } else {
+    } else if value.fract() == 0.0 {
         (name, format!("{value}"))
+    } else {
+        (name, format!("{value:.3}"))
     };
     (name.replace('_', " "), text)
 }
@@ -107,5 +113,10 @@ mod tests {
             ("forward ratio".into(), "2.50".into())
         );
         assert_eq!(value("struck_steps", 30.0), ("struck steps".into(), "30".into()));
+        assert_eq!(value("beta", 0.586_016), ("beta".into(), "0.586".into()));
+        assert_eq!(
+            value("usual_bytes_per_s", 415.8e6),
+            ("usual rate".into(), "415.8 MB/s".into())
+        );
     }
 }
