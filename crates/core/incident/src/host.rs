@@ -13,7 +13,8 @@ const WITHOUT_CORE_MIN: f64 = 0.2;
 /// waits.
 const CORES_MIN: f64 = 0.25;
 
-/// Says that ranks wanted for a core, and what to do, if they did more than their peers.
+/// Says which of `ranks` wanted for a core more than their peers did, and what to do; nothing if
+/// none of them.
 ///
 /// `shares` is for how much of `span` each rank's loop stood ready without a core.
 pub fn without_core(
@@ -21,13 +22,12 @@ pub fn without_core(
     shares: &BTreeMap<u32, f64>,
     span: &str,
 ) -> Option<(Evidence, String)> {
-    let (own, peers) = compared(ranks, shares)?;
-    if own - peers < WITHOUT_CORE_MIN {
-        return None;
-    }
+    let peers = of_peers(ranks, shares)?;
+    let ranks = in_want(ranks, shares);
+    let own = of(&ranks, shares)?;
     let text = format!(
         "the loop of rank {} stood ready and had no core for {} of {span}, its peers' for {}",
-        fold_ranks(ranks),
+        fold_ranks(&ranks),
         share(own),
         share(peers),
     );
@@ -35,65 +35,83 @@ pub fn without_core(
     let evidence = Evidence::new(Method::Host, "without_core", text, &values);
     let advice = format!(
         "on {}, look at what shares its cores: affinity, limits of its cgroup, other processes",
-        who(ranks)
+        who(&ranks)
     );
     Some((evidence, advice))
 }
 
-/// Says what the processes of ranks got of cores, and what to do if they wanted for one; nothing
-/// if it is what their peers got.
+/// Says what the processes of those of `ranks` got of cores that wanted for one, and what to do;
+/// else of those that got more or less than their peers, if any did.
 ///
 /// `usages` is what each rank's process did with cores while the incident went on.
 pub fn cores(
     ranks: &[u32],
     usages: &BTreeMap<u32, CoreUsage>,
 ) -> Option<(Evidence, Option<String>)> {
-    let of = |what: fn(&CoreUsage) -> f64| -> BTreeMap<u32, f64> {
+    let each = |what: fn(&CoreUsage) -> f64| -> BTreeMap<u32, f64> {
         usages.iter().map(|(rank, usage)| (*rank, what(usage))).collect()
     };
-    let (own, peers) = compared(ranks, &of(|usage| usage.cores))?;
-    let mine = usages.iter().filter(|(rank, _)| ranks.contains(rank));
-    let deviation = mine.map(|(_, usage)| usage.cores_deviation).fold(0.0, f64::max);
-    let text = format!(
-        "{} kept {own:.2} cores busy (deviation {deviation:.2}), its peers' {peers:.2}",
-        process_of(ranks),
-    );
-    let mut values =
-        vec![("cores", own), ("cores_deviation", deviation), ("peers_cores", peers)];
-    let shares = of(|usage| usage.without_core_share);
-    if let Some((evidence, advice)) = without_core(ranks, &shares, "the time") {
-        values
-            .extend(evidence.values.iter().map(|(name, value)| (name.as_str(), *value)));
-        let text = format!("{}; {text}", evidence.text);
-        let evidence = Evidence::new(Method::Host, "without_core", text, &values);
+    let (cores, shares) =
+        (each(|usage| usage.cores), each(|usage| usage.without_core_share));
+    let peers = of_peers(ranks, &cores)?;
+    let told = |ranks: &[u32]| {
+        let own = of(ranks, &cores)?;
+        let deviation = of(ranks, &each(|usage| usage.cores_deviation))?;
+        let text = format!(
+            "the process of rank {} kept {own:.2} cores busy (deviation {deviation:.2}), its \
+             peers' {peers:.2}",
+            fold_ranks(ranks),
+        );
+        let values =
+            [("cores", own), ("cores_deviation", deviation), ("peers_cores", peers)];
+        Some(Evidence::new(Method::Host, "cores", text, &values))
+    };
+    if let Some((mut evidence, advice)) = without_core(ranks, &shares, "the time") {
+        let cores = told(&in_want(ranks, &shares))?;
+        evidence.text = format!("{}; {}", evidence.text, cores.text);
+        evidence.values.extend(cores.values);
         return Some((evidence, Some(advice)));
     }
-    let is_notable = (own - peers).abs() >= CORES_MIN;
-    is_notable.then(|| (Evidence::new(Method::Host, "cores", text, &values), None))
+    let differs =
+        |rank: &u32| (cores.get(rank).unwrap_or(&peers) - peers).abs() >= CORES_MIN;
+    let ranks: Vec<_> = ranks.iter().copied().filter(differs).collect();
+    told(&ranks).map(|evidence| (evidence, None))
 }
 
-fn process_of(ranks: &[u32]) -> String {
-    format!("the process of rank {}", fold_ranks(ranks))
+/// Those of `ranks` whose loop stood ready without a core for more of the time than their peers'.
+fn in_want(ranks: &[u32], shares: &BTreeMap<u32, f64>) -> Vec<u32> {
+    let peers = of_peers(ranks, shares).unwrap_or(f64::INFINITY);
+    let wants = |rank: &u32| {
+        shares.get(rank).is_some_and(|share| share - peers >= WITHOUT_CORE_MIN)
+    };
+    ranks.iter().copied().filter(wants).collect()
 }
 
-/// The number of those of `ranks` it is furthest from the others' median for, and that median.
-fn compared(ranks: &[u32], numbers: &BTreeMap<u32, f64>) -> Option<(f64, f64)> {
-    let (own, others): (Vec<_>, Vec<_>) =
-        numbers.iter().partition(|(rank, _)| ranks.contains(rank));
-    let peers =
-        median(&mut others.into_iter().map(|(_, number)| *number).collect::<Vec<_>>())?;
-    let own = own.into_iter().map(|(_, number)| *number);
-    let own = own.max_by(|a, b| (a - peers).abs().total_cmp(&(b - peers).abs()))?;
-    Some((own, peers))
+/// The median of what is known of `ranks`.
+fn of(ranks: &[u32], numbers: &BTreeMap<u32, f64>) -> Option<f64> {
+    median(
+        &mut ranks
+            .iter()
+            .filter_map(|rank| numbers.get(rank))
+            .copied()
+            .collect::<Vec<_>>(),
+    )
+}
+
+/// The median of the others'.
+fn of_peers(ranks: &[u32], numbers: &BTreeMap<u32, f64>) -> Option<f64> {
+    let others = numbers.keys().copied().filter(|rank| !ranks.contains(rank));
+    of(&others.collect::<Vec<_>>(), numbers)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What is said of rank 2 of four whose processes kept so many cores busy, and whose loops
+    /// What is said of ranks of four whose processes kept so many cores busy, and whose loops
     /// stood ready without one for such shares.
     fn said(
+        ranks: &[u32],
         cores_busy: [f64; 4],
         without: [f64; 4],
     ) -> Option<(Evidence, Option<String>)> {
@@ -102,13 +120,13 @@ mod tests {
             let (lasted_s, cores_deviation) = (10.0, 0.05);
             (rank, CoreUsage { lasted_s, cores, cores_deviation, without_core_share })
         };
-        cores(&[2], &usages.map(usage).collect())
+        cores(ranks, &usages.map(usage).collect())
     }
 
     #[test]
     fn a_process_without_a_core_is_told_with_what_it_got() {
         let (found, advice) =
-            said([0.98, 0.97, 0.31, 0.99], [0.02, 0.02, 0.69, 0.02]).unwrap();
+            said(&[2], [0.98, 0.97, 0.31, 0.99], [0.02, 0.02, 0.69, 0.02]).unwrap();
         let text = "the loop of rank 2 stood ready and had no core for 69 % of the time, its \
                     peers' for 2.0 %; the process of rank 2 kept 0.31 cores busy (deviation \
                     0.05), its peers' 0.98";
@@ -117,10 +135,23 @@ mod tests {
     }
 
     #[test]
+    fn of_ranks_that_are_late_together_those_are_told_that_wanted_for_a_core() {
+        let (found, advice) =
+            said(&[2, 3], [0.29, 0.3, 0.31, 0.29], [0.2, 0.25, 0.57, 0.3]).unwrap();
+        let text = "the loop of rank 2 stood ready and had no core for 57 % of the time, its \
+                    peers' for 22 %; the process of rank 2 kept 0.31 cores busy (deviation \
+                    0.05), its peers' 0.29";
+        assert_eq!(found.text, text);
+        assert!(advice.unwrap().starts_with("on rank 2, look at what shares its cores"));
+        let (found, _) = said(&[2, 3], [0.1, 0.12, 0.11, 1.0], [0.0; 4]).unwrap();
+        assert!(found.text.starts_with("the process of rank 3 kept 1.00 cores busy"));
+    }
+
+    #[test]
     fn what_it_got_is_told_alone_if_it_differs_and_nothing_if_it_does_not() {
-        let (found, advice) = said([0.1, 0.12, 1.0, 0.11], [0.0; 4]).unwrap();
+        let (found, advice) = said(&[2], [0.1, 0.12, 1.0, 0.11], [0.0; 4]).unwrap();
         assert_eq!((found.label.as_str(), advice), ("cores", None));
-        assert_eq!(said([0.9, 0.8, 1.0, 0.9], [0.1, 0.1, 0.2, 0.1]), None);
+        assert_eq!(said(&[2], [0.9, 0.8, 1.0, 0.9], [0.1, 0.1, 0.2, 0.1]), None);
         assert_eq!(cores(&[2], &BTreeMap::new()), None);
     }
 }
