@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{CollectiveOp, RankNs};
@@ -87,5 +89,25 @@ impl Operation {
     pub fn moved_at(&self) -> RankNs {
         let moves = self.flows.iter().map(|flow| flow.moved_at);
         moves.max().unwrap_or_default().max(self.begun_at)
+    }
+
+    /// The rank a send or receive is with, once it has a flow.
+    pub fn peer(&self) -> Option<u32> {
+        let peer = self.flows.first().map(|flow| flow.peer);
+        peer.filter(|_| self.op.is_point_to_point())
+    }
+
+    /// Of operations that ended, in order, the last of each kind of each communicator, without its
+    /// flows; of a send or receive the last with each peer, with the flow that says who that is.
+    pub fn last_of_each_kind(
+        ended: impl IntoIterator<Item = Self>,
+    ) -> BTreeMap<(u64, CollectiveOp, Option<u32>), Self> {
+        let mut last = BTreeMap::new();
+        for mut operation in ended {
+            let peer = operation.peer();
+            operation.flows.truncate(usize::from(peer.is_some()));
+            last.insert((operation.communicator, operation.op, peer), operation);
+        }
+        last
     }
 }

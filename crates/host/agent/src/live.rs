@@ -175,23 +175,17 @@ impl LiveTable {
         let state = self.reader.read(now);
         self.in_progress = state.in_progress;
         let mut is_slow = self.in_progress.iter().any(|open| self.is_suspect(open, now));
-        for operation in state.ended {
+        for operation in &state.ended {
             self.ended_at = operation.ended_at.unwrap_or_default().max(self.ended_at);
-            if let Some(Slow { took_s, usual_s }) = self.trigger.ended(&operation) {
+            if let Some(Slow { took_s, usual_s }) = self.trigger.ended(operation) {
                 let ns = |seconds: f64| (seconds * 1e9) as u64;
                 let (took_ns, usual_ns) = (ns(took_s), ns(usual_s));
                 let communicator = operation.communicator;
                 take(Input::Slow { communicator, took_ns, usual_ns });
                 is_slow = true;
             }
-            let peer = operation.flows.first().map(|flow| flow.peer);
-            let peer = peer.filter(|_| operation.op.is_point_to_point());
-            // Of a send or receive only the first flow is needed: it says who the other is.
-            let mut operation = operation;
-            operation.flows.truncate(usize::from(peer.is_some()));
-            let key = (operation.communicator, operation.op, peer);
-            self.ended.insert(key, operation);
         }
+        self.ended.extend(Operation::last_of_each_kind(state.ended));
         is_slow
     }
 

@@ -29,8 +29,7 @@ fn calls_are_counted_by_kind_and_by_peer_as_the_plugin_does() {
         }
         let state = look(&mut scene.reader());
         let told = |operation: &Operation| {
-            let peer = operation.flows.first().map(|flow| flow.peer);
-            (operation.op.name(), operation.sequence, operation.bytes, peer)
+            (operation.op.name(), operation.sequence, operation.bytes, operation.peer())
         };
         let round: Vec<_> = state.ended.iter().map(told).collect();
         let expected = |round: u64| {

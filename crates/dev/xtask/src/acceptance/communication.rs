@@ -1,6 +1,6 @@
 //! Rows about faults inside the communication of simulated jobs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use collective::Communication;
@@ -197,15 +197,7 @@ fn volume(id: &str) -> Row {
         let at = from_s + f64::from(number) * LOOK_S;
         for rank in 0..LOCALS {
             let (at, in_progress, ended) = run.look(rank, at - LOOK_S, at);
-            // As `agent::live` does: the last of each kind, and with whom.
-            let mut last = BTreeMap::new();
-            for mut operation in ended {
-                let peer = operation.flows.first().map(|flow| flow.peer);
-                let peer = peer.filter(|_| operation.op.is_point_to_point());
-                operation.flows.truncate(usize::from(peer.is_some()));
-                last.insert((operation.communicator, operation.op, peer), operation);
-            }
-            let ended = last.into_values().collect();
+            let ended = Operation::last_of_each_kind(ended).into_values().collect();
             let look = Input::Look { rank, at, in_progress, ended, late: Vec::new() };
             lines.extend(serde_json::to_vec(&look).unwrap_or_default());
             lines.push(b'\n');
