@@ -59,11 +59,21 @@ pub enum NetworkFault {
         device: String,
         /// Which of its ports.
         port: u32,
-        /// Its state, such as `ACTIVE`.
+        /// Its state: [`NetworkFault::ACTIVE`], or another.
         state: String,
         /// Errors since the job began, by counter.
         errors: BTreeMap<String, u64>,
     },
+}
+
+impl NetworkFault {
+    /// The state of a port that carries something.
+    pub const ACTIVE: &str = "ACTIVE";
+
+    /// Whether it is a port that carries nothing.
+    pub fn is_port_down(&self) -> bool {
+        matches!(self, Self::Port { state, .. } if state != Self::ACTIVE)
+    }
 }
 
 /// A queue pair by its card, and its peer.

@@ -42,7 +42,7 @@ pub(crate) struct Port {
 impl Port {
     /// Whether it carries anything.
     pub(crate) fn is_active(&self) -> bool {
-        self.state == "ACTIVE"
+        self.state == NetworkFault::ACTIVE
     }
 }
 

@@ -44,8 +44,7 @@ impl Job {
 
     /// The ranks that share a port which is down with a rank of its host.
     fn behind_port(&self, rank: u32, fault: &NetworkFault) -> Vec<u32> {
-        let down = matches!(fault, NetworkFault::Port { state, .. } if state != "ACTIVE");
-        let Some(here) = self.hosts.get(&rank).filter(|_| down) else {
+        let Some(here) = self.hosts.get(&rank).filter(|_| fault.is_port_down()) else {
             return Vec::new();
         };
         self.hosts
@@ -61,18 +60,19 @@ impl Job {
             incident.kind == IncidentKind::Degraded && incident.subject.ranks.is_empty()
         };
         for incident in incidents.iter_mut().filter(slower) {
-            let during = self.slower_links.iter().filter(|(_, link)| {
-                incident.first_step <= link.step
-                    && (incident.open || link.step <= incident.last_step)
-            });
-            let mut during = during.peekable();
-            let Some(((host, peer), _)) = during.peek() else { continue };
+            let links = self.slower_links.iter();
+            let during: Vec<_> = links
+                .filter(|(_, link)| incident.went_on_in(link.step, link.step))
+                .collect();
+            let Some(((host, peer), _)) = during.first() else { continue };
             incident.subject.flow = Some(format!("{host} to {peer}"));
             incident.advice = format!(
                 "look at the network between {host} and {peer}: cards, cables, switch, and what \
                  else uses it"
             );
-            incident.evidence.extend(during.map(|(_, link)| link.evidence.clone()));
+            incident
+                .evidence
+                .extend(during.iter().map(|(_, link)| link.evidence.clone()));
         }
     }
 }

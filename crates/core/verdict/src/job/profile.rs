@@ -65,9 +65,7 @@ pub(super) struct Profiled {
 impl Profiled {
     /// Whether an incident was under way in the window; a recording is all there is.
     fn saw(&self, incident: &Incident) -> bool {
-        self.window.is_none_or(|(first, last)| {
-            incident.first_step <= last && (incident.open || first <= incident.last_step)
-        })
+        self.window.is_none_or(|(first, last)| incident.went_on_in(first, last))
     }
 }
 
