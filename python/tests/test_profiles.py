@@ -77,8 +77,8 @@ def test_a_rank_that_shares_its_core_is_named(seed):
     # Who is put on its core beside it may be late with it.
     assert all(culprit in ranks for ranks, _ in found), outcome.incidents
     told = re.compile(
-        rf"the loop of rank {culprit} stood ready and had no core for ([\d.]+) % of the profile "
-        r"window, its peers' for ([\d.]+) %"
+        rf"the loop of rank {culprit} stood ready and had no core for ([\d.]+) % of the "
+        r"(?:profile window|time), its peers' for ([\d.]+) %"
     )
     share, peers = next(filter(None, (told.match(text) for _, text in found))).groups()
     assert float(share) > float(peers) + 20
