@@ -102,6 +102,9 @@ pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour, verbose: bool) -> 
         for evidence in &incident.evidence {
             text += &format!("  why   {}\n", evidence.text);
         }
+        for contradiction in &incident.contradictions {
+            text += &format!("  but   {}\n", contradiction.text);
+        }
         if verbose && incident.cost_s > 0.0 {
             let (exposed, waited) =
                 (seconds(incident.cost_s), seconds(incident.cost_gpu_s));

@@ -1,6 +1,6 @@
 //! An incident as a card: who, where, since when, what it costs, what to look at next.
 
-use model::{Evidence, Incident, NextInLine, StageId, StageNames};
+use model::{Contradiction, Evidence, Incident, NextInLine, StageId, StageNames};
 
 use crate::escape::{Text, with_code};
 use crate::words;
@@ -26,7 +26,7 @@ pub(crate) fn card(
 <div class="head"><div><h2 class="{opening}">{headline}</h2>{more}</div>{figure}</div>
 <dl class="facts">{facts}</dl>
 <p class="advice"><b>Next</b><span class="sentence">{advice}</span></p>
-{hidden}{evidence}
+{hidden}{evidence}{contradictions}
 </article>
 "#,
         kind = words::kind(incident.kind),
@@ -37,6 +37,7 @@ pub(crate) fn card(
         advice = with_code(&incident.advice),
         hidden = next_in_line(incident),
         evidence = evidence(incident),
+        contradictions = contradictions(incident),
     )
 }
 
@@ -199,7 +200,7 @@ fn evidence(incident: &Incident) -> String {
         let values: String = evidence.values.iter().map(value).collect();
         format!(
             r#"<li><p><span class="chip">{}</span><span class="{}">{}</span></p><p class="values">{values}<span>label <code>{}</code></span></p></li>"#,
-            words::method(evidence.method),
+            evidence.method.name(),
             opening(&evidence.text, incident),
             Text(&evidence.text),
             Text(&evidence.label),
@@ -208,6 +209,19 @@ fn evidence(incident: &Incident) -> String {
     let items: String = incident.evidence.iter().map(piece).collect();
     format!(
         r#"<div class="line"><h3>Evidence</h3><ul class="evidence">{items}</ul></div>"#
+    )
+}
+
+fn contradictions(incident: &Incident) -> String {
+    if incident.contradictions.is_empty() {
+        return String::new();
+    }
+    let item = |found: &Contradiction| {
+        format!(r#"<li><p class="sentence">{}</p></li>"#, Text(&found.text))
+    };
+    let items: String = incident.contradictions.iter().map(item).collect();
+    format!(
+        r#"<div class="line"><h3>Contradictions</h3><ul class="evidence">{items}</ul></div>"#
     )
 }
 

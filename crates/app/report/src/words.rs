@@ -1,6 +1,6 @@
 //! Numbers and small facts in words.
 
-use model::{IncidentKind, Method, Pace, Severity, fold_ranks};
+use model::{IncidentKind, Pace, Severity, fold_ranks};
 
 /// Seconds for reading: "50.1 ms", "2.40 s".
 pub(crate) fn duration(seconds: f64) -> String {
@@ -50,17 +50,6 @@ pub(crate) fn kind(kind: IncidentKind) -> &'static str {
         IncidentKind::Slow => "slow",
         IncidentKind::Hang => "hang",
         IncidentKind::Degraded => "degraded",
-    }
-}
-
-pub(crate) fn method(method: Method) -> &'static str {
-    match method {
-        Method::Frontier => "frontier",
-        Method::Collective => "collective",
-        Method::Schedule => "schedule",
-        Method::Pattern => "pattern",
-        Method::Stack => "stack",
-        Method::Host => "host",
     }
 }
 

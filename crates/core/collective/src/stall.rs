@@ -79,6 +79,27 @@ pub struct Stall {
     pub reason: Option<String>,
 }
 
+impl Stall {
+    /// The same, if something else tells that of the ranks that never came only `roots` are waited
+    /// for, and the others wait for these elsewhere. The collectives they are missing from stand in
+    /// front.
+    #[must_use]
+    pub fn narrowed(mut self, roots: &BTreeSet<u32>) -> Self {
+        let is_root = |rank: &u32| roots.contains(rank);
+        if roots.iter().all(|root| self.culprits.contains(root))
+            && self.culprits.iter().any(is_root)
+        {
+            let (roots, others) = self.culprits.into_iter().partition(is_root);
+            self.culprits = roots;
+            self.waiting.extend::<Vec<u32>>(others);
+            self.waiting.sort_unstable();
+            self.gone.retain(is_root);
+            self.waits.sort_by_key(|wait| !wait.missing.iter().any(is_root));
+        }
+        self
+    }
+}
+
 /// Finds what is stuck in a job that does not move.
 ///
 /// # Properties
@@ -328,6 +349,27 @@ mod tests {
 
     fn stall_after(job: &Collectives, seconds: u64) -> Option<Stall> {
         job.stall(RankNs(1_000_000_000 * (1 + seconds)))
+    }
+
+    #[test]
+    fn of_ranks_that_never_came_those_that_others_wait_for_elsewhere_remain() {
+        let mut job = job();
+        issue(&mut job, 3, WORLD, 1, REDUCE);
+        issue(&mut job, 0, PAIR, 1, REDUCE);
+        job.arrive(1);
+        job.arrive(2);
+        let stall = stall_after(&job, 5).unwrap();
+        assert_eq!((&stall.culprits[..], &stall.waiting[..]), (&[1, 2][..], &[0, 3][..]));
+        let narrowed = |roots: &[u32]| {
+            let stall = stall.clone().narrowed(&roots.iter().copied().collect());
+            let waits = stall.waits.iter().map(|wait| wait.group.clone());
+            (stall.culprits, stall.waiting, waits.collect::<Vec<_>>())
+        };
+        let both = vec!["default".to_owned(), "tp".to_owned()];
+        assert_eq!(narrowed(&[2]), (vec![2], vec![0, 1, 3], both));
+        let all = narrowed(&[]);
+        assert_eq!(all.0, [1, 2]);
+        assert_eq!(narrowed(&[2, 3]), all, "3 has come");
     }
 
     #[test]

@@ -126,6 +126,7 @@ fn incident(
         cost_share,
         gain_alone_s: cost_s,
         next_in_line: Vec::new(),
+        contradictions: Vec::new(),
         text,
         evidence: Vec::new(),
         advice: String::new(),

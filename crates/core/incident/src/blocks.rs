@@ -83,6 +83,7 @@ impl SlowBlocks {
             cost_share: share,
             gain_alone_s: self.lost_s,
             next_in_line: Vec::new(),
+            contradictions: Vec::new(),
             text: self.sentence(pace, share, open, (first, last)),
             evidence: self
                 .blocks
@@ -166,6 +167,19 @@ pub fn standstill(halt: &Standstill) -> String {
 pub fn halted(halt: &Standstill) -> Evidence {
     let text = format!("{}; everything it waits for is done", standstill(halt));
     Evidence::new(Method::Schedule, "halt_point", text, &[])
+}
+
+/// Says whether ranks are late for their own blocks, or wait for other stages: what they worked
+/// in blocks beside what the same stages of other pipelines did, in seconds.
+pub fn own_blocks(ranks: &[u32], own_s: f64, copies_s: f64) -> Evidence {
+    let text = format!(
+        "blocks of {} took {} then, those of the same stage in other pipelines {}",
+        who(ranks),
+        duration(own_s),
+        duration(copies_s),
+    );
+    let values = [("blocks_s", own_s), ("copies_blocks_s", copies_s)];
+    Evidence::new(Method::Schedule, "own_blocks", text, &values)
 }
 
 /// Says what slow blocks the pipeline's slack took.

@@ -58,6 +58,7 @@ pub fn death(
         cost_share: 0.0,
         gain_alone_s: 0.0,
         next_in_line: Vec::new(),
+        contradictions: Vec::new(),
         text,
         evidence: std::iter::once(ended)
             .chain(wait.map(|wait| of_wait(StallKind::Missing, wait)))

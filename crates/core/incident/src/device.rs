@@ -1,6 +1,6 @@
 //! The words of what hosts say of devices: GPUs and network cards.
 
-use model::{Device, DeviceUsage, Evidence, Gauge, Method, median};
+use model::{Cause, Device, DeviceUsage, Evidence, Gauge, Method, median};
 
 use crate::words::{share, who};
 
@@ -66,10 +66,20 @@ pub fn devices(
             };
             let advice =
                 look_at.map(|what| format!("on {}, look at {what}", who(&view.ranks)));
-            found.push((Evidence::new(Method::Host, label, text, &values), advice));
+            let evidence = Evidence::new(Method::Host, label, text, &values);
+            found.push((Evidence { cause: cause(label), ..evidence }, advice));
         }
     }
     found
+}
+
+/// What a finding blames, if it says why something is slow and not only that it is.
+fn cause(label: &str) -> Option<Cause> {
+    match label {
+        "gpu_slowed" | "pcie_link" | "nvlinks_down" => Some(Cause::Gpu),
+        "link_speed" | "link_full" => Some(Cause::Network),
+        _ => None,
+    }
 }
 
 /// What may be worth telling, what explains most in front.

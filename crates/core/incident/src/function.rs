@@ -1,6 +1,9 @@
 //! The words of functions that stand out.
 
-use model::{Evidence, Incident, IncidentKind, Method, Pace, Subject, fold_ranks};
+use model::{
+    Cause, Evidence, FunctionClass, Incident, IncidentKind, Method, Pace, StageId,
+    Subject, fold_ranks,
+};
 
 use crate::words::{percent, share, who};
 use crate::{IncidentSettings, Scene};
@@ -15,6 +18,8 @@ const TOLD_CHARACTERS: usize = 90;
 pub struct FunctionFault {
     /// Its name.
     pub name: String,
+    /// What it does.
+    pub class: FunctionClass,
     /// Its callers, innermost first.
     pub callers: Vec<String>,
     /// The ranks it costs so much; empty if it is all of them.
@@ -35,6 +40,11 @@ pub struct FunctionFault {
     pub steps: (u64, u64),
 }
 
+/// What functions are called that read from storage or a network.
+const READS: [&str; 6] =
+    ["recv_into", "socket", "urlopen", "readinto", "read_bytes", "ssl."];
+/// What functions are called in which the host waits for its device.
+const WAITS_FOR_DEVICE: [&str; 3] = ["ynchronize", "item of Tensor", ".item"];
 /// What the interpreter's collection of garbage is called.
 const GARBAGE_COLLECTION: [&str; 3] = ["gc.collect", "garbage", "Python GC"];
 
@@ -85,8 +95,12 @@ pub fn function(
         cost_share: found.excess_share,
         gain_alone_s: found.cost_s,
         next_in_line: Vec::new(),
+        contradictions: Vec::new(),
         text,
-        evidence: vec![evidence(found)],
+        evidence: vec![Evidence {
+            stage: stage(found).map(|stage| scene.names.name(stage).to_owned()),
+            ..evidence(found)
+        }],
         advice: advice(found),
     }
 }
@@ -122,7 +136,46 @@ fn evidence(found: &FunctionFault) -> Evidence {
     values.extend(found.mu.0.map(|mu| ("mu", mu)));
     values.extend(found.mu.1.map(|mu| ("peers_mu", mu)));
     let label = if found.ranks.is_empty() { "common" } else { "partial" };
-    Evidence::new(Method::Pattern, label, text, &values)
+    let evidence = Evidence::new(Method::Pattern, label, text, &values);
+    Evidence { cause: cause(found), ..evidence }
+}
+
+/// What it blames: code of the host, unless it reads from a network or waits for a device. Why work
+/// of a device takes longer it does not say.
+fn cause(found: &FunctionFault) -> Option<Cause> {
+    let names = names(found);
+    let has = |words: &[&str]| words.iter().any(|word| names.contains(word));
+    match found.class {
+        FunctionClass::Python | FunctionClass::OtherCpu if has(&READS) => {
+            Some(Cause::Network)
+        }
+        FunctionClass::Python | FunctionClass::OtherCpu if !has(&WAITS_FOR_DEVICE) => {
+            Some(Cause::Code)
+        }
+        _ => None,
+    }
+}
+
+/// The stage that the stack of a function lies in, where a frame tells.
+fn stage(found: &FunctionFault) -> Option<StageId> {
+    const FRAMES: [(&str, StageId); 4] = [
+        ("DataLoader", StageId::DATA),
+        ("data.next_wait", StageId::DATA),
+        ("run_backward", StageId::BACKWARD),
+        ("Optimizer.step", StageId::OPTIMIZER),
+    ];
+    // What it is called from, outermost first: a backward pass may run a forward again.
+    let frames = found.callers.iter().rev().chain([&found.name]);
+    frames
+        .filter_map(|name| FRAMES.iter().find(|(frame, _)| name.contains(frame)))
+        .map(|(_, stage)| *stage)
+        .next()
+}
+
+/// The function and what it is called from, as far as they are told.
+fn names(found: &FunctionFault) -> String {
+    let names = std::iter::once(&found.name).chain(&found.callers);
+    names.take(TOLD_CALLERS + 1).cloned().collect::<Vec<_>>().join(" ")
 }
 
 /// A function with its callers: "recv_into ← read_shard ← next".
@@ -141,10 +194,7 @@ fn short(name: &str) -> String {
 /// What to look at, by what the innermost functions are known to do.
 fn advice(found: &FunctionFault) -> String {
     const KNOWN: [(&[&str], &str); 5] = [
-        (
-            &["recv_into", "socket", "urlopen", "readinto", "read_bytes", "ssl."],
-            "the storage and network it reads from",
-        ),
+        (&READS, "the storage and network it reads from"),
         (
             &["DataLoader", "data.next_wait", "dataloader"],
             "the data loader: storage, decoding, worker processes, CPU cores",
@@ -154,10 +204,9 @@ fn advice(found: &FunctionFault) -> String {
             "garbage collection: collect on all ranks in the same step, or freeze what lives on",
         ),
         (&["sleep"], "why it sleeps"),
-        (&["ynchronize", "item of Tensor", ".item"], "why the host waits for the device"),
+        (&WAITS_FOR_DEVICE, "why the host waits for the device"),
     ];
-    let names = std::iter::once(&found.name).chain(&found.callers);
-    let text = names.take(TOLD_CALLERS + 1).cloned().collect::<Vec<_>>().join(" ");
+    let text = names(found);
     let fits = |words: &&[&str]| words.iter().any(|word| text.contains(word));
     let known = KNOWN.iter().find(|(words, _)| fits(words)).map(|(_, what)| *what);
     match (known, found.ranks.as_slice()) {

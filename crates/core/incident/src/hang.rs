@@ -65,8 +65,17 @@ pub fn hang(
     let advice = advice(stall, stacks, pause);
     let stage = stall.culprits.first().and_then(|rank| stage_of(stall, *rank));
     let function = stall.culprits.first().and_then(|rank| own_frame(stacks.get(rank)?));
-    let mut evidence: Vec<Evidence> =
-        stall.waits.iter().map(|wait| of_wait(stall.kind, wait)).collect();
+    let is_named = |rank: &u32| stall.culprits.contains(rank);
+    let waits = stall.waits.iter().map(|wait| {
+        let ranks =
+            if stall.kind == StallKind::Missing && !wait.missing.iter().any(is_named) {
+                wait.missing.clone()
+            } else {
+                Vec::new()
+            };
+        Evidence { ranks, ..of_wait(stall.kind, wait) }
+    });
+    let mut evidence: Vec<Evidence> = waits.collect();
     evidence.extend(stall.failure.as_ref().map(inside::evidence));
     evidence.extend(of_stacks(stacks, &stall.culprits));
     Incident {
@@ -91,6 +100,7 @@ pub fn hang(
         cost_share: 0.0,
         gain_alone_s: quiet_s,
         next_in_line: Vec::new(),
+        contradictions: Vec::new(),
         text,
         evidence,
         advice,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{CoreUsage, Evidence, Method, fold_ranks, median};
+use model::{Cause, CoreUsage, Evidence, Method, fold_ranks, median};
 
 use crate::words::{share, who};
 
@@ -32,7 +32,8 @@ pub fn without_core(
         share(peers),
     );
     let values = [("without_core_share", own), ("peers_without_core_share", peers)];
-    let evidence = Evidence::new(Method::Host, "without_core", text, &values);
+    let evidence =
+        Evidence::new(Method::Host, "without_core", text, &values).blaming(Cause::Cores);
     let advice = format!(
         "on {}, look at what shares its cores: affinity, limits of its cgroup, other processes",
         who(&ranks)

@@ -7,13 +7,15 @@
 //! [`hang()`], [`late`] and [`slowed`] word what was found in collectives, [`death()`] what was
 //! seen of a process, [`function()`] what was found in profiles, [`cores`] and
 //! [`devices`] what hosts say of processes and hardware, [`what_if()`] what holds a pipeline back,
-//! [`pipeline_slowed`] and [`pipeline_halted`] what calls of NCCL say of one.
+//! [`pipeline_slowed`] and [`pipeline_halted`] what calls of NCCL say of one. [`contradictions`] says
+//! what they disagree about in an incident that several of them see.
 //!
 //! Pure: the same windows give the same incidents, byte for byte.
 
 mod arrival;
 mod blocks;
 mod cause;
+mod contradiction;
 mod death;
 mod device;
 mod fault;
@@ -34,7 +36,8 @@ mod what_if;
 mod words;
 
 pub use arrival::{late, slowed};
-pub use blocks::{SlowBlocks, absorbed, halted, standstill};
+pub use blocks::{SlowBlocks, absorbed, halted, own_blocks, standstill};
+pub use contradiction::contradictions;
 pub use death::death;
 pub use device::devices;
 pub use fault::{Fault, FaultKind, Hidden, find_faults};

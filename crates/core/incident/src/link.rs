@@ -94,6 +94,7 @@ pub fn link_slowed(
         cost_share,
         gain_alone_s: cost_s,
         next_in_line: Vec::new(),
+        contradictions: Vec::new(),
         text,
         evidence: vec![
             Evidence::new(Method::Schedule, label, said, &values),

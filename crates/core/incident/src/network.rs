@@ -1,6 +1,6 @@
 //! The words of what a host sees of its network.
 
-use model::{Evidence, Method, NetworkFault, QueuePairName};
+use model::{Cause, Evidence, Method, NetworkFault, QueuePairName};
 
 use crate::words::duration;
 
@@ -74,7 +74,9 @@ pub fn network(rank: u32, fault: &NetworkFault) -> Evidence {
         }
         _ => format!("rank {rank}: {what}"),
     };
-    Evidence::new(Method::Host, label, text, &values)
+    let cause =
+        matches!(fault, NetworkFault::SlowerLink { .. }).then_some(Cause::Network);
+    Evidence { cause, ..Evidence::new(Method::Host, label, text, &values) }
 }
 
 fn named(pair: &QueuePairName) -> String {

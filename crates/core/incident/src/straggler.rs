@@ -49,6 +49,7 @@ pub fn straggler(
         cost_share: 0.0,
         gain_alone_s: found.cost_s,
         next_in_line: Vec::new(),
+        contradictions: Vec::new(),
         text,
         evidence: vec![evidence(found)],
         advice: advice(found),
@@ -104,7 +105,15 @@ fn evidence(found: &Straggler) -> Evidence {
         ("usual_s", found.slow.usual_s),
         ("cost_s", found.cost_s),
     ];
-    Evidence::new(Method::Collective, label(found.cause), text, &values)
+    let cause = match found.cause {
+        Cause::NotDelivered => Some(model::Cause::Network),
+        Cause::GpuNotStarted | Cause::GpuNotReady | Cause::GpuNotTaking => {
+            Some(model::Cause::Gpu)
+        }
+        _ => None,
+    };
+    let evidence = Evidence::new(Method::Collective, label(found.cause), text, &values);
+    Evidence { cause, ..evidence }
 }
 
 fn advice(found: &Straggler) -> String {

@@ -321,6 +321,7 @@ impl Tracker {
             cost_share: share,
             gain_alone_s: track.gain_alone_s,
             next_in_line: next_in_line.collect(),
+            contradictions: Vec::new(),
             text: words::sentence(&telling),
             evidence: vec![track.evidence(&telling)],
             advice: words::advice(&telling),

@@ -113,6 +113,7 @@ pub fn what_if(
         cost_share,
         gain_alone_s: total_s,
         next_in_line: Vec::new(),
+        contradictions: Vec::new(),
         text: words.text,
         evidence: vec![words.evidence],
         advice: words.advice,

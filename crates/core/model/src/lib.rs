@@ -45,9 +45,9 @@ pub use step::{Ending, RankStep, Segment, SideSample};
 pub use threshold::{threshold, thresholds};
 pub use usage::CoreUsage;
 pub use verdict::{
-    Evidence, Incident, IncidentKind, JobSummary, Label, Method, NextInLine, Pace,
-    PipelineSummary, SCHEMA, Severity, SideSummary, StageSummary, Subject, Verdict,
-    WindowSummary, fold_ranks,
+    Cause, Claim, Contradiction, Evidence, Incident, IncidentKind, JobSummary, Label,
+    Method, NextInLine, Pace, PipelineSummary, Question, SCHEMA, Severity, SideSummary,
+    StageSummary, Subject, Verdict, WindowSummary, fold_ranks,
 };
 pub use what_if::{Attribution, PartSlowdown, RankSlowdown, Removal, WhatIf};
 pub use window::{Block, Boundary, Closure, Cut, DeviceEvents, Sync, Window};

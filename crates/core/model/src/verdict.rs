@@ -237,7 +237,9 @@ pub enum Severity {
 }
 
 /// The method a piece of evidence comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
     /// Stage accounting.
@@ -252,6 +254,20 @@ pub enum Method {
     Stack,
     /// Host counters.
     Host,
+}
+
+impl Method {
+    /// The method as it stands in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Frontier => "frontier",
+            Self::Collective => "collective",
+            Self::Schedule => "schedule",
+            Self::Pattern => "pattern",
+            Self::Stack => "stack",
+            Self::Host => "host",
+        }
+    }
 }
 
 /// When an incident's lateness strikes.
@@ -306,6 +322,77 @@ pub struct Evidence {
     pub text: String,
     /// In numbers, unit in the name.
     pub values: std::collections::BTreeMap<String, f64>,
+    /// The ranks it names itself, where those are not the incident's; else empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ranks: Vec<u32>,
+    /// The stage it names itself, where that is not the incident's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<String>,
+    /// What it blames, where it says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Cause>,
+}
+
+/// What a piece of evidence blames for lost time.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// A function of the host's code.
+    Code,
+    /// Cores that the process did not get.
+    Cores,
+    /// A GPU, or its way to the host.
+    Gpu,
+    /// The network between hosts, or a card.
+    Network,
+}
+
+impl Cause {
+    /// The cause in words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Code => "code",
+            Self::Cores => "cores",
+            Self::Gpu => "GPU",
+            Self::Network => "network",
+        }
+    }
+}
+
+/// What methods may disagree about.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Question {
+    /// Who is to blame.
+    Ranks,
+    /// Where in the step.
+    Stage,
+    /// What is to blame.
+    Cause,
+}
+
+/// Methods that say different things of one incident.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Contradiction {
+    /// About what.
+    pub about: Question,
+    /// What each says, the one to trust first in front.
+    pub claims: Vec<Claim>,
+    /// The same in words, and why that one is to be trusted first.
+    pub text: String,
+}
+
+/// What a method says in a contradiction.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Claim {
+    /// Whose.
+    pub method: Method,
+    /// `rank 1`, `data.next_wait`, `network`.
+    pub says: String,
 }
 
 impl Evidence {
@@ -322,7 +409,16 @@ impl Evidence {
             label: label.to_owned(),
             text: text.into(),
             values: values.collect(),
+            ranks: Vec::new(),
+            stage: None,
+            cause: None,
         }
+    }
+
+    /// The same, with what it blames.
+    #[must_use]
+    pub fn blaming(self, cause: Cause) -> Self {
+        Self { cause: Some(cause), ..self }
     }
 }
 
@@ -377,6 +473,9 @@ pub struct Incident {
     pub text: String,
     /// What supports it.
     pub evidence: Vec<Evidence>,
+    /// What methods say differently of it; empty until incidents of all methods are put together.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub contradictions: Vec<Contradiction>,
     /// What to look at next.
     pub advice: String,
 }

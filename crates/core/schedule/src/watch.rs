@@ -1,6 +1,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
 
+use crate::own_work::OwnWork;
 use crate::{Block, Graph, Localiser, Pass, Plan, ScheduleSettings, SlowBlock};
 
 /// Iterations of a rank that wait for other ranks' at most; older ones are forgotten.
@@ -49,6 +50,7 @@ pub struct Watch {
     next: u64,
     /// Ranks that have not finished it.
     behind: usize,
+    work: OwnWork,
 }
 
 /// A schedule, with what is usual in it.
@@ -108,6 +110,17 @@ pub struct Standstill {
     pub begun: bool,
 }
 
+/// What a rank worked in blocks, beside the ranks at its place in other pipelines.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Worked {
+    /// The rank's own, in seconds.
+    pub own_s: f64,
+    /// The median of the others'.
+    pub copies_s: f64,
+    /// The ranks of its pipeline.
+    pub pipeline: Vec<u32>,
+}
+
 #[derive(Debug, Default)]
 struct RankBlocks {
     first_rank: u32,
@@ -148,7 +161,8 @@ impl Iteration {
 impl Watch {
     /// Nothing was seen yet.
     pub fn new(settings: ScheduleSettings) -> Self {
-        Self { settings, ranks: BTreeMap::new(), plans: Vec::new(), next: 0, behind: 0 }
+        let (ranks, plans, work) = (BTreeMap::new(), Vec::new(), OwnWork::default());
+        Self { settings, ranks, plans, next: 0, behind: 0, work }
     }
 
     /// A rank begins a block.
@@ -169,6 +183,11 @@ impl Watch {
         seen.current.open = Some((place, at_ns));
         seen.receives = false;
         self.look(done?)
+    }
+
+    /// Whether any were seen.
+    pub fn has_blocks(&self) -> bool {
+        !self.ranks.is_empty()
     }
 
     /// A rank asks for another's output.
@@ -192,6 +211,7 @@ impl Watch {
             return None;
         }
         let took_s = at_ns.saturating_sub(began_ns) as f64 * 1e-9;
+        self.work.add(rank, step.into(), took_s);
         (seen.current.ended_ns, seen.current.step) = (at_ns, step);
         seen.current.blocks.push((place.stage, place.pass, place.microbatch, took_s));
         if seen.current.blocks.len() != seen.usual_blocks {
@@ -253,6 +273,27 @@ impl Watch {
             found.retain(|halt| halt.begun);
         }
         found
+    }
+
+    /// What a rank and its pipeline have worked in blocks about these steps, and what the same
+    /// stages of other pipelines have. `None` without others.
+    ///
+    /// # Units
+    /// Seconds.
+    pub fn own_work(&self, rank: u32, steps: &RangeInclusive<u64>) -> Option<Worked> {
+        let pipelines: Vec<Vec<u32>> =
+            self.pipelines().into_iter().map(|(ranks, _)| ranks).collect();
+        let ranks = pipelines.iter().find(|ranks| ranks.contains(&rank))?;
+        let place = ranks.iter().position(|other| *other == rank)?;
+        let copies = pipelines.iter().filter(|other| *other != ranks);
+        let copies = copies.filter_map(|other| other.get(place));
+        let mut copies: Vec<f64> =
+            copies.map(|copy| self.work.during(*copy, steps)).collect();
+        Some(Worked {
+            own_s: self.work.during(rank, steps),
+            copies_s: model::median(&mut copies)?,
+            pipeline: ranks.clone(),
+        })
     }
 
     /// The ranks of each pipeline by their place in it, where all were seen; and how many stages

@@ -151,13 +151,19 @@ impl Hangs {
             let step = self.collectives.step();
             self.communication.stall(at).map(|stall| Stall { step, ..stall })
         });
-        // Pipelines may wait in sends and receives only.
-        let stall = stall.or_else(|| {
-            let halts = self.collectives.is_still(at).then(halts)?;
-            let text: Vec<String> = halts.iter().map(standstill).collect();
-            let ranks = halts.iter().map(|halt| halt.rank).collect();
-            self.collectives.halt(ranks, text.join(", "))
-        });
+        let stall = match stall {
+            // Ranks that wait for others in sends and receives never come either.
+            Some(stall) if stall.kind == StallKind::Missing => {
+                Some(stall.narrowed(&halts().iter().map(|halt| halt.rank).collect()))
+            }
+            Some(stall) => Some(stall),
+            // Pipelines may wait in sends and receives only.
+            None => self.collectives.is_still(at).then(halts).and_then(|halts| {
+                let text: Vec<String> = halts.iter().map(standstill).collect();
+                let ranks = halts.iter().map(|halt| halt.rank).collect();
+                self.collectives.halt(ranks, text.join(", "))
+            }),
+        };
         self.now = stall.map(|stall| Under::new(stall, at));
     }
 

@@ -2,6 +2,7 @@ mod calls;
 mod fusion;
 mod network;
 mod profile;
+mod waits;
 mod what_if;
 mod window;
 
@@ -476,7 +477,12 @@ impl Job {
     fn follow(&mut self, window: &Window, found: &mut WindowFrontier) {
         let ranks = self.seen_ranks.len();
         let scene = Scene { names: &self.names, hosts: &self.hosts, ranks };
-        let lines = self.tracker.observe(window, found, scene);
+        let mut lines = self.tracker.observe(window, found, scene);
+        if self.pipelines.has_waits() {
+            // Who only waits for another stage is told with it.
+            let told = self.incidents();
+            lines.retain(|line| told.iter().any(|incident| incident.text == *line));
+        }
         let last = window.first_step + window.steps.saturating_sub(1);
         let steps = format!("steps {}-{last}", window.first_step);
         self.lines.extend(lines.into_iter().map(|line| format!("{steps}: {line}")));

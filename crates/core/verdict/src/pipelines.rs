@@ -1,8 +1,11 @@
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use incident::{IncidentSettings, Scene, SlowBlocks, absorbed, halted};
 use model::{CollectiveOp, Evidence, Incident, Mark, MarkKind};
-use schedule::{HeldUp, Pass, Place, ScheduleSettings, SlowBlock, Standstill, Watch};
+use schedule::{
+    HeldUp, Pass, Place, ScheduleSettings, SlowBlock, Standstill, Watch, Worked,
+};
 
 /// Ranks and stages of which it is kept that they held up their pipelines, the costliest.
 const MAX_SLOW: usize = 64;
@@ -111,6 +114,20 @@ impl Pipelines {
     /// The same as evidence.
     pub(crate) fn halted(&self) -> impl Iterator<Item = Evidence> {
         self.watch.halts().into_iter().map(|halt| halted(&halt))
+    }
+
+    /// Whether ranks may seem late that wait for another stage.
+    pub(crate) fn has_waits(&self) -> bool {
+        self.watch.has_blocks()
+    }
+
+    /// What a rank worked in its blocks about these steps, beside its copies in other pipelines.
+    pub(crate) fn own_work(
+        &self,
+        rank: u32,
+        steps: &RangeInclusive<u64>,
+    ) -> Option<Worked> {
+        self.watch.own_work(rank, steps)
     }
 
     /// Slow blocks nobody had to wait for.

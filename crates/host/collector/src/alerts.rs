@@ -277,6 +277,7 @@ mod tests {
             cost_share: 0.5,
             gain_alone_s: 1.0,
             next_in_line: Vec::new(),
+            contradictions: Vec::new(),
             text: "late".to_owned(),
             evidence: Vec::new(),
             advice: "look".to_owned(),

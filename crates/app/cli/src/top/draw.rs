@@ -158,6 +158,9 @@ fn incident_lines(incident: &Incident) -> Vec<Line<'_>> {
     for evidence in &incident.evidence {
         lines.push(Line::from(format!("  why   {}", evidence.text)));
     }
+    for contradiction in &incident.contradictions {
+        lines.push(Line::from(format!("  but   {}", contradiction.text)));
+    }
     lines.push(Line::from(format!("  next  {}", incident.advice)));
     lines
 }

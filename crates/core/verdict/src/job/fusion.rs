@@ -1,9 +1,14 @@
 //! Findings of all methods about one cause become one incident.
 
-use incident::{cores, devices, late, slowed};
-use model::{Evidence, Incident, Method};
+use incident::{contradictions, cores, devices, late, slowed};
+use model::{Cause, Evidence, Incident, Method, StageId, Subject};
 
 use super::Job;
+use super::waits::meet;
+
+/// How much more an incident of the same ranks must cost by their stages than by their blocks, to be
+/// told as stages tell it: a block that was slow from the start is not known to be.
+const SEEN_MORE_RATIO: f64 = 2.0;
 
 impl Job {
     /// A hang first, then what costs most. A stall that passed and the incident its steps
@@ -66,6 +71,7 @@ impl Job {
             let named = incident.subject.ranks.len();
             let waited = self.seen_ranks.len().saturating_sub(named);
             incident.cost_gpu_s = incident.cost_s * waited as f64;
+            incident.contradictions = contradictions(incident);
         }
         all
     }
@@ -82,9 +88,13 @@ impl Job {
             let devices = devices(ranks, &self.usages.devices_during(ranks, &steps));
             let found = cores.flatten().into_iter().chain(devices);
             let (found, advice): (Vec<_>, Vec<_>) = found.unzip();
+            let has_cores = found.iter().any(|it| it.cause == Some(Cause::Cores));
             incident.evidence.extend(found);
             let Some(advice) = advice.into_iter().flatten().next() else { continue };
-            if looked || incident.subject.function.is_some() {
+            if has_cores && incident.subject.function.is_some() {
+                // Whatever it does there takes longer for it.
+                incident.advice = format!("{advice}; {}", incident.advice);
+            } else if looked || incident.subject.function.is_some() {
                 // What was seen in a profile comes first.
                 incident.advice += &format!("; {advice}");
             } else {
@@ -108,21 +118,30 @@ impl Job {
     }
 
     /// What held pipelines up. That steps became slower then, which stages show too, is the
-    /// same.
+    /// same; it is told by whichever saw more of it. Waits for data are not.
     fn add_pipelines(&self, incidents: &mut Vec<Incident>) {
         let (scene, settings) = (self.scene(), &self.settings.incident);
+        let data = self.names.name(StageId::DATA);
         for mut held in self.pipelines.incidents(scene, settings, self.exposed_s) {
             let same = |incident: &Incident| {
-                let ranks = &incident.subject.ranks;
+                let Subject { ranks, stage, .. } = &incident.subject;
                 (ranks.is_empty() || *ranks == held.subject.ranks)
-                    && incident.first_step <= held.last_step.saturating_add(1)
-                    && held.first_step <= incident.last_step.saturating_add(1)
+                    && stage.as_deref() != Some(data)
+                    && meet(incident, &held)
             };
             if let Some(at) = incidents.iter().position(same) {
-                held.evidence.extend(incidents.remove(at).evidence);
+                let mut seen = incidents.remove(at);
+                let is_more = !seen.subject.ranks.is_empty()
+                    && seen.cost_s > SEEN_MORE_RATIO * held.cost_s;
+                if is_more {
+                    seen.subject.block.clone_from(&held.subject.block);
+                    std::mem::swap(&mut seen, &mut held);
+                }
+                held.evidence.extend(seen.evidence);
             }
             incidents.push(held);
         }
+        self.join_waits(incidents);
     }
 
     pub(super) fn death(&self) -> Option<Incident> {

@@ -1,7 +1,7 @@
 //! What hosts see of their networks.
 
 use incident::network;
-use model::{Evidence, Incident, IncidentKind, NetworkFault};
+use model::{Cause, Evidence, Incident, IncidentKind, NetworkFault};
 
 use super::{Job, Note};
 
@@ -66,10 +66,16 @@ impl Job {
                 .collect();
             let Some(((host, peer), _)) = during.first() else { continue };
             incident.subject.flow = Some(format!("{host} to {peer}"));
-            incident.advice = format!(
+            let advice = format!(
                 "look at the network between {host} and {peer}: cards, cables, switch, and what \
                  else uses it"
             );
+            if incident.evidence.iter().any(|it| it.cause == Some(Cause::Code)) {
+                // A function that takes most of the time comes first.
+                incident.advice += &format!("; {advice}");
+            } else {
+                incident.advice = advice;
+            }
             incident
                 .evidence
                 .extend(during.iter().map(|(_, link)| link.evidence.clone()));
@@ -79,7 +85,8 @@ impl Job {
 
 #[cfg(test)]
 mod tests {
-    use model::{Input, Mark, MarkKind, Pace, RankNs, Severity, Subject};
+    use incident::contradictions;
+    use model::{Input, Mark, MarkKind, Method, Pace, RankNs, Severity, Subject};
 
     use super::*;
     use crate::Settings;
@@ -116,6 +123,7 @@ mod tests {
             gain_alone_s: 1.0,
             id: String::new(),
             next_in_line: Vec::new(),
+            contradictions: Vec::new(),
             text: String::new(),
             evidence: Vec::new(),
             advice: String::new(),
@@ -128,6 +136,15 @@ mod tests {
         };
         assert_eq!(told(slower.clone()), (1, true));
         let nobody = (0, false);
+        let mut by_code = slower.clone();
+        let code = Evidence::new(Method::Pattern, "common", "", &[]).blaming(Cause::Code);
+        by_code.evidence.push(code);
+        by_code.advice = "look at it".to_owned();
+        let mut by_code = [by_code];
+        job.join_links(&mut by_code);
+        assert!(by_code[0].advice.starts_with("look at it; look at the network between"));
+        let found = contradictions(&by_code[0]);
+        assert!(found[0].text.starts_with("pattern says code, host says network: trust"));
         let open = true;
         assert_eq!(told(Incident { last_step: 45, ..slower.clone() }), nobody);
         assert_eq!(told(Incident { last_step: 45, open, ..slower.clone() }), (1, true));

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use collective::Late;
 use incident::{FunctionFault, Scene, function, without_core};
 use model::{
-    AbnormalRank, CollectiveOp, CollectiveTimes, Dictionary, Ending, FunctionClass,
-    FunctionId, FunctionSummary, Incident, IncidentKind, Input, MarkKind, Pattern,
-    ProfileSummary, RankArrivals, RankNs, RankProfile, RankStep, Segment, StageNames,
+    AbnormalRank, CollectiveOp, CollectiveTimes, Dictionary, Ending, Evidence,
+    FunctionClass, FunctionId, FunctionSummary, Incident, IncidentKind, Input, MarkKind,
+    Pattern, ProfileSummary, RankArrivals, RankNs, RankProfile, RankStep, Segment,
+    StageNames,
 };
 use pattern::{Columns, ExpectedBox, FunctionFinding, Problem, by_host, localise};
 use steps::{Aligner, WindowSettings};
@@ -297,6 +298,7 @@ impl Job {
             }
             faults.push(FunctionFault {
                 name,
+                class: one.class,
                 callers: names.take(MAX_CALLERS).collect(),
                 mu: one.mu(&culprits),
                 ranks: culprits,
@@ -340,8 +342,13 @@ impl Job {
             });
             match same {
                 Some(incident) => {
+                    let is_told = |stage: &String| incident.text.contains(stage);
+                    let evidence = found.evidence.into_iter().map(|evidence| Evidence {
+                        stage: evidence.stage.filter(|stage| !is_told(stage)),
+                        ..evidence
+                    });
+                    incident.evidence.extend(evidence);
                     incident.subject.function = found.subject.function;
-                    incident.evidence.extend(found.evidence);
                     incident.advice = found.advice;
                 }
                 // Nor is it an incident where its steps show none, if they ask for it.

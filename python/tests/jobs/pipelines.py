@@ -1,0 +1,75 @@
+"""Two pipelines of two stages, ranks 0-1 and 2-3; gradients are summed over 0,2 and 1,3.
+
+SLOW_BLOCKS names a rank whose blocks are slow: rank, pass (F or B), first step, last step.
+
+torchrun --nproc-per-node 4 pipelines.py
+"""
+
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from common import DELAY, STEPS
+from torch import nn, optim
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+MICROBATCHES, WIDTH = 4, 32
+BLOCK_S = {"F": 0.005, "B": 0.01}
+SLOW = os.environ.get("SLOW_BLOCKS", "").split(",")
+current = {"step": 0}
+
+
+def work(passes):
+    """A block's time, and what is added to slow ones."""
+    time.sleep(BLOCK_S[passes])
+    if len(SLOW) < 4 or passes != SLOW[1] or dist.get_rank() != int(SLOW[0]):
+        return
+    if int(SLOW[2]) <= current["step"] <= int(SLOW[3]):
+        time.sleep(DELAY)
+
+
+class Work(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        work("F")
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        work("B")
+        return gradient
+
+
+class Part(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return Work.apply(self.layer(x))
+
+
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "pp"))
+pipeline, copies = mesh["pp"].get_group(), mesh["dp"].get_group()
+place = dist.get_rank(pipeline)
+torch.manual_seed(place)
+part = Part()
+stage = PipelineStage(part, place, 2, torch.device("cpu"), group=pipeline)
+schedule = Schedule1F1B(stage, MICROBATCHES, loss_fn=nn.functional.mse_loss)
+optimizer = optim.SGD(part.parameters(), lr=0.01)
+for step in range(STEPS):
+    current["step"] = step
+    optimizer.zero_grad()
+    x = torch.randn(MICROBATCHES * 2, WIDTH)
+    if place == 0:
+        schedule.step(x)
+    else:
+        schedule.step(target=x)
+    for parameter in part.parameters():
+        dist.all_reduce(parameter.grad, group=copies)
+    optimizer.step()
+dist.barrier()
+dist.destroy_process_group()
