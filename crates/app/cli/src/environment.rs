@@ -16,6 +16,8 @@ pub(crate) const JOB: &str = "LAGGARD_JOB";
 pub(crate) const CONFIG: &str = "LAGGARD_CONFIG";
 /// What proves to a collector that we may tell it.
 const TOKEN: &str = "LAGGARD_TOKEN";
+/// Where buckets are, if not at Amazon's.
+const S3_ADDRESS: &str = "AWS_ENDPOINT_URL";
 /// NCCL's: the profiler plugin it loads.
 pub(crate) const NCCL_PLUGIN: &str = "NCCL_PROFILER_PLUGIN";
 
@@ -35,6 +37,11 @@ pub(crate) fn ring_root() -> PathBuf {
 /// What proves to a collector who we are.
 pub(crate) fn token() -> Option<String> {
     value(TOKEN).and_then(|token| token.into_string().ok())
+}
+
+/// Where buckets are, if not at Amazon's.
+pub(crate) fn s3_address() -> Option<String> {
+    value(S3_ADDRESS).and_then(|address| address.into_string().ok())
 }
 
 /// The value of a variable; one that is set to nothing counts as not set.

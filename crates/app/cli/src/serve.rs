@@ -1,10 +1,12 @@
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use collector::{
-    Certificate, Collector, Keep, Options, Pages, Tokens, Webhook, WebhookForm,
+    Certificate, Collector, HistoryOptions, Keep, Options, Pages, Place, Tokens, Webhook,
+    WebhookForm,
 };
 
 use crate::environment;
@@ -22,7 +24,9 @@ use crate::trust::{TrustArgs, address};
 Examples:
   laggard serve
   laggard serve --listen 0.0.0.0:8765 --tokens tokens.toml --tls-cert cert.pem --tls-key key.pem
-  laggard serve --data /var/lib/laggard --keep-days 30 --keep-gb 200")]
+  laggard serve --data /var/lib/laggard --keep-days 30 --keep-gb 200
+  laggard serve --history /var/lib/laggard-history
+  AWS_REGION=eu-central-1 laggard serve --history s3://cluster/laggard")]
 pub(crate) struct ServeArgs {
     /// Address to listen on; one that others reach takes --tokens
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8765")]
@@ -51,6 +55,12 @@ pub(crate) struct ServeArgs {
     /// Forget those that ended first while all jobs together take more
     #[arg(long, value_name = "GB", value_parser = amount)]
     keep_gb: Option<f64>,
+    /// Keep what is found of all jobs as tables (Parquet) in a folder, or in s3://BUCKET/PREFIX
+    #[arg(long, value_name = "DIR|URL")]
+    history: Option<String>,
+    /// Write tables of jobs that run every so many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, requires = "history")]
+    history_every: u64,
     /// Post a message when an incident begins and one when it is over
     #[arg(long, value_name = "URL", value_parser = address)]
     webhook: Option<String>,
@@ -85,6 +95,19 @@ fn amount(typed: &str) -> Result<f64, String> {
     amount.ok_or_else(|| "write a number from 0 on".to_owned())
 }
 
+/// A folder, or a bucket.
+fn place(typed: &str, trust: &TrustArgs) -> Result<Place> {
+    if typed.starts_with("s3://") {
+        let at = environment::s3_address();
+        let tls = trust.at(at.as_deref().unwrap_or("https://"))?;
+        return Ok(Place::Bucket { url: typed.to_owned(), tls });
+    }
+    if typed.contains("://") {
+        bail!("{typed} is not known: write --history DIR, or s3://BUCKET/PREFIX");
+    }
+    Ok(Place::Folder(typed.into()))
+}
+
 pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode> {
     let data = match &args.data {
         Some(data) => data.clone(),
@@ -106,6 +129,13 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode> {
         }),
         None => None,
     };
+    let history = match &args.history {
+        Some(typed) => Some(HistoryOptions {
+            place: place(typed, &args.trust)?,
+            every: Duration::from_secs(args.history_every),
+        }),
+        None => None,
+    };
     let scheme = if certificate.is_some() { "https" } else { "http" };
     let options = Options {
         data: data.clone(),
@@ -119,6 +149,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode> {
         },
         certificate,
         webhook,
+        history,
     };
     let pages = Pages {
         report: |job| report::html(&job.verdict(), job.series(), job.names()),

@@ -18,6 +18,8 @@ use ureq::tls::TlsConfig;
 mod agents;
 #[path = "service/campaign.rs"]
 mod campaign;
+#[path = "service/history.rs"]
+mod history;
 #[path = "service/tls.rs"]
 mod tls;
 
@@ -43,6 +45,10 @@ impl Server {
     fn at(address: &str, data: &Path, more: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
         command.args(["serve", "--listen", address, "--data"]).arg(data).args(more);
+        Self::run(command)
+    }
+
+    fn run(mut command: Command) -> Self {
         let mut child = command.stderr(Stdio::piped()).spawn().expect("laggard runs");
         let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
         let line = lines.next().expect("a line").expect("text");

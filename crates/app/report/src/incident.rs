@@ -12,7 +12,7 @@ pub(crate) fn card(
     part_of_run: Option<(f64, f64)>,
     names: &StageNames,
 ) -> String {
-    let severity = words::severity(incident.severity);
+    let severity = incident.severity.name();
     let state = if incident.open { "open" } else { "over" };
     let (headline, more) = sentences(incident);
     let more = if more.is_empty() {
@@ -29,7 +29,7 @@ pub(crate) fn card(
 {hidden}{evidence}{contradictions}
 </article>
 "#,
-        kind = words::kind(incident.kind),
+        kind = incident.kind.name(),
         opening = opening(headline, incident),
         headline = Text(headline),
         figure = figure(incident),

@@ -135,7 +135,7 @@ fn state(verdict: &Verdict) -> (&'static str, String) {
         all if all == incidents.len() => format!("{number}{holds}"),
         some => format!("{number}, {some} still open"),
     };
-    (words::severity(worst), text)
+    (worst.name(), text)
 }
 
 fn facts(verdict: &Verdict) -> String {

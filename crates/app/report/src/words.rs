@@ -1,6 +1,6 @@
 //! Numbers and small facts in words.
 
-use model::{IncidentKind, Pace, Severity, fold_ranks};
+use model::{Pace, fold_ranks};
 
 /// Seconds for reading: "50.1 ms", "2.40 s".
 pub(crate) fn duration(seconds: f64) -> String {
@@ -35,22 +35,6 @@ pub(crate) fn ranks(ranks: &[u32]) -> Option<String> {
 /// "step 4", "steps 4-9".
 pub(crate) fn steps(first: u64, last: u64) -> String {
     if first >= last { format!("step {first}") } else { format!("steps {first}-{last}") }
-}
-
-pub(crate) fn severity(severity: Severity) -> &'static str {
-    match severity {
-        Severity::Info => "info",
-        Severity::Warning => "warning",
-        Severity::Critical => "critical",
-    }
-}
-
-pub(crate) fn kind(kind: IncidentKind) -> &'static str {
-    match kind {
-        IncidentKind::Slow => "slow",
-        IncidentKind::Hang => "hang",
-        IncidentKind::Degraded => "degraded",
-    }
 }
 
 pub(crate) fn pace(pace: Pace) -> String {

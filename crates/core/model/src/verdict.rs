@@ -222,6 +222,17 @@ pub enum IncidentKind {
     Degraded,
 }
 
+impl IncidentKind {
+    /// The kind as it stands in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Slow => "slow",
+            Self::Hang => "hang",
+            Self::Degraded => "degraded",
+        }
+    }
+}
+
 /// How much an incident matters, by its share of exposed time.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
@@ -234,6 +245,17 @@ pub enum Severity {
     Warning,
     /// Worth acting on now.
     Critical,
+}
+
+impl Severity {
+    /// The severity as it stands in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Info => "info",
+            Self::Warning => "warning",
+            Self::Critical => "critical",
+        }
+    }
 }
 
 /// The method a piece of evidence comes from.
@@ -519,6 +541,23 @@ mod tests {
         for label in Label::ALL {
             let json = serde_json::to_string(&label).unwrap();
             assert_eq!(json, format!("\"{label}\""));
+        }
+        let json = |value: serde_json::Value| value.as_str().unwrap().to_owned();
+        for kind in [IncidentKind::Slow, IncidentKind::Hang, IncidentKind::Degraded] {
+            assert_eq!(json(serde_json::to_value(kind).unwrap()), kind.name());
+        }
+        for severity in [Severity::Info, Severity::Warning, Severity::Critical] {
+            assert_eq!(json(serde_json::to_value(severity).unwrap()), severity.name());
+        }
+        for method in [
+            Method::Frontier,
+            Method::Collective,
+            Method::Schedule,
+            Method::Pattern,
+            Method::Stack,
+            Method::Host,
+        ] {
+            assert_eq!(json(serde_json::to_value(method).unwrap()), method.name());
         }
     }
 }

@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
 use model::{Ending, RankNs, RankStep, StageId, Window, threshold};
 use serde::{Deserialize, Serialize};
@@ -112,7 +112,7 @@ pub struct Aligner {
     /// Signatures that belong to the open window.
     regular: BTreeSet<u64>,
     learner: IterationLearner,
-    closed: Vec<Window>,
+    closed: Vec<(Window, Range<RankNs>)>,
     steps: u64,
     world_size: usize,
 }
@@ -209,6 +209,11 @@ impl Aligner {
 
     /// The windows that were closed since the last call.
     pub fn take_windows(&mut self) -> Vec<Window> {
+        self.take_timed_windows().into_iter().map(|(window, _)| window).collect()
+    }
+
+    /// The same, and when the first rank began and the last one ended their steps.
+    pub fn take_timed_windows(&mut self) -> Vec<(Window, Range<RankNs>)> {
         mem::take(&mut self.closed)
     }
 
@@ -341,10 +346,18 @@ impl Aligner {
             let world_size = self.world_size;
             let windows =
                 build_windows(previous, &steps, &roles, world_size, published_cut);
-            self.closed.extend(windows);
+            let span = span(&steps);
+            self.closed.extend(windows.into_iter().map(|window| (window, span.clone())));
         }
         self.previous = steps.into_iter().next_back().or(self.previous.take());
     }
+}
+
+fn span(steps: &[JobStep]) -> Range<RankNs> {
+    let ranks = || steps.iter().flat_map(|step| step.ranks.values());
+    let ends = ranks().filter_map(|rank| rank.segments.last()).map(|last| last.end);
+    let begun = ranks().map(|rank| rank.start).min().unwrap_or_default();
+    begun..ends.max().unwrap_or(begun)
 }
 
 /// What must stay the same for steps to share a window: accumulation factor, stages, and

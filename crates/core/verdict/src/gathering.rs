@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use model::{Batch, Input, RankNs};
 
-use crate::{Job, Settings, WantedProfile};
+use crate::{Job, Settings, WantedProfile, WindowRecord};
 
 /// How far the others go on before a host that is behind is waited for no more: its agent
 /// has much to catch up with, and what is held back for it takes memory.
@@ -98,6 +98,16 @@ impl Gathering {
             profile: None,
             profile_asked_at: None,
         }
+    }
+
+    /// Begins to remember windows for [`Gathering::take_records`].
+    pub fn remember(&mut self) {
+        self.job.remember();
+    }
+
+    /// The windows closed since the last call, as they are remembered.
+    pub fn take_records(&mut self) -> Vec<WindowRecord> {
+        self.job.take_records()
     }
 
     /// The job as far as it was told.

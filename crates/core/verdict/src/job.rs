@@ -7,6 +7,7 @@ mod what_if;
 mod window;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 
 use collective::{Arrivals, Slow};
 use frontier::{Baseline, WindowFrontier, analyse, assume_synchronisation};
@@ -25,7 +26,7 @@ use crate::hangs::Hangs;
 use crate::holdups::Holdups;
 use crate::pipelines::Pipelines;
 use crate::usages::Usages;
-use crate::{Series, Settings};
+use crate::{Series, Settings, WindowRecord};
 pub use calls::WorkRequests;
 use calls::{pipeline_absorbed, pipeline_notes, pipeline_summary};
 use network::SlowerLink;
@@ -76,6 +77,8 @@ pub struct Job {
     windows: VecDeque<(WindowSummary, BTreeMap<StageId, f64>)>,
     series: Series,
     lines: Vec<String>,
+    /// Of windows since they were last taken; nothing where nobody takes them.
+    records: Option<Vec<WindowRecord>>,
     cut: Option<Cut>,
     notes: BTreeMap<Note, u64>,
     exposed_s: f64,
@@ -158,6 +161,7 @@ impl Job {
             windows: VecDeque::new(),
             series: Series::default(),
             lines: Vec::new(),
+            records: None,
             cut: None,
             notes: BTreeMap::new(),
             exposed_s: 0.0,
@@ -393,7 +397,7 @@ impl Job {
     /// Takes a whole window, from a recording that has the matrix itself.
     pub fn add_window(&mut self, window: Window) {
         self.seen_ranks.extend(&window.ranks);
-        self.analyse(window);
+        self.analyse(window, None);
     }
 
     /// Counts the steps of a recording that brings its own windows.
@@ -426,17 +430,34 @@ impl Job {
         self.earlier_steps + self.aligner.steps()
     }
 
+    /// Begins to remember windows for [`Job::take_records`].
+    pub(crate) fn remember(&mut self) {
+        self.records = Some(Vec::new());
+    }
+
+    /// The windows closed since the last call, as they are remembered.
+    pub(crate) fn take_records(&mut self) -> Vec<WindowRecord> {
+        self.records.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
     fn take_windows(&mut self) {
-        for window in self.aligner.take_windows() {
-            self.analyse(window);
+        for (window, span) in self.aligner.take_timed_windows() {
+            self.analyse(window, Some(span));
             self.escalation.look_again();
         }
     }
 
-    fn analyse(&mut self, window: Window) {
+    fn analyse(&mut self, window: Window, span: Option<Range<RankNs>>) {
         let (window, mut found) = self.measure(window);
         self.account(&window, &found);
         self.follow(&window, &mut found);
+        let (gates, scene) = (&self.settings.frontier, self.scene());
+        let record = span
+            .filter(|_| self.records.is_some())
+            .map(|span| WindowRecord::new((&window, span), &found, gates, scene));
+        if let Some(records) = &mut self.records {
+            records.extend(record);
+        }
         self.list(&window, &found);
     }
 

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use frontier::WindowFrontier;
+use frontier::{StageStep, StepAccount, WindowFrontier};
 use model::{StageId, Window};
 
 /// Columns kept of a job of many ranks, and of few; when there are more, neighbours are joined.
@@ -59,28 +59,14 @@ impl Series {
         self.window_first = Some(window.first_step);
         let place = |rank: &u32| window.ranks.binary_search(rank).ok();
         let places: Vec<Option<usize>> = self.ranks.iter().map(place).collect();
-        let mut prefixes = vec![0.0; window.ranks.len()];
         for account in &found.steps {
             let mut column =
                 Column { first_step: account.step, steps: 1, ..Column::default() };
-            let block = &window.blocks[account.block];
-            prefixes.fill(0.0);
-            let rows = block.row(account.row).chunks_exact(block.ranks);
-            for (boundary, durations) in rows.enumerate() {
-                for (prefix, duration) in prefixes.iter_mut().zip(durations) {
-                    *prefix += duration;
-                }
-                let stage = block.boundaries[boundary].stage;
-                let leading = found
-                    .slot(stage)
-                    .and_then(|slot| account.stages[slot])
-                    .filter(|stage| stage.boundary == boundary);
-                if let Some(leading) = leading {
-                    let advance_s = leading.advance_s * window.group_share;
-                    column.advance_s.insert(stage, advance_s);
-                    column.lag_s.insert(stage, lags(&places, &prefixes));
-                }
-            }
+            each_stage(window, found, account, |stage, leading, spent_s| {
+                let advance_s = leading.advance_s * window.group_share;
+                column.advance_s.insert(stage, advance_s);
+                column.lag_s.insert(stage, lags(&places, spent_s));
+            });
             let known = self.columns.iter_mut().rev();
             let mut known = known.filter(|known| known.first_step <= account.step);
             match known.next().filter(|_| beside) {
@@ -132,9 +118,32 @@ impl Series {
     }
 }
 
+/// Tells of each stage of a step what it cost at the boundary that leads it, and what each rank
+/// of the window had spent in the step when it came there, in seconds.
+pub(crate) fn each_stage(
+    window: &Window,
+    found: &WindowFrontier,
+    account: &StepAccount,
+    mut each: impl FnMut(StageId, &StageStep, &[f64]),
+) {
+    let block = &window.blocks[account.block];
+    let mut spent_s = vec![0.0; window.ranks.len()];
+    let rows = block.row(account.row).chunks_exact(block.ranks);
+    for (boundary, durations) in rows.enumerate() {
+        for (spent, duration) in spent_s.iter_mut().zip(durations) {
+            *spent += duration;
+        }
+        let stage = block.boundaries[boundary].stage;
+        let leading = found.slot(stage).and_then(|slot| account.stages[slot].as_ref());
+        if let Some(leading) = leading.filter(|leading| leading.boundary == boundary) {
+            each(stage, leading, &spent_s);
+        }
+    }
+}
+
 /// Lag of each rank of the series behind the median rank of a window, given its place there.
 #[expect(clippy::cast_possible_truncation, reason = "a picture needs no more digits")]
-fn lags(places: &[Option<usize>], prefixes: &[f64]) -> Vec<f32> {
+pub(crate) fn lags(places: &[Option<usize>], prefixes: &[f64]) -> Vec<f32> {
     // The lower middle: with two ranks, the punctual one.
     let mut order = prefixes.to_vec();
     let middle = (order.len().max(1) - 1) / 2;

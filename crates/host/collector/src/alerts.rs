@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
-use model::{Incident, IncidentKind, Severity};
+use model::{Incident, Severity};
 use serde_json::{Value, json};
 use ureq::tls::TlsConfig;
 
@@ -103,11 +103,7 @@ fn post_all(webhook: &Webhook, messages: &Receiver<Message>, log: fn(&str)) {
 impl Message {
     fn body(&self, form: WebhookForm) -> Value {
         let Self { job, incident, begun_s, ended_s } = self;
-        let kind = match incident.kind {
-            IncidentKind::Slow => "slow",
-            IncidentKind::Hang => "hang",
-            IncidentKind::Degraded => "degraded",
-        };
+        let kind = incident.kind.name();
         match form {
             WebhookForm::Json => json!({
                 "schema": "laggard.alert/1",
@@ -141,7 +137,7 @@ impl Message {
 }
 
 /// A time as Alertmanager writes it.
-fn rfc3339(since_1970_s: u64) -> String {
+pub(crate) fn rfc3339(since_1970_s: u64) -> String {
     let (days, second) = (since_1970_s / 86_400, since_1970_s % 86_400);
     // Years from March on, so that the leap day is the last of its year; 0000-03-01 was
     // 719,468 days before 1970-01-01.
@@ -258,7 +254,7 @@ impl Alerts {
 
 #[cfg(test)]
 mod tests {
-    use model::{Pace, Subject};
+    use model::{IncidentKind, Pace, Subject};
 
     use super::*;
 

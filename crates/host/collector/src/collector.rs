@@ -12,6 +12,7 @@ use verdict::{Job, Settings};
 use crate::access::Tokens;
 use crate::alerts::{Messenger, Webhook};
 use crate::api;
+use crate::history::{HistoryOptions, Outbox, PlaceError};
 use crate::job::Held;
 use crate::keeper::{Ended, seconds_now};
 use crate::metrics::Metrics;
@@ -44,6 +45,8 @@ pub struct Options {
     pub certificate: Option<Certificate>,
     /// Whom to tell of incidents.
     pub webhook: Option<Webhook>,
+    /// Where what was found is kept as tables.
+    pub history: Option<HistoryOptions>,
 }
 
 /// How what is known is shown.
@@ -75,6 +78,9 @@ pub enum OpenError {
         /// The folder.
         path: PathBuf,
     },
+    /// The history cannot be kept there.
+    #[error(transparent)]
+    History(#[from] PlaceError),
     /// Whoever reaches the address could tell and read everything.
     #[error("{address} can be reached from elsewhere: that takes tokens (--tokens FILE)")]
     Open {
@@ -93,7 +99,8 @@ pub struct Collector {
 pub(crate) struct Inner {
     pub(crate) options: Options,
     pub(crate) pages: Pages,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) outbox: Option<Arc<Outbox>>,
     pub(crate) messenger: Option<Messenger>,
     pub(crate) silences: Silences,
     jobs: RwLock<BTreeMap<String, Arc<Held>>>,
@@ -107,7 +114,7 @@ impl Collector {
     /// Takes up the jobs that are kept in the folder. `log` is told what goes wrong.
     ///
     /// # Errors
-    /// [`OpenError::Data`] and [`OpenError::Shared`].
+    /// [`OpenError::Data`], [`OpenError::Shared`] and [`OpenError::History`].
     pub fn open(
         options: Options,
         pages: Pages,
@@ -129,12 +136,23 @@ impl Collector {
         }
         let webhook = options.webhook.clone();
         let messenger = webhook.map(|webhook| Messenger::start(webhook, log));
+        let metrics = Arc::new(Metrics::new());
+        let outbox = match &options.history {
+            Some(history) => {
+                let place = history.place.open()?;
+                let age_s = options.keep.age_s;
+                let (history, metrics) = ((history, place), Arc::clone(&metrics));
+                Some(Outbox::open(&path, history, age_s, metrics, log).map_err(data)?)
+            }
+            None => None,
+        };
         let inner = Arc::new(Inner {
             messenger: messenger.transpose().map_err(data)?,
             silences: Silences::open(&path),
             options,
             pages,
-            metrics: Metrics::new(),
+            metrics,
+            outbox,
             jobs: RwLock::default(),
             log,
             _lock: lock,

@@ -12,7 +12,9 @@ use tokio::sync::oneshot;
 use verdict::{Gathering, WantedProfile};
 
 use crate::alerts::Alerts;
+use crate::chronicle::Chronicle;
 use crate::collector::{Inner, Pages};
+use crate::history::Origin;
 use crate::job::Held;
 use crate::state::JobState;
 use crate::store::{Store, write_whole};
@@ -75,7 +77,8 @@ struct Ledger {
     next: BTreeMap<(String, String), u64>,
     /// The clock of each boot of each host.
     offsets_ns: BTreeMap<(String, String), i64>,
-    first_offset_ns: Option<i64>,
+    /// Of the first batch: when it came, and the clock of its host.
+    origin: Option<Origin>,
     last_seen_s: u64,
 }
 
@@ -84,7 +87,7 @@ impl Ledger {
         let StoredBatch { host, epoch, sequence, boot, offset_ns, at_s, .. } = batch;
         self.next.insert((host.clone(), epoch.clone()), sequence + 1);
         self.offsets_ns.entry((host.clone(), boot.clone())).or_insert(*offset_ns);
-        self.first_offset_ns.get_or_insert(*offset_ns);
+        self.origin.get_or_insert(Origin { begun_s: *at_s, offset_ns: *offset_ns });
         self.last_seen_s = self.last_seen_s.max(*at_s);
     }
 
@@ -105,7 +108,7 @@ impl Ledger {
 
 /// Whether nothing more is expected of a job.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Over {
+pub(crate) enum Over {
     No,
     Yes,
 }
@@ -121,12 +124,15 @@ pub(crate) struct Keeper {
     is_fresh: bool,
     told_at: Instant,
     alerts: Option<Alerts>,
+    chronicle: Chronicle,
 }
 
 impl Keeper {
     /// Takes up a job: reads what is kept of it.
     pub(crate) fn open(inner: Arc<Inner>, held: Arc<Held>) -> Result<Self, StoredError> {
         let mut gathering = Gathering::new(&held.id, inner.options.settings.clone());
+        gathering.remember();
+        let mut chronicle = Chronicle::new(&inner, &held.id);
         let mut ledger = Ledger::default();
         let mut heard = BTreeMap::new();
         let store =
@@ -136,6 +142,7 @@ impl Keeper {
                     heard.insert(stored.host, Instant::now());
                     if let Some(batch) = batch {
                         gathering.take(batch);
+                        chronicle.take(gathering.take_records(), ledger.origin);
                     }
                 }
                 StoredEntry::Silent { host, .. } => {
@@ -157,8 +164,9 @@ impl Keeper {
             is_fresh: true,
             told_at: Instant::now(),
             alerts,
+            chronicle,
         };
-        keeper.tell(Over::No);
+        keeper.tell(Over::No).ok();
         Ok(keeper)
     }
 
@@ -178,7 +186,8 @@ impl Keeper {
             self.look_for_silence();
             let waits = self.alerts.as_ref().is_some_and(Alerts::waits);
             if (self.is_fresh || waits) && self.told_at.elapsed() >= TELL_EVERY {
-                self.tell(Over::No);
+                // What fails was said, and is tried again.
+                self.tell(Over::No).ok();
             }
             let ended = self.held.gathering().as_ref().is_some_and(Gathering::ended);
             if ended && last.elapsed() >= LINGER
@@ -226,7 +235,12 @@ impl Keeper {
             let offset_ns = offset_ns
                 .unwrap_or_else(|| nanoseconds_now().saturating_sub_unsigned(now_ns));
             let first = kept.first().map(|(stored, ..)| stored.offset_ns);
-            let first_ns = self.ledger.first_offset_ns.or(first).unwrap_or(offset_ns);
+            let first_ns = self
+                .ledger
+                .origin
+                .map(|origin| origin.offset_ns)
+                .or(first)
+                .unwrap_or(offset_ns);
             batch.shift_ns = offset_ns.saturating_sub(first_ns);
             let stored = StoredBatch {
                 host: batch.host.clone(),
@@ -266,6 +280,7 @@ impl Keeper {
             self.heard.insert(stored.host, Instant::now());
             if let Some(gathering) = self.held.gathering().as_mut() {
                 gathering.take(batch);
+                self.chronicle.take(gathering.take_records(), self.ledger.origin);
             }
         }
     }
@@ -299,16 +314,20 @@ impl Keeper {
         }
     }
 
-    /// Tells readers how the job is.
-    fn tell(&mut self, over: Over) {
+    /// Tells readers how the job is. Fails if it is over, and its history cannot be written.
+    fn tell(&mut self, over: Over) -> io::Result<()> {
         (self.told_at, self.is_fresh) = (Instant::now(), false);
-        let verdict = self.held.tell(self.ledger.last_seen_s);
-        if let (Some(alerts), Some(verdict)) = (&mut self.alerts, verdict) {
+        let Some(verdict) = self.held.tell(self.ledger.last_seen_s) else {
+            return Ok(());
+        };
+        let written = self.chronicle.tell(&verdict, over);
+        if let Some(alerts) = &mut self.alerts {
             let has_ended = self.held.summary().state == JobState::Ended;
             let is_silent = self.inner.silences.cover(&self.held.id, seconds_now());
             let has_ended = has_ended || over == Over::Yes;
             alerts.look(&verdict.incidents, has_ended, is_silent, Instant::now());
         }
+        written
     }
 
     /// Ends the job and writes down what is to be said of it.
@@ -317,10 +336,11 @@ impl Keeper {
             let mut gathering = self.held.gathering();
             let Some(gathering) = gathering.as_mut() else { return Ok(()) };
             gathering.finish();
+            self.chronicle.take(gathering.take_records(), self.ledger.origin);
             let Pages { report, live, .. } = self.inner.pages;
             (report(gathering.job()), live(gathering.job()))
         };
-        self.tell(Over::Yes);
+        self.tell(Over::Yes)?;
         let folder = self.store.folder();
         write_whole(&folder.join(REPORT), report.as_bytes())?;
         write_whole(&folder.join(LIVE), live.as_bytes())?;

@@ -7,7 +7,9 @@
 mod access;
 mod alerts;
 mod api;
+mod chronicle;
 mod collector;
+mod history;
 mod job;
 mod keeper;
 mod metrics;
@@ -20,6 +22,7 @@ mod tls;
 pub use access::{Role, Tokens, TokensError};
 pub use alerts::{Webhook, WebhookForm};
 pub use collector::{Collector, OpenError, Options, Pages};
+pub use history::{HistoryOptions, Place, PlaceError};
 pub use retention::Keep;
 pub use silences::Silence;
 pub use state::{JobState, JobSummary};

@@ -43,6 +43,12 @@ pub(crate) struct Metrics {
     bytes: Counter,
     failed: Counter,
     append_s: Histogram,
+    /// Files of the history that were put where it is kept.
+    pub(crate) history_written: Counter,
+    /// Times that failed.
+    pub(crate) history_failed: Counter,
+    /// Files that wait.
+    pub(crate) history_waiting: Gauge,
     jobs: Family<State, Gauge>,
     ranks: Gauges,
     steps: Gauges,
@@ -68,6 +74,9 @@ impl Metrics {
             bytes: Counter::default(),
             failed: Counter::default(),
             append_s: Histogram::new(APPEND_S),
+            history_written: Counter::default(),
+            history_failed: Counter::default(),
+            history_waiting: Gauge::default(),
             jobs: Family::default(),
             ranks: Family::default(),
             steps: Family::default(),
@@ -90,7 +99,7 @@ impl Metrics {
         );
         let unit = Unit::Bytes;
         registry.register_with_unit("stored", "Written to disk", unit, bytes.clone());
-        let Self { registry, failed, append_s, jobs, ranks, steps, .. } = &mut metrics;
+        let Self { registry, failed, append_s, .. } = &mut metrics;
         registry.register(
             "appends_failed",
             "Groups of batches the disk refused",
@@ -98,6 +107,15 @@ impl Metrics {
         );
         let what = "Writing a group of batches to disk";
         registry.register_with_unit("append", what, Unit::Seconds, append_s.clone());
+        let Self { registry, history_written, history_failed, history_waiting, .. } =
+            &mut metrics;
+        let what = "Files of the history that were put where it is kept";
+        registry.register("history_written", what, history_written.clone());
+        let what = "Times that files of the history could not be put there";
+        registry.register("history_failed", what, history_failed.clone());
+        let what = "Files of the history that wait to be put there";
+        registry.register("history_waiting", what, history_waiting.clone());
+        let Self { registry, jobs, ranks, steps, .. } = &mut metrics;
         registry.register("jobs", "Jobs in each state", jobs.clone());
         registry.register("job_ranks", "Ranks seen", ranks.clone());
         registry.register("job_steps", "Steps seen", steps.clone());

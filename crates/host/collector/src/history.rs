@@ -1,0 +1,204 @@
+//! What was found, as tables that others read: windows, lags, incidents and their evidence.
+//!
+//! The thread of a job writes parts of tables into the outbox, a folder; one thread puts them
+//! where the history is kept, and removes them from the outbox once they are there. A part has
+//! the same name and rows whenever the job is read again, so nothing is there twice.
+
+mod columns;
+mod outbox;
+mod place;
+mod tables;
+mod timeline;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use model::Incident;
+use sha2::{Digest, Sha256};
+use verdict::WindowRecord;
+
+use crate::alerts::rfc3339;
+use crate::store::file_name;
+pub(crate) use outbox::Outbox;
+pub use place::{Place, PlaceError};
+pub(crate) use timeline::{Dated, Timeline};
+
+/// Windows and lags of a part; taste: some hundred kilobytes.
+const PART_ROWS: usize = 16_384;
+const PART_LAGS: usize = 131_072;
+
+/// Where the history of jobs is kept, and how often it is told of those that run.
+#[derive(Clone, Debug)]
+pub struct HistoryOptions {
+    /// Where.
+    pub place: Place,
+    /// How often at most.
+    pub every: Duration,
+}
+
+/// What makes the times of a job comparable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Origin {
+    /// When it was first heard of, in seconds since 1970; tells it from others of its name.
+    pub(crate) begun_s: u64,
+    /// From the clock of its first host to time since 1970.
+    pub(crate) offset_ns: i64,
+}
+
+impl Origin {
+    fn seconds(self, at: model::RankNs) -> f64 {
+        self.offset_ns.saturating_add_unsigned(at.0) as f64 * 1e-9
+    }
+}
+
+/// The history of one job.
+#[derive(Debug)]
+pub(crate) struct JobHistory {
+    outbox: Arc<Outbox>,
+    /// The job's name in the names of folders.
+    job: String,
+    origin: Origin,
+    /// Windows since the last whole part, all of one day.
+    open: Vec<Dated<WindowRecord>>,
+    day: String,
+    /// Whole parts of each day.
+    parts: BTreeMap<String, u32>,
+    /// Every file so far, and what is in it.
+    written: BTreeMap<String, [u8; 32]>,
+    /// Whether files that another version or other settings left behind may be there.
+    may_have_others: bool,
+    told_at: Instant,
+}
+
+impl JobHistory {
+    pub(crate) fn new(outbox: Arc<Outbox>, job: &str, origin: Origin) -> Self {
+        Self {
+            outbox,
+            job: file_name(job),
+            origin,
+            open: Vec::new(),
+            day: String::new(),
+            parts: BTreeMap::new(),
+            written: BTreeMap::new(),
+            may_have_others: true,
+            told_at: Instant::now(),
+        }
+    }
+
+    /// Takes the next window. Where the disk refuses a part, its rows stay here for the next try.
+    pub(crate) fn add(&mut self, window: Dated<WindowRecord>) -> io::Result<()> {
+        let day = day(window.begun_s);
+        let stages = || self.open.iter().flat_map(|window| &window.what.stages);
+        let is_full = stages().count() >= PART_ROWS
+            || stages().map(|stage| stage.late.len()).sum::<usize>() >= PART_LAGS;
+        let closed = if is_full || day != self.day { self.close() } else { Ok(()) };
+        if self.open.is_empty() {
+            self.day = day;
+        }
+        self.open.push(window);
+        closed
+    }
+
+    /// Whether it is time to tell of what there is.
+    pub(crate) fn is_due(&self) -> bool {
+        self.told_at.elapsed() >= self.outbox.every
+    }
+
+    /// Tells of what there is so far.
+    pub(crate) fn tell(&mut self, incidents: &[Dated<&Incident>]) -> io::Result<()> {
+        self.told_at = Instant::now();
+        self.write_open()?;
+        let mut days: BTreeMap<String, Vec<Dated<&Incident>>> = BTreeMap::new();
+        for dated in incidents {
+            days.entry(day(dated.begun_s)).or_default().push(dated.clone());
+        }
+        let name = format!("{}.parquet", self.origin.begun_s);
+        let mut now = Vec::new();
+        for (day, dated) in days {
+            let tables = [
+                (tables::INCIDENTS, tables::incidents(&dated)),
+                (tables::EVIDENCE, tables::evidence(&dated)),
+            ];
+            for (table, bytes) in tables {
+                let file = format!("{table}.{day}.{name}");
+                self.write(&file, &bytes.map_err(io::Error::other)?)?;
+                now.push(file);
+            }
+        }
+        // Those that are told of no more, because they turned out to be part of others.
+        let is_of_incidents = |file: &str| {
+            [tables::INCIDENTS, tables::EVIDENCE]
+                .into_iter()
+                .any(|table| file.split('.').next() == Some(table))
+        };
+        let before = self.written.len();
+        self.written.retain(|file, _| !is_of_incidents(file) || now.contains(file));
+        if self.may_have_others || self.written.len() < before {
+            let names: Vec<&str> = self.written.keys().map(String::as_str).collect();
+            self.outbox.keep_only(&self.job, self.origin.begun_s, &names)?;
+            self.may_have_others = false;
+        }
+        self.outbox.wake();
+        Ok(())
+    }
+
+    /// The same for the last time; the job may come back.
+    pub(crate) fn finish(&mut self, incidents: &[Dated<&Incident>]) -> io::Result<()> {
+        self.may_have_others = true;
+        self.tell(incidents)
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        self.write_open()?;
+        if !self.open.is_empty() {
+            *self.parts.entry(self.day.clone()).or_default() += 1;
+            self.open.clear();
+        }
+        Ok(())
+    }
+
+    fn write_open(&mut self) -> io::Result<()> {
+        if self.open.is_empty() {
+            return Ok(());
+        }
+        let number = self.parts.get(&self.day).copied().unwrap_or_default();
+        let name = format!("{}.{}-{number:05}.parquet", self.day, self.origin.begun_s);
+        let windows = tables::windows(&self.open).map_err(io::Error::other)?;
+        self.write(&format!("{}.{name}", tables::WINDOWS), &windows)?;
+        let mut stages = self.open.iter().flat_map(|window| &window.what.stages);
+        if stages.any(|stage| !stage.late.is_empty()) {
+            let lags = tables::lags(&self.open).map_err(io::Error::other)?;
+            self.write(&format!("{}.{name}", tables::LAGS), &lags)?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, file: &str, bytes: &[u8]) -> io::Result<()> {
+        let digest: [u8; 32] = Sha256::digest(bytes).into();
+        let before = self.written.get(file);
+        if before.is_none() && self.outbox.take_back(&self.job, self.origin.begun_s)? {
+            self.may_have_others = true;
+        }
+        if before != Some(&digest) {
+            self.outbox.put(&self.job, file, bytes)?;
+            self.written.insert(file.to_owned(), digest);
+        }
+        Ok(())
+    }
+}
+
+/// The day of a moment, in UTC.
+fn day(since_1970_s: f64) -> String {
+    let mut date = rfc3339(since_1970_s as u64);
+    date.truncate("2026-11-21".len());
+    date
+}
+
+/// A window with its moments.
+pub(crate) fn dated(window: WindowRecord, origin: Origin) -> Dated<WindowRecord> {
+    let (begun_s, ended_s) =
+        (origin.seconds(window.span.start), origin.seconds(window.span.end));
+    Dated { what: window, begun_s, ended_s: Some(ended_s) }
+}

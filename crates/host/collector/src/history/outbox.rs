@@ -1,0 +1,279 @@
+//! Files on their way to where the history is kept.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use std::{io, thread};
+
+use object_store::{ObjectStore, ObjectStoreExt};
+use tokio_stream::StreamExt;
+
+use super::tables::TABLES;
+use super::{HistoryOptions, day};
+use crate::keeper::seconds_now;
+use crate::metrics::Metrics;
+use crate::store::write_whole;
+
+/// Beside the folders of jobs, of which none begins with a dot.
+const FOLDER: &str = ".history";
+/// The wait before what failed is tried again; it doubles up to the second.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+const LONGEST_WAIT: Duration = Duration::from_mins(1);
+/// How often it is looked for days that are too old.
+const EXPIRE_EVERY: Duration = Duration::from_hours(1);
+
+/// Files that wait, a folder for each job: `TABLE.DAY.NAME`, and `NUMBER.keep` with all names there
+/// should be of those that begin with the number.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    folder: PathBuf,
+    /// How often jobs tell at most.
+    pub(super) every: Duration,
+    /// Held while a file is replaced or removed.
+    changes: Mutex<()>,
+    wake: SyncSender<()>,
+}
+
+/// What the thread that puts needs.
+struct Shipper {
+    outbox: Arc<Outbox>,
+    place: Arc<dyn ObjectStore>,
+    age_s: Option<u64>,
+    metrics: Arc<Metrics>,
+    expired_at: Option<Instant>,
+}
+
+impl Outbox {
+    /// Begins to put what is there, and what will be.
+    pub(crate) fn open(
+        data: &Path,
+        (options, place): (&HistoryOptions, Arc<dyn ObjectStore>),
+        age_s: Option<u64>,
+        metrics: Arc<Metrics>,
+        log: fn(&str),
+    ) -> io::Result<Arc<Self>> {
+        let folder = data.join(FOLDER);
+        fs::create_dir_all(&folder)?;
+        let (wake, woken) = sync_channel(1);
+        let (every, changes) = (options.every, Mutex::default());
+        let outbox = Arc::new(Self { folder, every, changes, wake });
+        let shipper = Shipper {
+            outbox: Arc::clone(&outbox),
+            place,
+            age_s,
+            metrics,
+            expired_at: None,
+        };
+        let name = options.place.to_string();
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        thread::Builder::new()
+            .name("laggard-history".to_owned())
+            .spawn(move || shipper.run(&runtime, &woken, &name, log))?;
+        Ok(outbox)
+    }
+
+    /// Leaves a file to be put, whole or not at all; it replaces one of its name.
+    pub(super) fn put(&self, job: &str, file: &str, bytes: &[u8]) -> io::Result<()> {
+        let folder = self.folder.join(job);
+        let _changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        fs::create_dir_all(&folder)?;
+        write_whole(&folder.join(file), bytes)?;
+        File::open(&folder)?.sync_all()
+    }
+
+    /// Leaves word that of a job's files these are all.
+    pub(super) fn keep_only(
+        &self,
+        job: &str,
+        number: u64,
+        files: &[&str],
+    ) -> io::Result<()> {
+        self.put(job, &format!("{number}.keep"), files.join("\n").as_bytes())
+    }
+
+    /// Takes such a word back, before there is a file it does not know of. Whether there was one.
+    pub(super) fn take_back(&self, job: &str, number: u64) -> io::Result<bool> {
+        let _changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let path = self.folder.join(job).join(format!("{number}.keep"));
+        Ok(there(fs::remove_file(path))?.is_some())
+    }
+
+    pub(super) fn wake(&self) {
+        // One that was not heard yet is enough.
+        self.wake.try_send(()).ok();
+    }
+
+    /// What waits, job by job; words about which files to keep come last.
+    fn waiting(&self) -> io::Result<Vec<(String, PathBuf)>> {
+        let mut waiting = Vec::new();
+        for job in fs::read_dir(&self.folder)? {
+            let job = job?;
+            let name = job.file_name().to_string_lossy().into_owned();
+            for file in there(fs::read_dir(job.path()))?.into_iter().flatten() {
+                let path = file?.path();
+                let is_keep = path.extension().is_some_and(|end| end == "keep");
+                let is_part = path.extension().is_some_and(|end| end == "parquet");
+                if is_keep || is_part {
+                    waiting.push((name.clone(), is_keep, path));
+                }
+            }
+        }
+        waiting.sort();
+        Ok(waiting.into_iter().map(|(job, _, path)| (job, path)).collect())
+    }
+
+    /// Removes a file that was put, unless there is a new one of its name.
+    fn remove(&self, path: &Path, put: &[u8]) -> io::Result<()> {
+        let _changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        if there(fs::read(path))?.is_some_and(|there| there == put) {
+            fs::remove_file(path)?;
+            // It stays if others wait there.
+            drop(path.parent().map(fs::remove_dir));
+        }
+        Ok(())
+    }
+}
+
+/// `None` if what was asked for is not there.
+fn there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        result => result.map(Some),
+    }
+}
+
+/// Why something was not put.
+#[derive(Debug, thiserror::Error)]
+enum NotPut {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Store(#[from] object_store::Error),
+    #[error(transparent)]
+    Path(#[from] object_store::path::Error),
+}
+
+impl Shipper {
+    fn run(
+        mut self,
+        runtime: &tokio::runtime::Runtime,
+        woken: &Receiver<()>,
+        place: &str,
+        log: fn(&str),
+    ) {
+        let mut wait = FIRST_WAIT;
+        let mut has_failed = false;
+        loop {
+            match runtime.block_on(self.ship()) {
+                Ok(()) => {
+                    if has_failed {
+                        log(&format!("the history is written to {place} again"));
+                    }
+                    (wait, has_failed) = (FIRST_WAIT, false);
+                    let woken = woken.recv_timeout(EXPIRE_EVERY);
+                    if woken == Err(RecvTimeoutError::Disconnected) {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    self.metrics.history_failed.inc();
+                    if !has_failed {
+                        log(&format!(
+                            "the history cannot be written to {place}, and waits: {error}"
+                        ));
+                    }
+                    has_failed = true;
+                    thread::sleep(wait);
+                    wait = (wait * 2).min(LONGEST_WAIT);
+                }
+            }
+        }
+    }
+
+    async fn ship(&mut self) -> Result<(), NotPut> {
+        let waiting = self.outbox.waiting()?;
+        self.metrics
+            .history_waiting
+            .set(i64::try_from(waiting.len()).unwrap_or(i64::MAX));
+        for (job, path) in waiting {
+            let Some(bytes) = there(fs::read(&path))? else { continue };
+            let file = path.file_name().unwrap_or_default().to_string_lossy();
+            if let Some(number) = file.strip_suffix(".keep") {
+                self.remove_others(&job, number, &bytes).await?;
+            } else if let Some(key) = key(&job, &file) {
+                self.place.put(&key?, bytes.clone().into()).await?;
+                self.metrics.history_written.inc();
+            } else {
+                continue;
+            }
+            self.outbox.remove(&path, &bytes)?;
+            self.metrics.history_waiting.dec();
+        }
+        self.expire().await
+    }
+
+    /// Removes what another version, or other settings, wrote of a job.
+    async fn remove_others(
+        &self,
+        job: &str,
+        number: &str,
+        names: &[u8],
+    ) -> Result<(), NotPut> {
+        let names = String::from_utf8_lossy(names);
+        let keys: Result<BTreeSet<_>, _> =
+            names.lines().filter_map(|file| key(job, file)).collect();
+        let keys = keys?;
+        for table in TABLES {
+            let folder = object_store::path::Path::parse(format!("{table}/job={job}"))?;
+            let mut found = self.place.list(Some(&folder));
+            while let Some(object) = found.next().await {
+                let at = object?.location;
+                let name = at.filename().unwrap_or_default();
+                let is_ours = name.split(['-', '.']).next() == Some(number);
+                if is_ours && !keys.contains(&at) {
+                    self.place.delete(&at).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes days that are too old.
+    async fn expire(&mut self) -> Result<(), NotPut> {
+        let Some(age_s) = self.age_s else { return Ok(()) };
+        if self.expired_at.is_some_and(|at| at.elapsed() < EXPIRE_EVERY) {
+            return Ok(());
+        }
+        let oldest = day(seconds_now().saturating_sub(age_s) as f64);
+        for table in TABLES {
+            let folder = object_store::path::Path::parse(table)?;
+            let mut found = self.place.list(Some(&folder));
+            while let Some(object) = found.next().await {
+                let at = object?.location;
+                let day = at.parts().find_map(|part| {
+                    part.as_ref().strip_prefix("day=").map(str::to_owned)
+                });
+                if day.is_some_and(|day| day < oldest) {
+                    self.place.delete(&at).await?;
+                }
+            }
+        }
+        self.expired_at = Some(Instant::now());
+        Ok(())
+    }
+}
+
+/// Where a file of the outbox belongs; nowhere if it is none of ours.
+fn key(
+    job: &str,
+    file: &str,
+) -> Option<Result<object_store::path::Path, object_store::path::Error>> {
+    let mut parts = file.splitn(3, '.');
+    let (table, day, name) = (parts.next()?, parts.next()?, parts.next()?);
+    let path = format!("{table}/job={job}/day={day}/{name}");
+    Some(object_store::path::Path::parse(path))
+}

@@ -1,0 +1,126 @@
+//! Where the history is kept: a folder, or a bucket.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use http_body_util::BodyExt;
+use object_store::aws::AmazonS3Builder;
+use object_store::client::{
+    ClientOptions, HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest,
+    HttpResponse, HttpService,
+};
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::prefix::PrefixStore;
+use object_store::{ObjectStore, RetryConfig};
+use ureq::tls::TlsConfig;
+
+/// How long one request may take.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Where the history is kept.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// A folder.
+    Folder(PathBuf),
+    /// A bucket of S3, or of what speaks as it does. How to reach it and who asks stand in the
+    /// usual variables of the environment, `AWS_…`.
+    Bucket {
+        /// `s3://BUCKET/PREFIX`.
+        url: String,
+        /// Whom to trust behind its address.
+        tls: TlsConfig,
+    },
+}
+
+/// A place that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("the history cannot be kept in {place}: {source}")]
+pub struct PlaceError {
+    place: String,
+    source: object_store::Error,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Folder(path) => path.display().fmt(formatter),
+            Self::Bucket { url, .. } => formatter.write_str(url),
+        }
+    }
+}
+
+impl Place {
+    /// The way there. Whether a bucket answers is found out when something is put into it.
+    ///
+    /// # Errors
+    /// A folder that cannot be made, an address that is none.
+    pub(crate) fn open(&self) -> Result<Arc<dyn ObjectStore>, PlaceError> {
+        let failed = |source| PlaceError { place: self.to_string(), source };
+        match self {
+            Self::Folder(path) => {
+                let made = std::fs::create_dir_all(path);
+                let made = made.map_err(|source| object_store::Error::Generic {
+                    store: "folder",
+                    source: source.into(),
+                });
+                made.map_err(failed)?;
+                let folder = LocalFileSystem::new_with_prefix(path).map_err(failed)?;
+                Ok(Arc::new(folder.with_fsync(true)))
+            }
+            Self::Bucket { url, tls } => {
+                // What fails is tried again by us, with everything else that waits.
+                let retry = RetryConfig { max_retries: 0, ..RetryConfig::default() };
+                let bucket = AmazonS3Builder::from_env()
+                    .with_url(url)
+                    .with_retry(retry)
+                    .with_allow_http(true)
+                    .with_http_connector(Connector(tls.clone()))
+                    .build()
+                    .map_err(failed)?;
+                let prefix = url.splitn(4, '/').nth(3).unwrap_or_default();
+                let prefix = Path::parse(prefix)
+                    .map_err(|source| failed(object_store::Error::from(source)))?;
+                Ok(Arc::new(PrefixStore::new(bucket, prefix)))
+            }
+        }
+    }
+}
+
+/// Asks over HTTP as the rest of us does.
+#[derive(Debug)]
+struct Connector(TlsConfig);
+
+impl HttpConnector for Connector {
+    fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
+        let config = ureq::Agent::config_builder()
+            .timeout_global(Some(TIMEOUT))
+            .http_status_as_error(false)
+            .proxy(None)
+            .tls_config(self.0.clone())
+            .max_redirects(0)
+            .allow_non_standard_methods(true)
+            .build();
+        Ok(HttpClient::new(Service(config.into())))
+    }
+}
+
+#[derive(Debug)]
+struct Service(ureq::Agent);
+
+#[async_trait]
+impl HttpService for Service {
+    /// Blocks: the thread that puts has nothing else to do.
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let (head, body) = request.into_parts();
+        let body = body.collect().await?.to_bytes();
+        let request = ureq::http::Request::from_parts(head, body.as_ref());
+        let failed = |error: ureq::Error| HttpError::new(HttpErrorKind::Connect, error);
+        let (head, mut body) = self.0.run(request).map_err(failed)?.into_parts();
+        let body = body.read_to_vec().map_err(failed)?;
+        Ok(HttpResponse::from_parts(head, body.into()))
+    }
+}
