@@ -18,6 +18,8 @@ use ureq::tls::TlsConfig;
 mod agents;
 #[path = "service/campaign.rs"]
 mod campaign;
+#[path = "service/catalogue.rs"]
+mod catalogue;
 #[path = "service/history.rs"]
 mod history;
 #[path = "service/tls.rs"]

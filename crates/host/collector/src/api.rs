@@ -6,7 +6,8 @@ use std::net::TcpListener;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Path, Request, State};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -24,9 +25,10 @@ use tokio_stream::wrappers::WatchStream;
 use tokio_stream::{Stream, StreamExt};
 
 use crate::access::Role;
+use crate::catalogue;
 use crate::collector::Inner;
 use crate::job::{Held, NotTaken};
-use crate::keeper::{Answer, Arrived, LIVE, REPORT, Wanted, seconds_now};
+use crate::keeper::{Answer, Arrived, LIVE, REPORT, VERDICT, Wanted, seconds_now};
 use crate::metrics::classic;
 use crate::retention;
 use crate::silences::Silence;
@@ -104,6 +106,7 @@ fn router(shared: &Arc<Shared>) -> Router {
         .route("/api/v1/jobs/{job}/verdict", get(verdict))
         .route("/api/v1/jobs/{job}/report", get(report))
         .route("/api/v1/jobs/{job}/events", get(events))
+        .route("/api/v1/incidents", get(incidents))
         .route("/api/v1/openapi.json", get(async || typed("application/json", OPENAPI)))
         .route("/api/v1/silences", get(silences))
         .route("/metrics", get(metrics));
@@ -339,11 +342,34 @@ async fn jobs(State(shared): App) -> Response {
     axum::Json(json!({ "schema": "laggard.jobs/1", "jobs": jobs })).into_response()
 }
 
+async fn incidents(
+    State(shared): App,
+    wanted: Result<Query<catalogue::Wanted>, QueryRejection>,
+) -> Response {
+    let wanted = match wanted {
+        Ok(Query(wanted)) => wanted,
+        Err(error) => return refuse(StatusCode::BAD_REQUEST, &error.body_text()),
+    };
+    let inner = Arc::clone(&shared.inner);
+    let found = spawn_blocking(move || inner.catalogue.as_ref()?.incidents(&wanted).ok());
+    match found.await {
+        Ok(Some(found)) => axum::Json(found).into_response(),
+        _ => later(StatusCode::SERVICE_UNAVAILABLE, "the catalogue cannot be read"),
+    }
+}
+
 async fn verdict(State(shared): App, Path(job): Path<String>) -> Response {
-    match shared.inner.held(&job).map(|held| held.verdict()) {
-        Some(verdict) if verdict.is_empty() => being_read(),
-        Some(verdict) => typed("application/json", verdict.to_string()),
-        None => no_job(),
+    let Some(held) = shared.inner.held(&job) else { return no_job() };
+    let known = held.verdict();
+    if !known.is_empty() {
+        return typed("application/json", known.to_string());
+    }
+    let written = spawn_blocking(move || {
+        (!held.runs()).then(|| shared.inner.written(&held.id, VERDICT)).flatten()
+    });
+    match written.await {
+        Ok(Some(verdict)) => typed("application/json", verdict),
+        _ => being_read(),
     }
 }
 

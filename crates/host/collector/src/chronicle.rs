@@ -3,13 +3,18 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use model::Verdict;
-use verdict::WindowRecord;
+use model::{Incident, Verdict};
+use verdict::{Job, WindowRecord};
 
 use crate::collector::Inner;
-use crate::history::{JobHistory, Origin, Timeline, dated};
+use crate::history::{Dated, Dates, JobHistory, Origin, Timeline, dated};
 use crate::keeper::Over;
+use crate::{JobState, JobSummary};
+
+/// How often the catalogue is told of a job whose state and incidents stay what they are.
+const LIST_EVERY: Duration = Duration::from_secs(10);
 
 /// Passes on what was found of a job, with its dates.
 #[derive(Debug)]
@@ -19,6 +24,9 @@ pub(crate) struct Chronicle {
     timeline: Timeline,
     origin: Option<Origin>,
     history: Option<JobHistory>,
+    /// What the catalogue was told of its state and incidents, and when.
+    said: (JobState, Vec<(String, bool)>),
+    listed_at: Option<Instant>,
     /// Whether it was said that something cannot be written.
     has_failed: bool,
 }
@@ -31,12 +39,19 @@ impl Chronicle {
             timeline: Timeline::default(),
             origin: None,
             history: None,
+            said: (JobState::Starting, Vec::new()),
+            listed_at: None,
             has_failed: false,
         }
     }
 
     /// Takes windows in their order; `origin` is known once there are any.
-    pub(crate) fn take(&mut self, windows: Vec<WindowRecord>, origin: Option<Origin>) {
+    pub(crate) fn take(
+        &mut self,
+        windows: Vec<WindowRecord>,
+        origin: Option<Origin>,
+        job: &Job,
+    ) {
         let Some(origin) = origin else { return };
         if self.origin.is_none() {
             self.origin = Some(origin);
@@ -45,6 +60,9 @@ impl Chronicle {
                 outbox.map(|outbox| JobHistory::new(outbox, &self.job, origin));
         }
         for window in windows {
+            if self.timeline.starts_over(window.first_step) {
+                self.timeline.date(&job.verdict().incidents, origin.begun_s as f64);
+            }
             let steps = window.first_step..window.first_step + window.steps;
             let window = dated(window, origin);
             let ended_s = window.ended_s.unwrap_or(window.begun_s);
@@ -55,7 +73,12 @@ impl Chronicle {
     }
 
     /// Tells how the job is, where it is time to. What fails is tried again the next time.
-    pub(crate) fn tell(&mut self, verdict: &Verdict, over: Over) -> io::Result<()> {
+    pub(crate) fn tell(
+        &mut self,
+        verdict: &Verdict,
+        summary: &JobSummary,
+        over: Over,
+    ) -> io::Result<()> {
         let Some(origin) = self.origin else { return Ok(()) };
         let dated = self.timeline.date(&verdict.incidents, origin.begun_s as f64);
         let told = match &mut self.history {
@@ -63,7 +86,20 @@ impl Chronicle {
             Some(history) if history.is_due() => history.tell(&dated),
             _ => Ok(()),
         };
+        let open = |dated: &Dated<&Incident>| (dated.what.id.clone(), dated.what.open);
+        let said = (summary.state, dated.iter().map(open).collect());
+        let is_late = self.listed_at.is_none_or(|at| at.elapsed() >= LIST_EVERY);
+        if said != self.said || is_late {
+            self.listed_at = Some(Instant::now());
+            self.said = said;
+            self.inner.list(summary, None, &dated);
+        }
         self.note(told)
+    }
+
+    /// When the job's incidents were.
+    pub(crate) fn dates(&self) -> Dates {
+        self.timeline.known().clone()
     }
 
     /// Says what fails, once until something succeeds.

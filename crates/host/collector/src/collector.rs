@@ -3,21 +3,25 @@ use std::fs::{self, File};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use model::{Incident, Verdict};
 use verdict::{Job, Settings};
 
 use crate::access::Tokens;
 use crate::alerts::{Messenger, Webhook};
 use crate::api;
-use crate::history::{HistoryOptions, Outbox, PlaceError};
+use crate::catalogue::Catalogue;
+use crate::history::{Dated, HistoryOptions, Outbox, PlaceError};
 use crate::job::Held;
-use crate::keeper::{Ended, seconds_now};
+use crate::keeper::{ENDED, Ended, VERDICT, seconds_now};
 use crate::metrics::Metrics;
 use crate::retention::{Keep, Stock, folder_bytes};
 use crate::silences::Silences;
+use crate::state::JobSummary;
 use crate::store;
 use crate::tls::Certificate;
 
@@ -101,6 +105,10 @@ pub(crate) struct Inner {
     pub(crate) pages: Pages,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) outbox: Option<Arc<Outbox>>,
+    /// `None` where the disk refuses one.
+    pub(crate) catalogue: Option<Catalogue>,
+    /// Whether it took what it was told last.
+    is_listed: AtomicBool,
     pub(crate) messenger: Option<Messenger>,
     pub(crate) silences: Silences,
     jobs: RwLock<BTreeMap<String, Arc<Held>>>,
@@ -146,6 +154,8 @@ impl Collector {
             }
             None => None,
         };
+        let catalogue = Catalogue::open(&path)
+            .inspect_err(|error| log(&format!("there is no catalogue: {error}")));
         let inner = Arc::new(Inner {
             messenger: messenger.transpose().map_err(data)?,
             silences: Silences::open(&path),
@@ -153,18 +163,33 @@ impl Collector {
             pages,
             metrics,
             outbox,
+            catalogue: catalogue.ok(),
+            is_listed: AtomicBool::new(true),
             jobs: RwLock::default(),
             log,
             _lock: lock,
         });
+        let mut listed = inner.listed();
         for id in store::jobs(&path).map_err(data)? {
-            let ended = inner.ended(&id);
+            let known = listed.remove(&id);
+            let bytes = store::batches_bytes(&path, &id);
+            let ended =
+                known.clone().filter(|(_, ended)| ended.is_some() && *ended == bytes);
+            let ended = ended.map(|(summary, _)| summary).or_else(|| inner.ended(&id));
+            if ended.is_none() && !store::is_begun(&path, &id) {
+                continue;
+            }
             let runs = ended.is_none();
-            let held = Arc::new(ended.unwrap_or_else(|| Held::new(&id)));
+            let summary = ended.or(known.map(|(summary, _)| summary));
+            let held = summary.map_or_else(|| Held::new(&id), Held::known);
+            let held = Arc::new(held);
             inner.write_jobs().insert(id.clone(), Arc::clone(&held));
             if runs && held.take_up(&inner).is_err() {
                 inner.say(&id, &"no thread can be started for it");
             }
+        }
+        for id in listed.keys() {
+            inner.unlist(id);
         }
         Ok(Self { inner })
     }
@@ -224,7 +249,9 @@ impl Inner {
             return None;
         }
         jobs.remove(id);
-        Some(fs::remove_dir_all(self.options.data.join(store::file_name(id))))
+        let removed = fs::remove_dir_all(self.options.data.join(store::file_name(id)));
+        self.unlist(id);
+        Some(removed)
     }
 
     /// Deletes what is kept of jobs that are too old, or too much.
@@ -250,14 +277,62 @@ impl Inner {
         self.jobs.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A job that has ended, if nothing was told of it since.
-    fn ended(&self, id: &str) -> Option<Held> {
-        let folder = self.options.data.join(store::file_name(id));
-        let ended = fs::read(folder.join("ended.json")).ok()?;
-        let ended: Ended = serde_json::from_slice(&ended).ok()?;
-        let bytes = fs::metadata(folder.join("batches.zst")).ok()?.len();
-        let verdict = fs::read_to_string(folder.join("verdict.json")).ok()?;
-        (bytes == ended.batches_bytes).then(|| Held::ended(ended.job, &verdict))
+    /// A job that has ended, if nothing was told of it since; the catalogue does not know it.
+    fn ended(&self, id: &str) -> Option<JobSummary> {
+        let ended: Ended = serde_json::from_str(&self.written(id, ENDED)?).ok()?;
+        let bytes = store::batches_bytes(&self.options.data, id);
+        let verdict = self.written(id, VERDICT)?;
+        (bytes == Some(ended.batches_bytes)).then(|| {
+            self.list_ended(&ended, &verdict);
+            ended.job
+        })
+    }
+
+    /// What the catalogue says of all jobs.
+    fn listed(&self) -> BTreeMap<String, (JobSummary, Option<u64>)> {
+        let jobs = self.catalogue.as_ref().map(Catalogue::jobs);
+        let jobs =
+            jobs.and_then(|jobs| jobs.inspect_err(|error| self.not_listed(error)).ok());
+        jobs.unwrap_or_default()
+    }
+
+    /// Tells the catalogue of a job.
+    pub(crate) fn list(
+        &self,
+        job: &JobSummary,
+        batches_bytes: Option<u64>,
+        incidents: &[Dated<&Incident>],
+    ) {
+        let Some(catalogue) = &self.catalogue else { return };
+        match catalogue.put(job, batches_bytes, incidents) {
+            Ok(()) => self.is_listed.store(true, Ordering::Relaxed),
+            Err(error) => self.not_listed(&error),
+        }
+    }
+
+    /// Tells the catalogue of a job that has ended.
+    pub(crate) fn list_ended(&self, ended: &Ended, verdict: &str) {
+        let Ok(verdict) = serde_json::from_str::<Verdict>(verdict) else { return };
+        let last_seen_s = ended.job.last_seen_s as f64;
+        let dated = verdict.incidents.iter().map(|what| {
+            let dates = ended.dates.get(&what.id).copied();
+            let (begun_s, ended_s) = dates.unwrap_or((last_seen_s, None));
+            Dated { what, begun_s, ended_s }
+        });
+        self.list(&ended.job, Some(ended.batches_bytes), &dated.collect::<Vec<_>>());
+    }
+
+    fn unlist(&self, id: &str) {
+        if let Some(Err(error)) = self.catalogue.as_ref().map(|all| all.forget(id)) {
+            self.not_listed(&error);
+        }
+    }
+
+    /// Says that the catalogue cannot be written, once until it can.
+    fn not_listed(&self, error: &rusqlite::Error) {
+        if self.is_listed.swap(false, Ordering::Relaxed) {
+            (self.log)(&format!("the catalogue cannot be written: {error}"));
+        }
     }
 
     /// A page of a job that has ended.

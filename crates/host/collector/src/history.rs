@@ -23,7 +23,7 @@ use crate::alerts::rfc3339;
 use crate::store::file_name;
 pub(crate) use outbox::Outbox;
 pub use place::{Place, PlaceError};
-pub(crate) use timeline::{Dated, Timeline};
+pub(crate) use timeline::{Dated, Dates, Timeline};
 
 /// Windows and lags of a part; taste: some hundred kilobytes.
 const PART_ROWS: usize = 16_384;

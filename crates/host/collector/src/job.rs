@@ -58,15 +58,15 @@ impl Held {
             last_seen_s: 0,
             version: 0,
         };
-        Self::ended(summary, "")
+        Self::known(summary)
     }
 
-    /// A job that has ended, with its verdict as JSON.
-    pub(crate) fn ended(summary: JobSummary, verdict: &str) -> Self {
+    /// A job of which so much is known.
+    pub(crate) fn known(summary: JobSummary) -> Self {
         Self {
             id: summary.id.clone(),
             gathering: Mutex::new(None),
-            verdict: Mutex::new(verdict.into()),
+            verdict: Mutex::new(Arc::from("")),
             summary: watch::Sender::new(summary),
             inbox: Mutex::new(None),
         }
@@ -76,7 +76,7 @@ impl Held {
         locked(&self.gathering)
     }
 
-    /// The verdict as JSON.
+    /// The verdict as JSON; empty before it was told, and of jobs that had ended before we began.
     pub(crate) fn verdict(&self) -> Arc<str> {
         Arc::clone(&locked(&self.verdict))
     }

@@ -14,7 +14,7 @@ use verdict::{Gathering, WantedProfile};
 use crate::alerts::Alerts;
 use crate::chronicle::Chronicle;
 use crate::collector::{Inner, Pages};
-use crate::history::Origin;
+use crate::history::{Dates, Origin};
 use crate::job::Held;
 use crate::state::JobState;
 use crate::store::{Store, write_whole};
@@ -38,6 +38,9 @@ const MAX_EPOCHS: usize = 1 << 16;
 /// Pages of a job that has ended: complete in itself, and with the way back to the others.
 pub(crate) const REPORT: &str = "report.html";
 pub(crate) const LIVE: &str = "page.html";
+/// Its verdict, and what is needed to list it.
+pub(crate) const VERDICT: &str = "verdict.json";
+pub(crate) const ENDED: &str = "ended.json";
 
 /// A batch that came, and who waits for an answer.
 #[derive(Debug)]
@@ -142,7 +145,8 @@ impl Keeper {
                     heard.insert(stored.host, Instant::now());
                     if let Some(batch) = batch {
                         gathering.take(batch);
-                        chronicle.take(gathering.take_records(), ledger.origin);
+                        let windows = gathering.take_records();
+                        chronicle.take(windows, ledger.origin, gathering.job());
                     }
                 }
                 StoredEntry::Silent { host, .. } => {
@@ -280,7 +284,8 @@ impl Keeper {
             self.heard.insert(stored.host, Instant::now());
             if let Some(gathering) = self.held.gathering().as_mut() {
                 gathering.take(batch);
-                self.chronicle.take(gathering.take_records(), self.ledger.origin);
+                let windows = gathering.take_records();
+                self.chronicle.take(windows, self.ledger.origin, gathering.job());
             }
         }
     }
@@ -320,7 +325,7 @@ impl Keeper {
         let Some(verdict) = self.held.tell(self.ledger.last_seen_s) else {
             return Ok(());
         };
-        let written = self.chronicle.tell(&verdict, over);
+        let written = self.chronicle.tell(&verdict, &self.held.summary(), over);
         if let Some(alerts) = &mut self.alerts {
             let has_ended = self.held.summary().state == JobState::Ended;
             let is_silent = self.inner.silences.cover(&self.held.id, seconds_now());
@@ -336,7 +341,8 @@ impl Keeper {
             let mut gathering = self.held.gathering();
             let Some(gathering) = gathering.as_mut() else { return Ok(()) };
             gathering.finish();
-            self.chronicle.take(gathering.take_records(), self.ledger.origin);
+            let windows = gathering.take_records();
+            self.chronicle.take(windows, self.ledger.origin, gathering.job());
             let Pages { report, live, .. } = self.inner.pages;
             (report(gathering.job()), live(gathering.job()))
         };
@@ -344,9 +350,14 @@ impl Keeper {
         let folder = self.store.folder();
         write_whole(&folder.join(REPORT), report.as_bytes())?;
         write_whole(&folder.join(LIVE), live.as_bytes())?;
-        write_whole(&folder.join("verdict.json"), self.held.verdict().as_bytes())?;
-        let ended = Ended { batches_bytes: self.store.bytes(), job: self.held.summary() };
-        write_whole(&folder.join("ended.json"), &serde_json::to_vec(&ended)?)?;
+        write_whole(&folder.join(VERDICT), self.held.verdict().as_bytes())?;
+        let ended = Ended {
+            batches_bytes: self.store.bytes(),
+            job: self.held.summary(),
+            dates: self.chronicle.dates(),
+        };
+        write_whole(&folder.join(ENDED), &serde_json::to_vec(&ended)?)?;
+        self.inner.list_ended(&ended, &self.held.verdict());
         *self.held.gathering() = None;
         Ok(())
     }
@@ -357,6 +368,9 @@ impl Keeper {
 pub(crate) struct Ended {
     pub(crate) batches_bytes: u64,
     pub(crate) job: crate::JobSummary,
+    /// When its incidents were.
+    #[serde(default)]
+    pub(crate) dates: Dates,
 }
 
 fn since_1970() -> Duration {

@@ -7,6 +7,7 @@
 mod access;
 mod alerts;
 mod api;
+mod catalogue;
 mod chronicle;
 mod collector;
 mod history;

@@ -95,19 +95,28 @@ fn read(
     }
 }
 
-/// The names of all jobs that are kept.
+/// The names of all jobs that have a folder with batches.
 pub(crate) fn jobs(data: &Path) -> io::Result<Vec<String>> {
     let mut jobs = Vec::new();
     for entry in fs::read_dir(data)? {
-        let path = entry?.path().join(BATCHES);
-        let Ok(file) = File::open(&path) else { continue };
-        // One that was cut off at its very beginning never answered for anything.
-        if let Ok((_, job)) = StoredJob::open(BufReader::new(file)) {
-            jobs.push(job);
-        }
+        let entry = entry?;
+        let job = entry.file_name().to_str().and_then(job_name);
+        jobs.extend(job.filter(|_| entry.path().join(BATCHES).exists()));
     }
     jobs.sort();
     Ok(jobs)
+}
+
+/// Whether anything was ever answered for: not if the file was cut off at its very beginning.
+pub(crate) fn is_begun(data: &Path, job: &str) -> bool {
+    let file = File::open(data.join(file_name(job)).join(BATCHES));
+    file.is_ok_and(|file| StoredJob::open(BufReader::new(file)).is_ok())
+}
+
+/// Bytes of a job's batches.
+pub(crate) fn batches_bytes(data: &Path, job: &str) -> Option<u64> {
+    let metadata = fs::metadata(data.join(file_name(job)).join(BATCHES));
+    metadata.ok().map(|metadata| metadata.len())
 }
 
 /// Writes a file of a job: whole, or not at all.
@@ -130,9 +139,42 @@ pub(crate) fn file_name(job: &str) -> String {
     job.bytes().map(letter).collect()
 }
 
+/// The job that a folder is of, if it is one.
+fn job_name(folder: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    let mut rest = folder.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        rest = after;
+        bytes.push(match first {
+            b'%' => {
+                let code = str::from_utf8(rest.get(..2)?).ok()?;
+                rest = &rest[2..];
+                u8::from_str_radix(code, 16).ok()?
+            }
+            letter => *letter,
+        });
+    }
+    String::from_utf8(bytes).ok().filter(|job| file_name(job) == folder)
+}
+
 /// Whether something may be the name of a job, a host or an epoch.
 pub(crate) fn is_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= LONGEST_NAME_BYTES
         && !name.chars().any(char::is_control)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_folder_says_which_job_it_is_of(job in ".{1,20}", other in "[a-z%2E.]{0,6}") {
+            prop_assert_eq!(job_name(&file_name(&job)), Some(job));
+            prop_assert!(job_name(&other).is_none_or(|job| file_name(&job) == other));
+        }
+    }
 }

@@ -192,8 +192,10 @@ fn a_job_that_runs_has_a_history_and_kills_double_nothing() {
     fs::copy(&part, &other).expect("a copy");
     let foreign = part.with_file_name("1-00000.parquet");
     fs::copy(&part, &foreign).expect("a copy");
-    fs::remove_file(data.join("job/ended.json")).expect("it is there");
     drop(server);
+    for file in ["job/ended.json", "catalogue.sqlite"] {
+        fs::remove_file(data.join(file)).expect("it is there");
+    }
     let _server = Server::start(&data, &more);
     let begun = Instant::now();
     while other.exists() {

@@ -18,13 +18,16 @@ pub(crate) struct Dated<T> {
     pub(crate) ended_s: Option<f64>,
 }
 
+/// When incidents began and ended, in seconds since 1970, by id.
+pub(crate) type Dates = BTreeMap<String, (f64, Option<f64>)>;
+
 /// When the steps of a job were.
 #[derive(Debug, Default)]
 pub(crate) struct Timeline {
     spans: Vec<Span>,
     /// When incidents began and ended, as it was found when they were first seen: after a restart
     /// of the job other steps have the same numbers.
-    known: BTreeMap<String, (f64, Option<f64>)>,
+    known: Dates,
 }
 
 #[derive(Clone, Debug)]
@@ -54,6 +57,17 @@ impl Timeline {
             }
             self.spans = joined;
         }
+    }
+
+    /// Whether a step is one that the job has come to before: it was started again, and what is
+    /// known of its incidents is to be dated first.
+    pub(crate) fn starts_over(&self, first_step: u64) -> bool {
+        self.spans.last().is_some_and(|last| first_step < last.steps.start)
+    }
+
+    /// When incidents began and ended.
+    pub(crate) fn known(&self) -> &Dates {
+        &self.known
     }
 
     /// When a step began, in the last start of the job that came to it; when the step before it
