@@ -7,7 +7,7 @@ PYTHON ?= python3
 export CARGO_TARGET_DIR ?= $(CACHE)/target
 BIN := $(VENV)/bin
 
-.PHONY: demo test acceptance bench lint fuzz model-check sanitize install venv clean
+.PHONY: demo test acceptance bench lint deny fuzz model-check sanitize install venv clean
 
 ## Train with a hidden fault, find it, and write laggard-demo.html
 demo: install
@@ -48,6 +48,10 @@ sanitize:
 			--package ring@0.1 --test processes --test live --target $$(rustc -vV | sed -n 's/host: //p') \
 			|| exit 1; \
 	done
+
+## Licences, sources and known weaknesses of what is built in (needs cargo-deny and the network)
+deny:
+	cargo deny check
 
 ## Every parser of foreign bytes, SECONDS each (needs a nightly toolchain and cargo-fuzz)
 SECONDS ?= 60
