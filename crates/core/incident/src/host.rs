@@ -79,6 +79,34 @@ pub fn cores(
     told(&ranks).map(|evidence| (evidence, None))
 }
 
+/// Says that the ranks together wanted for cores more than they did before, and what to do.
+///
+/// `now` is what their processes did with cores while the incident went on, `before` until then.
+pub fn too_few_cores(
+    now: &BTreeMap<u32, CoreUsage>,
+    before: &BTreeMap<u32, CoreUsage>,
+) -> Option<(Evidence, Option<String>)> {
+    let typical = |usages: &BTreeMap<u32, CoreUsage>| {
+        let shares = usages.values().map(|usage| usage.without_core_share);
+        median(&mut shares.collect::<Vec<_>>())
+    };
+    let (now, before) = (typical(now)?, typical(before)?);
+    if now - before < WITHOUT_CORE_MIN {
+        return None;
+    }
+    let text = format!(
+        "the loops of all ranks stood ready and had no core for {} of the time, before for {}",
+        share(now),
+        share(before),
+    );
+    let values = [("without_core_share", now), ("before_without_core_share", before)];
+    let evidence =
+        Evidence::new(Method::Host, "too_few_cores", text, &values).blaming(Cause::Cores);
+    let advice =
+        "look at what else runs on the hosts: other jobs, more threads than cores";
+    Some((evidence, Some(advice.to_owned())))
+}
+
 /// Those of `ranks` whose loop stood ready without a core for more of the time than their peers'.
 fn in_want(ranks: &[u32], shares: &BTreeMap<u32, f64>) -> Vec<u32> {
     let peers = of_peers(ranks, shares).unwrap_or(f64::INFINITY);
@@ -146,6 +174,25 @@ mod tests {
         assert!(advice.unwrap().starts_with("on rank 2, look at what shares its cores"));
         let (found, _) = said(&[2, 3], [0.1, 0.12, 0.11, 1.0], [0.0; 4]).unwrap();
         assert!(found.text.starts_with("the process of rank 3 kept 1.00 cores busy"));
+    }
+
+    #[test]
+    fn all_ranks_want_for_cores_only_if_they_did_not_before() {
+        let usages = |share: f64| -> BTreeMap<u32, CoreUsage> {
+            let usage = CoreUsage {
+                lasted_s: 10.0,
+                cores: 0.5,
+                cores_deviation: 0.1,
+                without_core_share: share,
+            };
+            (0..4).map(|rank| (rank, usage)).collect()
+        };
+        let (found, _) = too_few_cores(&usages(0.43), &usages(0.05)).unwrap();
+        let text = "the loops of all ranks stood ready and had no core for 43 % of the time, \
+                    before for 5.0 %";
+        assert_eq!(found.text, text);
+        assert_eq!(too_few_cores(&usages(0.43), &usages(0.3)), None);
+        assert_eq!(too_few_cores(&usages(0.43), &BTreeMap::new()), None);
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub use device::devices;
 pub use fault::{Fault, FaultKind, Hidden, find_faults};
 pub use function::{FunctionFault, function};
 pub use hang::hang;
-pub use host::{cores, without_core};
+pub use host::{cores, too_few_cores, without_core};
 pub use link::{link_slowed, ports_idle};
 pub use network::network;
 pub use pipeline::{halt_point, pipeline_absorbed, pipeline_halted, pipeline_slowed};

@@ -1,7 +1,7 @@
 //! Findings of all methods about one cause become one incident.
 
-use incident::{contradictions, cores, devices, late, slowed};
-use model::{Cause, Evidence, Incident, Method, StageId, Subject};
+use incident::{contradictions, cores, devices, late, slowed, too_few_cores};
+use model::{Cause, Evidence, Incident, IncidentKind, Method, StageId, Subject};
 
 use super::Job;
 use super::waits::meet;
@@ -76,15 +76,23 @@ impl Job {
         all
     }
 
-    /// What the processes of ranks that are named did with cores meanwhile, and devices for them; of
-    /// cores a profile window, where there was one, has looked closer.
-    fn join_usages(&self, incidents: &mut [Incident]) {
+    /// What the processes of ranks that are named did with cores meanwhile, or of all that became
+    /// slower, and devices for them; of cores a profile window, where there was one, has looked closer.
+    pub(super) fn join_usages(&self, incidents: &mut [Incident]) {
         for incident in incidents {
             let ranks = &incident.subject.ranks;
             let steps = incident.first_step..=incident.last_step;
             let told = |evidence: &Evidence| evidence.method == Method::Host;
             let looked = incident.evidence.iter().any(told);
-            let cores = (!looked).then(|| cores(ranks, &self.usages.during(&steps)));
+            let cores = (!looked).then(|| {
+                let meanwhile = self.usages.during(&steps);
+                if ranks.is_empty() && incident.kind == IncidentKind::Degraded {
+                    let before = 0..=incident.first_step.saturating_sub(1);
+                    too_few_cores(&meanwhile, &self.usages.during(&before))
+                } else {
+                    cores(ranks, &meanwhile)
+                }
+            });
             let devices = devices(ranks, &self.usages.devices_during(ranks, &steps));
             let found = cores.flatten().into_iter().chain(devices);
             let (found, advice): (Vec<_>, Vec<_>) = found.unzip();

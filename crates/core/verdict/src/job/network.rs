@@ -86,10 +86,11 @@ impl Job {
 #[cfg(test)]
 mod tests {
     use incident::contradictions;
-    use model::{Input, Mark, MarkKind, Method, Pace, RankNs, Severity, Subject};
+    use model::{Input, Mark, MarkKind, Method, RankNs};
 
     use super::*;
     use crate::Settings;
+    use crate::job::tests::degraded;
 
     #[test]
     fn a_link_that_was_slow_meanwhile_is_why_all_are_slower() {
@@ -109,25 +110,7 @@ mod tests {
             usual_bytes_per_s: 9,
         };
         job.take(Input::Network { rank: 0, fault });
-        let slower = Incident {
-            kind: IncidentKind::Degraded,
-            severity: Severity::Critical,
-            open: false,
-            subject: Subject::default(),
-            pace: Pace::Steady,
-            first_step: 40,
-            last_step: 60,
-            cost_s: 1.0,
-            cost_gpu_s: 1.0,
-            cost_share: 0.5,
-            gain_alone_s: 1.0,
-            id: String::new(),
-            next_in_line: Vec::new(),
-            contradictions: Vec::new(),
-            text: String::new(),
-            evidence: Vec::new(),
-            advice: String::new(),
-        };
+        let slower = degraded(40, 60);
         let told = |incident: Incident| {
             let mut incidents = [incident];
             job.join_links(&mut incidents);

@@ -1,4 +1,4 @@
-use model::RankNs;
+use model::{CoreUsage, IncidentKind, Pace, RankNs, Severity, Subject};
 
 use super::*;
 
@@ -184,4 +184,55 @@ fn ranks_that_waited_for_other_hosts_and_end_in_good_order_did_not_hang() {
     quiet(&mut job, 20);
     job.take(Input::StacksTold);
     assert!(job.verdict().incidents.is_empty());
+}
+
+/// An incident of all ranks, in these steps.
+pub(super) fn degraded(first_step: u64, last_step: u64) -> Incident {
+    Incident {
+        kind: IncidentKind::Degraded,
+        severity: Severity::Critical,
+        open: false,
+        subject: Subject::default(),
+        pace: Pace::Steady,
+        first_step,
+        last_step,
+        cost_s: 1.0,
+        cost_gpu_s: 1.0,
+        cost_share: 0.5,
+        gain_alone_s: 1.0,
+        id: String::new(),
+        next_in_line: Vec::new(),
+        contradictions: Vec::new(),
+        text: String::new(),
+        evidence: Vec::new(),
+        advice: String::new(),
+    }
+}
+
+#[test]
+fn ranks_that_became_slower_for_want_of_cores_are_said_to() {
+    let mut job = Job::new("job", "run", Settings::default());
+    for (steps, without_core_share) in [(0..=49, 0.04), (50..=99, 0.47)] {
+        for rank in 0..4 {
+            let usage = CoreUsage {
+                lasted_s: 10.0,
+                cores: 0.5,
+                without_core_share,
+                ..CoreUsage::default()
+            };
+            job.usages.take(rank, steps.clone(), usage);
+        }
+    }
+    let evidence = |incident: Incident| {
+        let mut incidents = [incident];
+        job.join_usages(&mut incidents);
+        let [Incident { evidence, .. }] = incidents;
+        evidence.into_iter().map(|it| it.text).collect::<Vec<_>>()
+    };
+    let text = "the loops of all ranks stood ready and had no core for 47 % of the time, before \
+                for 4.0 %";
+    assert_eq!(evidence(degraded(50, 99)), [text]);
+    assert_eq!(evidence(degraded(20, 40)), [""; 0]);
+    let slow = Incident { kind: IncidentKind::Slow, ..degraded(50, 99) };
+    assert_eq!(evidence(slow), [""; 0]);
 }
