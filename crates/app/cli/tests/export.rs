@@ -161,6 +161,19 @@ fn what_is_exported_as_a_what_if_trace_says_what_the_block_costs() {
     }
 }
 
+/// A loop that sums its gradients in one bucket, behind a few broadcasts of its parameters.
+#[test]
+fn calls_of_a_healthy_loop_are_healthy() {
+    let jobs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../testdata/jobs");
+    let folder = tempfile::tempdir().unwrap();
+    let calls = folder.path().join("calls");
+    let options = ["--export-calls", calls.to_str().unwrap()];
+    verdict(&analyze(&options, &jobs.join("none.jsonl.zst")));
+    let said = verdict(&analyze(&[], &calls));
+    assert_eq!(said["job"]["steps"], 71, "and the barrier at the end");
+    assert_eq!(said["incidents"].as_array().unwrap().len(), 0, "{}", said["incidents"]);
+}
+
 #[test]
 fn what_has_no_calls_is_not_exported() {
     let folder = tempfile::tempdir().expect("a folder");

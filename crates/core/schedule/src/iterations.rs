@@ -69,6 +69,9 @@ impl Iterations {
             let classes = classes.into_values().filter(|c| c.len() >= MIN_MARKERS);
             kinds.extend(classes.map(|calls| (*place, calls)));
         }
+        if work_ns.is_empty() {
+            leave_out_brief(&mut kinds);
+        }
         let usual = usual_count(&kinds);
         kinds.retain(|(_, calls)| {
             if work_ns.is_empty() {
@@ -120,6 +123,19 @@ impl Iterations {
         let mut took_ns: Vec<u64> = spans.map(|(begin, end)| end - begin).collect();
         median(&mut took_ns).map(|took_ns| took_ns as f64 * 1e-9)
     }
+}
+
+/// Leaves out what is called in a part of the run only: parameters are broadcast before the first
+/// iteration, however evenly.
+fn leave_out_brief(kinds: &mut Vec<(usize, Vec<LaneCall>)>) {
+    let times = kinds.iter().flat_map(|(_, calls)| calls.iter().map(|call| call.at_ns));
+    let (first, last) = times
+        .fold((u64::MAX, 0), |(first, last), at_ns| (first.min(at_ns), last.max(at_ns)));
+    let whole_ns = last.saturating_sub(first);
+    kinds.retain(|(_, calls)| {
+        let ends = calls.first().zip(calls.last());
+        ends.is_some_and(|(first, last)| (last.at_ns - first.at_ns) * 2 >= whole_ns)
+    });
 }
 
 /// The fewest and the most calls of the kinds that are made as often as most are.

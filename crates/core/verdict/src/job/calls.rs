@@ -1,9 +1,12 @@
 //! What calls of NCCL say of a job's pipeline.
 
 use collective::SlowLink;
-use incident::{halt_point, link_slowed, pipeline_halted, pipeline_slowed, ports_idle};
+use incident::{
+    IncidentSettings, halt_point, link_slowed, pipeline_halted, pipeline_slowed,
+    ports_idle,
+};
 use model::{Incident, PipelineSummary, fold_ranks};
-use schedule::{Diagnosis, RankCalls, diagnose};
+use schedule::{Axis, Diagnosis, RankCalls, diagnose};
 
 use super::Job;
 
@@ -70,12 +73,25 @@ impl Job {
             incident.evidence.extend(idle_ports.map(ports_idle));
             incident
         });
-        let slow = pipeline.findings.iter().zip(1..);
+        let least_s = least_lost_s(pipeline, settings);
+        let slow = pipeline.findings.iter().filter(|found| found.lost_s >= least_s);
+        let slow = slow.zip(1..);
         let slow = slow.map(|(finding, at)| {
             pipeline_slowed(finding, pipeline, scene, format!("p{at}"), settings)
         });
         halt.chain(slow).collect()
     }
+}
+
+/// Seconds that must be lost to something, to speak of it. Without a pipeline what a host does
+/// between calls is all that is seen, so the rules for stages hold; by the published gate alone each
+/// hiccup of a busy host is told.
+fn least_lost_s(calls: &Diagnosis, settings: &IncidentSettings) -> f64 {
+    if calls.layout.size(Axis::Pipeline) > 1 {
+        return 0.0;
+    }
+    let once_s = settings.stall_min_s.max(settings.stall_min_steps * calls.usual_s);
+    once_s.min(settings.steady_share_min * calls.total_s)
 }
 
 pub(super) fn pipeline_summary(pipeline: &Diagnosis) -> PipelineSummary {
