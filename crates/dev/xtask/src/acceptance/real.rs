@@ -1,5 +1,7 @@
 //! Rows measured on real `torchrun` jobs (gloo, CPU) on this machine.
 
+mod service;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +16,7 @@ use super::Row;
 type Print<'a> = &'a mut dyn FnMut(Row);
 type Rows = fn(&Lab, &str, Print<'_>) -> Result<()>;
 
-pub(super) const ROWS: [(&str, Rows); 9] = [
+pub(super) const ROWS: [(&str, Rows); 12] = [
     ("SF-A10", seeded_stage_on_gloo),
     ("SF-A11", host_only_late_work),
     ("SF-A12", callback_magnitudes),
@@ -24,6 +26,9 @@ pub(super) const ROWS: [(&str, Rows); 9] = [
     ("SF-A17", profiler_agreement),
     ("alone", without_an_agent),
     ("fault", fault_matrix),
+    ("X1", service::slow_loader),
+    ("X4", service::healthy),
+    ("service", service::fault_matrix),
 ];
 
 const DATA: &str = "data.next_wait";

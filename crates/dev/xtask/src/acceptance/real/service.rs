@@ -1,0 +1,241 @@
+//! Jobs as all methods see them, and jobs of two hosts that tell a collector.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use model::{Incident, Method, Verdict, WindowSummary};
+use serde_json::Value;
+
+use super::{DATA, FORWARD, Lab, MATRIX, Print, Row, Truth, names};
+
+/// Ranks of each of the two hosts.
+const LOCAL_RANKS: u32 = 2;
+const RANKS: u32 = 2 * LOCAL_RANKS;
+const SEEDS: [u32; 3] = [1, 2, 3];
+/// Fault-free jobs, and steps of each.
+const HEALTHY_JOBS: u32 = 24;
+const HEALTHY_STEPS: u32 = 520;
+/// Far more than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_mins(3);
+
+/// `laggard serve`, which ends with this.
+struct Collector {
+    child: Child,
+    url: String,
+}
+
+impl Drop for Collector {
+    fn drop(&mut self) {
+        if self.child.kill().is_ok() {
+            self.child.wait().ok();
+        }
+    }
+}
+
+impl Collector {
+    fn start(lab: &Lab) -> Result<Self> {
+        let mut command = lab.command("laggard")?;
+        command.args(["serve", "--listen", "127.0.0.1:0", "--data", "collected"]);
+        let mut child = command.stderr(Stdio::piped()).spawn()?;
+        let mut lines = BufReader::new(child.stderr.take().context("piped")?).lines();
+        let line = lines.next().context("a line")??;
+        let rest =
+            line.strip_prefix("laggard: serving ").with_context(|| line.clone())?;
+        let url = rest.split(',').next().unwrap_or_default().to_owned();
+        // The rest is read, lest the server has to wait for a reader.
+        std::thread::spawn(move || lines.for_each(drop));
+        Ok(Self { child, url })
+    }
+
+    fn get(&self, place: &str) -> Result<String> {
+        let mut answer = ureq::get(format!("{}/api/v1/{place}", self.url)).call()?;
+        Ok(answer.body_mut().read_to_string()?)
+    }
+
+    /// The verdict on a job of two hosts, once both have told its end.
+    fn verdict(&self, lab: &Lab, job: &str, training: &str) -> Result<Verdict> {
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let mut hosts = Vec::new();
+        for (node, host) in ["a", "b"].into_iter().enumerate() {
+            let words = format!(
+                "run --collector {} --job {job} --host {host} -- torchrun --nnodes 2 \
+                 --node-rank {node} --nproc-per-node {LOCAL_RANKS} --master-addr 127.0.0.1 \
+                 --master-port {port} {}/python/laggard/demo/train.py {training}",
+                self.url,
+                lab.root.display(),
+            );
+            let mut command = lab.command("laggard")?;
+            command.args(words.split_whitespace()).stderr(Stdio::piped());
+            hosts.push(command.spawn()?);
+        }
+        for host in hosts {
+            let output = host.wait_with_output()?;
+            let said = String::from_utf8_lossy(&output.stderr);
+            ensure!(output.status.success(), "{job}: {said}");
+        }
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE {
+            let jobs: Value = serde_json::from_str(&self.get("jobs")?)?;
+            let mut jobs = jobs["jobs"].as_array().into_iter().flatten();
+            if jobs.any(|one| one["id"] == job && one["state"] == "ended") {
+                let verdict = self.get(&format!("jobs/{job}/verdict"))?;
+                return Ok(serde_json::from_str(&verdict)?);
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        bail!("{job} never ended for its collector")
+    }
+}
+
+/// Exposed seconds that were hidden in the steps that were analysed.
+fn injected_s(fault: &str, verdict: &Verdict) -> f64 {
+    let late_s = match fault {
+        "periodic" => 0.2,
+        "stall" => 5.0,
+        _ => 0.05,
+    };
+    let strikes = |step: &u64| match fault {
+        "periodic" => step.is_multiple_of(10),
+        "stall" => *step == 60,
+        _ => true,
+    };
+    let of_window = |window: &WindowSummary| {
+        let steps = window.first_step..window.first_step + window.steps;
+        steps.filter(strikes).count() as f64
+    };
+    late_s * verdict.windows.iter().map(of_window).sum::<f64>()
+}
+
+/// What is wrong with what the collector says of a fault, and what part of the injected time it
+/// charges.
+fn judged(truth: Truth, seed: u32, verdict: &Verdict) -> (Vec<String>, f64) {
+    let (fault, rank_named, stage, pace) = truth;
+    let Some((first, others)) = verdict.incidents.split_first() else {
+        return (vec!["no incident".to_owned()], 0.0);
+    };
+    let slow = if rank_named { vec![seed % RANKS] } else { Vec::new() };
+    let charged = first.cost_s / injected_s(fault, verdict);
+    // All but the culprits waited.
+    let victims = f64::from(RANKS) - slow.len() as f64;
+    let hidden = |incident: &Incident| {
+        incident.subject.ranks == [(seed + 2) % RANKS]
+            && incident.subject.stage.as_deref() == Some(FORWARD)
+    };
+    let alone = match fault {
+        "two" => others.len() == 1 && others.iter().all(hidden),
+        _ => others.is_empty(),
+    };
+    let agreed = verdict.incidents.iter().all(|i| i.contradictions.is_empty());
+    let asked = [
+        (names(verdict, &slow, stage), "who or where"),
+        (first.pace == pace, "pace"),
+        (alone, "another incident"),
+        ((first.cost_gpu_s - first.cost_s * victims).abs() < 1e-6, "victims"),
+        ((charged - 1.0).abs() <= 0.1, "cost"),
+        (agreed, "a contradiction"),
+        (verdict.job.lost_records == 0, "records lost"),
+    ];
+    let wrong: Vec<&str> =
+        asked.into_iter().filter(|(right, _)| !right).map(|(_, what)| what).collect();
+    if wrong.is_empty() {
+        return (Vec::new(), charged);
+    }
+    let texts = verdict.incidents.iter().map(|incident| incident.text.clone());
+    ([vec![wrong.join(", ")], texts.collect()].concat(), charged)
+}
+
+/// The fault matrix once more, with two hosts of two ranks that tell a collector.
+pub(super) fn fault_matrix(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
+    let collector = Collector::start(lab)?;
+    for truth in MATRIX {
+        let fault = truth.0;
+        let (mut told, mut charged) = (Vec::new(), Vec::new());
+        for seed in SEEDS {
+            let (job, training) =
+                (format!("{fault}-{seed}"), format!("--fault {fault} --seed {seed}"));
+            let verdict = collector.verdict(lab, &job, &training)?;
+            let (wrong, share) = judged(truth, seed, &verdict);
+            charged.push(format!("{share:.3}"));
+            if !wrong.is_empty() {
+                told.push(format!("seed {seed}: {}", wrong.join("; ")));
+            }
+        }
+        let holds = told.is_empty();
+        let right = SEEDS.len() - told.len();
+        let charged = charged.join(", ");
+        told.insert(0, format!("{right} of {}; charged {charged}", SEEDS.len()));
+        let target = "one incident; who, stage, pace; 0.9 to 1.1 of what was injected";
+        print(Row::new(id, format!("`{fault}`"), told.join("; "), target, holds));
+    }
+    Ok(())
+}
+
+/// Fault-free jobs of two hosts that tell a collector.
+pub(super) fn healthy(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
+    let collector = Collector::start(lab)?;
+    let (mut told, mut windows, mut strong) = (Vec::new(), 0, 0);
+    for seed in 1..=HEALTHY_JOBS {
+        let training = format!("--fault none --steps {HEALTHY_STEPS} --seed {seed}");
+        let verdict = collector.verdict(lab, &format!("none-{seed}"), &training)?;
+        windows += verdict.windows.len();
+        let labels = verdict.windows.iter().flat_map(|window| &window.labels);
+        strong += labels.filter(|label| label.is_strong()).count();
+        let said = verdict.incidents.iter();
+        told.extend(said.map(|incident| format!("seed {seed}: {}", incident.text)));
+    }
+    let holds = told.is_empty() && strong == 0;
+    let incidents = told.len();
+    told.insert(
+        0,
+        format!("{incidents} incidents, {strong} strong labels in {windows} windows"),
+    );
+    let scenario = format!(
+        "{HEALTHY_JOBS} jobs of {HEALTHY_STEPS} steps without a fault, 4 ranks on 2 hosts, told \
+         to a collector"
+    );
+    print(Row::new(id, scenario, told.join("; "), "none", holds));
+    Ok(())
+}
+
+/// One job whose loader becomes slow on one rank, as the methods see it.
+pub(super) fn slow_loader(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
+    const SLOW: u32 = 2;
+    let training =
+        format!("--fault data --delay-ms 50 --from 160 --steps 240 --slow {SLOW}");
+    let verdict = lab.study("--record job.jsonl", 4, &training)?;
+    let export = ["analyze", "--json", "--export-calls", "calls", "job.jsonl"];
+    lab.verdict(&export.map(str::to_owned))?;
+    let called = lab.verdict(&["analyze", "--json", "calls"].map(str::to_owned))?;
+    let says = |verdict: &Verdict, method: Method| {
+        verdict.incidents.first().is_some_and(|first| {
+            first.subject.ranks == [SLOW]
+                && first.evidence.iter().any(|evidence| evidence.method == method)
+        })
+    };
+    let first = verdict.incidents.first();
+    let function = first.and_then(|first| first.subject.function.as_deref());
+    let asked = [
+        (names(&verdict, &[SLOW], DATA), "stages: rank, data".to_owned()),
+        (
+            says(&verdict, Method::Pattern),
+            format!("profile: rank, `{}`", function.unwrap_or_default()),
+        ),
+        (says(&called, Method::Schedule), "call logs: rank".to_owned()),
+        (
+            first.is_some_and(|first| first.contradictions.is_empty()),
+            "no contradiction".to_owned(),
+        ),
+    ];
+    let said = asked
+        .iter()
+        .map(|(right, what)| format!("{}{what}", if *right { "" } else { "NOT " }));
+    let measured = said.collect::<Vec<_>>().join("; ");
+    let holds = asked.iter().all(|(right, _)| *right);
+    let scenario =
+        "gloo, 4 ranks; the loader of one becomes slow in step 160 of 240; one run";
+    print(Row::new(id, scenario, measured, "data and rank by all methods", holds));
+    Ok(())
+}
