@@ -20,11 +20,14 @@ def test_a_link_that_is_throttled_is_named(cable, tmp_path):
             side.line("slower than the job's best window .* on all ranks")
         time.sleep(4)
         for side, there in zip(sides, reversed(cable.ENDS)):
-            # That the other side was ended is another incident.
+            # That the other side was ended is another incident, and what a busy machine does may be.
             found = side.end()["incidents"]
-            incident = next(one for one in found if one["kind"] == "degraded")
-            assert incident["subject"]["flow"].endswith(f" to {there}"), incident
-            assert "look at the network" in incident["advice"]
+            named = [one for one in found if one["subject"]["flow"]]
+            assert named, found
+            for incident in named:
+                assert incident["kind"] == "degraded", incident
+                assert incident["subject"]["flow"].endswith(f" to {there}"), incident
+                assert "look at the network" in incident["advice"]
     finally:
         for side in sides:
             side.kill()
