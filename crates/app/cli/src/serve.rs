@@ -97,7 +97,8 @@ fn amount(typed: &str) -> Result<f64, String> {
 
 /// A folder, or a bucket.
 fn place(typed: &str, trust: &TrustArgs) -> Result<Place> {
-    if typed.starts_with("s3://") {
+    let bucket = typed.strip_prefix("s3://").filter(|name| !name.is_empty());
+    if bucket.is_some() {
         let at = environment::s3_address();
         let tls = trust.at(at.as_deref().unwrap_or("https://"))?;
         return Ok(Place::Bucket { url: typed.to_owned(), tls });

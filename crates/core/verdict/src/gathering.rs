@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use model::{Batch, Input, RankNs};
 
-use crate::{Job, Settings, WantedProfile, WindowRecord};
+use crate::{Job, Remember, Settings, WantedProfile, WindowRecord};
 
 /// How far the others go on before a host that is behind is waited for no more: its agent
 /// has much to catch up with, and what is held back for it takes memory.
@@ -101,8 +101,8 @@ impl Gathering {
     }
 
     /// Begins to remember windows for [`Gathering::take_records`].
-    pub fn remember(&mut self) {
-        self.job.remember();
+    pub fn remember(&mut self, remember: Remember) {
+        self.job.remember(remember);
     }
 
     /// The windows closed since the last call, as they are remembered.

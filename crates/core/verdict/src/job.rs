@@ -26,7 +26,7 @@ use crate::hangs::Hangs;
 use crate::holdups::Holdups;
 use crate::pipelines::Pipelines;
 use crate::usages::Usages;
-use crate::{Series, Settings, WindowRecord};
+use crate::{Remember, Series, Settings, WindowRecord};
 pub use calls::WorkRequests;
 use calls::{pipeline_absorbed, pipeline_notes, pipeline_summary};
 use network::SlowerLink;
@@ -78,7 +78,7 @@ pub struct Job {
     series: Series,
     lines: Vec<String>,
     /// Of windows since they were last taken; nothing where nobody takes them.
-    records: Option<Vec<WindowRecord>>,
+    records: Option<(Remember, Vec<WindowRecord>)>,
     cut: Option<Cut>,
     notes: BTreeMap<Note, u64>,
     exposed_s: f64,
@@ -431,13 +431,14 @@ impl Job {
     }
 
     /// Begins to remember windows for [`Job::take_records`].
-    pub(crate) fn remember(&mut self) {
-        self.records = Some(Vec::new());
+    pub(crate) fn remember(&mut self, remember: Remember) {
+        self.records = Some((remember, Vec::new()));
     }
 
     /// The windows closed since the last call, as they are remembered.
     pub(crate) fn take_records(&mut self) -> Vec<WindowRecord> {
-        self.records.as_mut().map(std::mem::take).unwrap_or_default()
+        let records = self.records.as_mut().map(|(_, records)| std::mem::take(records));
+        records.unwrap_or_default()
     }
 
     fn take_windows(&mut self) {
@@ -447,16 +448,18 @@ impl Job {
         }
     }
 
-    fn analyse(&mut self, window: Window, span: Option<Range<RankNs>>) {
+    pub(crate) fn analyse(&mut self, window: Window, span: Option<Range<RankNs>>) {
         let (window, mut found) = self.measure(window);
         self.account(&window, &found);
         self.follow(&window, &mut found);
-        let (gates, scene) = (&self.settings.frontier, self.scene());
-        let record = span
-            .filter(|_| self.records.is_some())
-            .map(|span| WindowRecord::new((&window, span), &found, gates, scene));
-        if let Some(records) = &mut self.records {
-            records.extend(record);
+        let scene = Scene {
+            names: &self.names,
+            hosts: &self.hosts,
+            ranks: self.seen_ranks.len(),
+        };
+        if let Some(((remember, records), span)) = self.records.as_mut().zip(span) {
+            let (window, gates) = ((&window, span), &self.settings.frontier);
+            records.push(WindowRecord::new(*remember, window, &found, gates, scene));
         }
         self.list(&window, &found);
     }

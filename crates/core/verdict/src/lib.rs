@@ -18,6 +18,6 @@ mod usages;
 pub use escalation::{ProfileSettings, WantedProfile};
 pub use gathering::Gathering;
 pub use job::{CALLS, Job, ProfiledRank, SNAPSHOT, TIMED, WHAT_IF, WorkRequests};
-pub use record::{LateRank, StageRecord, WindowRecord};
+pub use record::{LateRank, Remember, StageRecord, WindowRecord};
 pub use series::{Column, Series};
 pub use settings::{BaselineChoice, LayoutSettings, Settings};

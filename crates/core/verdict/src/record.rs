@@ -6,10 +6,19 @@ use model::{Label, RankNs, Window};
 
 use crate::series::{each_stage, lags};
 
+/// How much is remembered of windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remember {
+    /// When they were.
+    Times,
+    /// And what their stages cost, and who was late: as much work as [`crate::Series`].
+    Stages,
+}
+
 /// What is remembered of a window when the job is over.
 ///
 /// # Properties
-/// Over all records of a job, the advances of a stage sum to its advance in the verdict.
+/// With [`Remember::Stages`], over all records of a job, the advances of a stage sum to its advance in the verdict.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WindowRecord {
     /// First step.
@@ -25,7 +34,7 @@ pub struct WindowRecord {
     pub missing_ranks: Vec<u32>,
     /// Labels in their fixed order.
     pub labels: Vec<Label>,
-    /// Its stages, in schema order.
+    /// Its stages, in schema order; none with [`Remember::Times`].
     pub stages: Vec<StageRecord>,
 }
 
@@ -61,49 +70,16 @@ pub struct LateRank {
 impl WindowRecord {
     /// What is remembered of `window`, in which `found` was found.
     pub(crate) fn new(
+        remember: Remember,
         (window, span): (&Window, Range<RankNs>),
         found: &WindowFrontier,
         gates: &Gates,
         scene: Scene<'_>,
     ) -> Self {
-        let places: Vec<Option<usize>> = (0..window.ranks.len()).map(Some).collect();
-        let stages = found.stages.len();
-        let mut lag_s = vec![vec![0.0; places.len()]; stages];
-        let mut led = vec![vec![0_u64; places.len()]; stages];
-        for account in &found.steps {
-            let notable_s = gates.notable_s(account.makespan_s);
-            each_stage(window, found, account, |stage, leading, spent_s| {
-                let Some(slot) = found.slot(stage) else { return };
-                for (sum, lag) in lag_s[slot].iter_mut().zip(lags(&places, spent_s)) {
-                    *sum += f64::from(lag);
-                }
-                led[slot][leading.leader] += u64::from(leading.gap_s > notable_s);
-            });
-        }
-        let steps = found.steps.len() as u64;
-        let notable_s = gates.notable_s(found.step_s()) * steps as f64;
-        let stages = found.stages.iter().enumerate().map(|(slot, stage)| {
-            let led = window.ranks.iter().zip(&led[slot]);
-            let lag_s = window.ranks.iter().zip(&lag_s[slot]);
-            StageRecord {
-                stage: scene.names.name(*stage).to_owned(),
-                advance_s: found.advance_s[slot] * window.group_share,
-                share: found.share[slot],
-                gain: found.gain[slot],
-                lead_ranks: led
-                    .filter(|(_, led)| places.len() > 1 && **led * 2 > steps)
-                    .map(|(rank, _)| *rank)
-                    .collect(),
-                late: lag_s
-                    .filter(|(_, lag_s)| **lag_s > notable_s)
-                    .map(|(rank, lag_s)| LateRank {
-                        rank: *rank,
-                        host: scene.hosts.get(rank).cloned(),
-                        lag_s: *lag_s,
-                    })
-                    .collect(),
-            }
-        });
+        let stages = match remember {
+            Remember::Times => Vec::new(),
+            Remember::Stages => stages(window, found, gates, scene),
+        };
         Self {
             first_step: window.first_step,
             steps: window.steps,
@@ -111,7 +87,167 @@ impl WindowRecord {
             ranks: window.ranks.len(),
             missing_ranks: window.missing_ranks.clone(),
             labels: found.labels.clone(),
-            stages: stages.collect(),
+            stages,
         }
+    }
+}
+
+fn stages(
+    window: &Window,
+    found: &WindowFrontier,
+    gates: &Gates,
+    scene: Scene<'_>,
+) -> Vec<StageRecord> {
+    let places: Vec<Option<usize>> = (0..window.ranks.len()).map(Some).collect();
+    let stages = found.stages.len();
+    let mut lag_s = vec![vec![0.0; places.len()]; stages];
+    let mut led = vec![vec![0_u64; places.len()]; stages];
+    for account in &found.steps {
+        let notable_s = gates.notable_s(account.makespan_s);
+        each_stage(window, found, account, |stage, leading, spent_s| {
+            let Some(slot) = found.slot(stage) else { return };
+            for (sum, lag) in lag_s[slot].iter_mut().zip(lags(&places, spent_s)) {
+                *sum += f64::from(lag);
+            }
+            led[slot][leading.leader] += u64::from(leading.gap_s > notable_s);
+        });
+    }
+    let steps = found.steps.len() as u64;
+    let notable_s = gates.notable_s(found.step_s()) * steps as f64;
+    let stages = found.stages.iter().enumerate().map(|(slot, stage)| {
+        let led = window.ranks.iter().zip(&led[slot]);
+        let lag_s = window.ranks.iter().zip(&lag_s[slot]);
+        StageRecord {
+            stage: scene.names.name(*stage).to_owned(),
+            advance_s: found.advance_s[slot] * window.group_share,
+            share: found.share[slot],
+            gain: found.gain[slot],
+            lead_ranks: led
+                .filter(|(_, led)| places.len() > 1 && **led * 2 > steps)
+                .map(|(rank, _)| *rank)
+                .collect(),
+            late: lag_s
+                .filter(|(_, lag_s)| **lag_s > notable_s)
+                .map(|(rank, lag_s)| LateRank {
+                    rank: *rank,
+                    host: scene.hosts.get(rank).cloned(),
+                    lag_s: *lag_s,
+                })
+                .collect(),
+        }
+    });
+    stages.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{
+        Block, Boundary, Closure, Cut, DeviceEvents, Ending, Input, MarkKind, StageId,
+        Sync,
+    };
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Job, Settings};
+
+    const STAGES: [StageId; 3] = [StageId::DATA, StageId::FORWARD, StageId::BACKWARD];
+
+    /// A window of `ranks` from the first on, which are half of the job's.
+    fn window(first_rank: u32, ranks: usize, durations_s: Vec<f64>) -> Window {
+        let boundary = |stage: StageId| Boundary {
+            stage,
+            after: MarkKind::StepBegin,
+            ending: Ending::Mark(MarkKind::StepEnd),
+            sync: Sync::None,
+        };
+        let steps = durations_s.len() / ranks / STAGES.len();
+        Window {
+            first_step: 7,
+            steps: steps as u64,
+            ranks: (first_rank..).take(ranks).collect(),
+            missing_ranks: Vec::new(),
+            unseen_ranks: 0,
+            incomplete_steps: 0,
+            blocks: vec![Block {
+                boundaries: STAGES.map(boundary).into_iter().collect(),
+                groups: None,
+                steps: (7..).take(steps).collect(),
+                durations_s,
+                ranks,
+                carried: 0,
+            }],
+            cut: Cut::Data,
+            closure: Closure::default(),
+            device: DeviceEvents::default(),
+            odd_accumulation_steps: 0,
+            accumulation_collapsed: false,
+            roles: 1,
+            group_share: 0.5,
+            mismatched_steps: 0,
+            unsafe_prefetch: false,
+        }
+    }
+
+    fn job() -> Job {
+        let mut job = Job::new("job", "run", Settings::default());
+        job.remember(Remember::Stages);
+        job
+    }
+
+    const SPAN: Range<RankNs> = RankNs(5)..RankNs(9);
+
+    proptest! {
+        /// Whatever roles divide the job.
+        #[test]
+        fn advances_of_all_records_are_those_of_the_verdict(
+            one in prop::collection::vec(0.0..2.0_f64, 3 * 4 * 5),
+            other in prop::collection::vec(0.0..2.0_f64, 3 * 4 * 5),
+        ) {
+            let mut job = job();
+            job.analyse(window(0, 4, one), Some(SPAN));
+            job.analyse(window(4, 4, other), Some(SPAN));
+            let records = job.take_records();
+            prop_assert_eq!(records.len(), 2);
+            prop_assert!(job.take_records().is_empty());
+            for stage in job.verdict().stages {
+                let stages = records.iter().flat_map(|record| &record.stages);
+                let same = stages.filter(|known| known.stage == stage.name);
+                let advance_s: f64 = same.map(|known| known.advance_s).sum();
+                prop_assert!((advance_s - stage.advance_s).abs() < 1e-9);
+            }
+        }
+    }
+
+    #[test]
+    fn times_are_remembered_without_stages() {
+        let mut job = Job::new("job", "run", Settings::default());
+        job.analyse(window(0, 4, vec![1.0; 60]), Some(SPAN));
+        assert!(job.take_records().is_empty());
+        job.remember(Remember::Times);
+        job.analyse(window(0, 4, vec![1.0; 60]), Some(SPAN));
+        let records = job.take_records();
+        assert_eq!((records.len(), records[0].span.clone()), (1, SPAN));
+        assert!(records[0].stages.is_empty());
+    }
+
+    #[test]
+    fn a_late_rank_is_remembered_with_its_host_from_where_it_is_late() {
+        let mut job = job();
+        let (host, role) = ("h1".to_owned(), None);
+        let (first_local, locals, world_size) = (0, 4, 8);
+        job.take(Input::Rank { rank: 2, host, role, first_local, locals, world_size });
+        let step = [1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.8, 0.5, 2.0, 2.0, 2.0, 2.0];
+        job.analyse(window(0, 4, step.repeat(5)), Some(SPAN));
+        let records = job.take_records();
+        let late = |at: usize| records[0].stages[at].late.clone();
+        assert_eq!((late(0), records[0].stages[0].lead_ranks.len()), (Vec::new(), 0));
+        for at in [1, 2] {
+            let [found] = late(at).try_into().unwrap();
+            assert_eq!((found.rank, found.host.as_deref()), (2, Some("h1")));
+            assert!((found.lag_s - 1.5).abs() < 1e-6, "{found:?}");
+            assert_eq!(records[0].stages[at].lead_ranks, [2]);
+        }
+        assert_eq!((records[0].first_step, records[0].steps), (7, 5));
+        assert_eq!((records[0].ranks, records[0].span.clone()), (4, SPAN));
     }
 }

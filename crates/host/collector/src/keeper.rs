@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use formats::{StoredBatch, StoredEntry, StoredError};
 use model::Batch;
 use tokio::sync::oneshot;
-use verdict::{Gathering, WantedProfile};
+use verdict::{Gathering, Remember, WantedProfile};
 
 use crate::alerts::Alerts;
 use crate::chronicle::Chronicle;
@@ -134,7 +134,8 @@ impl Keeper {
     /// Takes up a job: reads what is kept of it.
     pub(crate) fn open(inner: Arc<Inner>, held: Arc<Held>) -> Result<Self, StoredError> {
         let mut gathering = Gathering::new(&held.id, inner.options.settings.clone());
-        gathering.remember();
+        let has_history = inner.outbox.is_some();
+        gathering.remember(if has_history { Remember::Stages } else { Remember::Times });
         let mut chronicle = Chronicle::new(&inner, &held.id);
         let mut ledger = Ledger::default();
         let mut heard = BTreeMap::new();

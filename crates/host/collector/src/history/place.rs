@@ -38,10 +38,11 @@ pub enum Place {
 
 /// A place that cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("the history cannot be kept in {place}: {source}")]
+#[error("the history cannot be kept in {place}: {why}")]
 pub struct PlaceError {
     place: String,
-    source: object_store::Error,
+    /// The errors of the crate repeat what they come from.
+    why: String,
 }
 
 impl fmt::Display for Place {
@@ -59,16 +60,15 @@ impl Place {
     /// # Errors
     /// A folder that cannot be made, an address that is none.
     pub(crate) fn open(&self) -> Result<Arc<dyn ObjectStore>, PlaceError> {
-        let failed = |source| PlaceError { place: self.to_string(), source };
+        let failed = |error: &dyn fmt::Display| PlaceError {
+            place: self.to_string(),
+            why: error.to_string(),
+        };
         match self {
             Self::Folder(path) => {
-                let made = std::fs::create_dir_all(path);
-                let made = made.map_err(|source| object_store::Error::Generic {
-                    store: "folder",
-                    source: source.into(),
-                });
-                made.map_err(failed)?;
-                let folder = LocalFileSystem::new_with_prefix(path).map_err(failed)?;
+                std::fs::create_dir_all(path).map_err(|error| failed(&error))?;
+                let folder = LocalFileSystem::new_with_prefix(path);
+                let folder = folder.map_err(|error| failed(&error))?;
                 Ok(Arc::new(folder.with_fsync(true)))
             }
             Self::Bucket { url, tls } => {
@@ -80,10 +80,9 @@ impl Place {
                     .with_allow_http(true)
                     .with_http_connector(Connector(tls.clone()))
                     .build()
-                    .map_err(failed)?;
+                    .map_err(|error| failed(&error))?;
                 let prefix = url.splitn(4, '/').nth(3).unwrap_or_default();
-                let prefix = Path::parse(prefix)
-                    .map_err(|source| failed(object_store::Error::from(source)))?;
+                let prefix = Path::parse(prefix).map_err(|error| failed(&error))?;
                 Ok(Arc::new(PrefixStore::new(bucket, prefix)))
             }
         }
