@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::{Field, Row};
@@ -215,16 +215,24 @@ fn names_of_jobs_are_folders_and_days_that_are_too_old_go() {
     let old = root.join("windows/job=old/day=2020-02-28/1-00000.parquet");
     fs::create_dir_all(old.parent().expect("a folder")).expect("room");
     fs::write(&old, "").expect("room");
+    // Half written when something was killed, long ago and just now.
+    let [left, new] = ["1-00000.parquet#1", "1-00000.parquet#2"].map(|name| {
+        let path = root.join("windows").join(name);
+        (File::create(&path).expect("room"), path)
+    });
+    let long_ago = SystemTime::now() - Duration::from_hours(2);
+    left.0.set_modified(long_ago).expect("a clock");
     let root_text = root.to_str().expect("UTF-8");
     let server = Server::start(&data, &["--history", root_text, "--keep-days", "30"]);
     let place = "a%20j%C3%B6b%2F..%251=/hosts/h/epochs/e/batches/0";
     assert_eq!(server.post(place, &batches(1)[0]).expect("an answer").0, 200);
     let begun = Instant::now();
     let found = root.join("windows/job=a%20j%C3%B6b%2F%2E%2E%251%3D");
-    while !found.exists() || old.exists() {
+    while !found.exists() || old.exists() || left.1.exists() {
         assert!(begun.elapsed() < PATIENCE, "{:?}", files(&root));
         sleep(Duration::from_millis(50));
     }
+    assert!(new.1.exists(), "somebody may be about to write it");
 }
 
 #[test]

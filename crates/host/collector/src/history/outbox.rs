@@ -67,12 +67,14 @@ impl Outbox {
             metrics,
             expired_at: None,
         };
-        let name = options.place.to_string();
+        let kept_in = options.place.clone();
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        thread::Builder::new()
-            .name("laggard-history".to_owned())
-            .spawn(move || shipper.run(&runtime, &woken, &name, log))?;
+        thread::Builder::new().name("laggard-history".to_owned()).spawn(move || {
+            // What is left of it hurts nobody who writes.
+            kept_in.sweep().ok();
+            shipper.run(&runtime, &woken, &kept_in.to_string(), log);
+        })?;
         Ok(outbox)
     }
 

@@ -1,9 +1,9 @@
 //! Where the history is kept: a folder, or a bucket.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, fs, io};
 
 use async_trait::async_trait;
 use http_body_util::BodyExt;
@@ -20,6 +20,9 @@ use ureq::tls::TlsConfig;
 
 /// How long one request may take.
 const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Age of what nobody is about to write any more.
+const ABANDONED_AFTER: Duration = Duration::from_hours(1);
 
 /// Where the history is kept.
 #[derive(Clone, Debug)]
@@ -66,7 +69,7 @@ impl Place {
         };
         match self {
             Self::Folder(path) => {
-                std::fs::create_dir_all(path).map_err(|error| failed(&error))?;
+                fs::create_dir_all(path).map_err(|error| failed(&error))?;
                 let folder = LocalFileSystem::new_with_prefix(path);
                 let folder = folder.map_err(|error| failed(&error))?;
                 Ok(Arc::new(folder.with_fsync(true)))
@@ -87,6 +90,34 @@ impl Place {
             }
         }
     }
+}
+
+impl Place {
+    /// Removes what a kill left half written in a folder: readers of whole folders would stumble
+    /// over it. A bucket has nothing of the kind.
+    pub(super) fn sweep(&self) -> io::Result<()> {
+        match self {
+            Self::Folder(path) => sweep(path),
+            Self::Bucket { .. } => Ok(()),
+        }
+    }
+}
+
+fn sweep(folder: &std::path::Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let (path, metadata) = entry.and_then(|at| Ok((at.path(), at.metadata()?)))?;
+        if metadata.is_dir() {
+            sweep(&path)?;
+            continue;
+        }
+        // As the crate names what it is about to write.
+        let is_half = path.to_string_lossy().contains(".parquet#");
+        let age = metadata.modified()?.elapsed().unwrap_or_default();
+        if is_half && age > ABANDONED_AFTER {
+            fs::remove_file(path)?;
+        }
+    }
+    Ok(())
 }
 
 /// Asks over HTTP as the rest of us does.
