@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use agent::{Host, Jobs};
-use anyhow::{Context, Result};
+use agent::{Host, Jobs, Receiver};
+use anyhow::{Context, Result, bail};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use crate::environment;
 use crate::output::say;
 use crate::settings::SettingsArgs;
-use crate::trust::{TrustArgs, address};
+use crate::trust::{TrustArgs, address, bus};
 
 /// How often new jobs are looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -30,11 +30,21 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 Examples:
   laggard agent --collector https://collector:8765
   laggard agent --collector https://collector:8765 --tls-ca ca.pem --host rack3-node7
+  laggard agent --bus nats://bus:4222
   LAGGARD_ENABLE=1 LAGGARD_JOB=pretrain-7 torchrun --nnodes 2 ... train.py   # what it finds")]
 pub(crate) struct AgentArgs {
     /// Collector (`laggard serve`) to tell; LAGGARD_TOKEN holds an agent's token
     #[arg(long, value_name = "URL", value_parser = address)]
-    collector: String,
+    collector: Option<String>,
+    /// Bus (NATS JetStream) of the collectors to tell instead, such as nats://bus:4222
+    #[arg(
+        long,
+        value_name = "URL",
+        value_parser = bus,
+        conflicts_with = "collector",
+        required_unless_present = "collector"
+    )]
+    bus: Option<bus::Address>,
     /// Name of this host for the collector [default: the host's name]
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
@@ -51,19 +61,22 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode> {
         flag::register(signal, Arc::clone(&stop))
             .context("failed to wait for signals")?;
     }
+    let receiver = match (&args.collector, &args.bus) {
+        (Some(url), _) => Receiver::Collector {
+            url: url.clone(),
+            tls: args.trust.at(url)?,
+            token: environment::token(),
+        },
+        (None, Some(bus)) => Receiver::Bus(args.trust.to_bus(bus)),
+        (None, None) => bail!("name whom to tell: --collector URL or --bus URL"),
+    };
     let host = Host {
         root: root.clone(),
         name: args.host.clone().unwrap_or_else(environment::host),
-        collector: args.collector.clone(),
-        tls: args.trust.at(&args.collector)?,
-        token: environment::token(),
+        receiver: receiver.clone(),
         settings: args.settings.load()?,
     };
-    say(&format!(
-        "laggard: telling the collector at {} of jobs in {}",
-        args.collector,
-        root.display()
-    ));
+    say(&format!("laggard: telling {receiver} of jobs in {}", root.display()));
     let mut jobs = Jobs::new(host, |line| say(&format!("laggard: {line}")));
     while !stop.load(Ordering::Relaxed) {
         jobs.look(Instant::now());

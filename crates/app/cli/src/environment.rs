@@ -4,6 +4,7 @@ use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use bus::Proof;
 use ring::RingDirectory;
 
 /// `0` runs a command as if laggard were not there.
@@ -18,6 +19,11 @@ pub(crate) const CONFIG: &str = "LAGGARD_CONFIG";
 const TOKEN: &str = "LAGGARD_TOKEN";
 /// Where buckets are, if not at Amazon's.
 const S3_ADDRESS: &str = "AWS_ENDPOINT_URL";
+/// What proves to a bus who we are: a token, or a user and a password, or a file of credentials.
+const BUS_TOKEN: &str = "LAGGARD_BUS_TOKEN";
+const BUS_USER: &str = "LAGGARD_BUS_USER";
+const BUS_PASSWORD: &str = "LAGGARD_BUS_PASSWORD";
+const BUS_CREDENTIALS: &str = "LAGGARD_BUS_CREDENTIALS";
 /// NCCL's: the profiler plugin it loads.
 pub(crate) const NCCL_PLUGIN: &str = "NCCL_PROFILER_PLUGIN";
 
@@ -42,6 +48,18 @@ pub(crate) fn token() -> Option<String> {
 /// Where buckets are, if not at Amazon's.
 pub(crate) fn s3_address() -> Option<String> {
     value(S3_ADDRESS).and_then(|address| address.into_string().ok())
+}
+
+/// What proves to a bus who we are.
+pub(crate) fn bus_proof() -> Option<Proof> {
+    let text = |name| value(name).and_then(|value| value.into_string().ok());
+    if let Some(path) = value(BUS_CREDENTIALS) {
+        return Some(Proof::Credentials(path.into()));
+    }
+    if let Some(token) = text(BUS_TOKEN) {
+        return Some(Proof::Token(token));
+    }
+    Some(Proof::Password(text(BUS_USER)?, text(BUS_PASSWORD)?))
 }
 
 /// The value of a variable; one that is set to nothing counts as not set.

@@ -6,11 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use agent::{Agent, Destination, Uplink};
+use agent::{Agent, Destination, Receiver, Uplink};
 use anyhow::{Context, Result};
 use formats::JournalWriter;
 use ring::{Claim, RingDirectory, clean_stale};
-use ureq::tls::TlsConfig;
 use verdict::{Job, Settings};
 
 use crate::child::{self, Wrapped};
@@ -19,7 +18,7 @@ use crate::output::{print, say};
 use crate::package;
 use crate::render::{Colour, verdict_text};
 use crate::settings::SettingsArgs;
-use crate::trust::{TrustArgs, address};
+use crate::trust::{TrustArgs, address, bus};
 
 /// How often the command is looked after once it is watched no more.
 const POLL_EVERY: Duration = Duration::from_millis(50);
@@ -68,40 +67,44 @@ pub(crate) struct RunArgs {
 
 /// Whom to tell beside this terminal.
 #[derive(Clone, Debug, Default, clap::Args)]
+#[command(group = clap::ArgGroup::new("told").args(["collector", "bus"]))]
 struct CollectorArgs {
     /// Tell a collector (`laggard serve`) too, such as https://collector:8765
     #[arg(long, value_name = "URL", value_parser = address)]
     collector: Option<String>,
+    /// Tell the collectors that share a bus (NATS JetStream) too, such as nats://bus:4222
+    #[arg(long, value_name = "URL", value_parser = bus, conflicts_with = "collector")]
+    bus: Option<bus::Address>,
     /// Name of the job for the collector, the same on all hosts of the job [default: slurm-ID
     /// under Slurm, else a new one]
-    #[arg(long, value_name = "NAME", requires = "collector")]
+    #[arg(long, value_name = "NAME", requires = "told")]
     job: Option<String>,
     /// Name of this host for the collector [default: the host's name]
-    #[arg(long, value_name = "NAME", requires = "collector")]
+    #[arg(long, value_name = "NAME", requires = "told")]
     host: Option<String>,
     #[command(flatten)]
     trust: TrustArgs,
 }
 
 impl CollectorArgs {
-    /// Whom to trust behind the collector's address.
-    fn tls(&self) -> Result<TlsConfig> {
-        self.trust.at(self.collector.as_deref().unwrap_or_default())
+    /// Whom to tell, if anybody.
+    fn receiver(&self) -> Result<Option<Receiver>> {
+        if let Some(address) = &self.bus {
+            return Ok(Some(Receiver::Bus(self.trust.to_bus(address))));
+        }
+        let Some(url) = self.collector.clone() else { return Ok(None) };
+        let tls = self.trust.at(&url)?;
+        Ok(Some(Receiver::Collector { url, tls, token: environment::token() }))
     }
 
-    /// The way to the collector, if there is one; `id` names a job that has no name.
-    fn destination(&self, id: &str, tls: TlsConfig) -> Option<Destination> {
-        Some(Destination {
-            url: self.collector.clone()?,
-            tls,
-            token: environment::token(),
-            job: self
-                .job
-                .clone()
-                .or_else(environment::scheduled_job)
-                .unwrap_or_else(|| id.to_owned()),
+    /// The way there; `id` names a job that has no name.
+    fn destination(&self, id: &str, receiver: Receiver) -> Destination {
+        let job = self.job.clone().or_else(environment::scheduled_job);
+        Destination {
+            receiver,
+            job: job.unwrap_or_else(|| id.to_owned()),
             host: self.host.clone().unwrap_or_else(environment::host),
-        })
+        }
     }
 }
 
@@ -134,7 +137,7 @@ impl RunArgs {
 
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let settings = args.settings.load()?;
-    let tls = args.collector.tls()?;
+    let receiver = args.collector.receiver()?;
     let mut command = child::command(&args.command);
     command.envs(args.environment.iter().copied());
     if environment::is_off() {
@@ -142,7 +145,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         say(&failed.text());
         return Ok(failed.exit_code());
     }
-    let watch = match Watch::start(settings, tls, args) {
+    let watch = match Watch::start(settings, receiver, args) {
         Ok(watch) => {
             command.env(environment::ENABLE, "1");
             command.env(environment::DIR, &watch.root);
@@ -227,7 +230,11 @@ struct Watch {
 }
 
 impl Watch {
-    fn start(settings: Settings, tls: TlsConfig, args: &RunArgs) -> Result<Self> {
+    fn start(
+        settings: Settings,
+        receiver: Option<Receiver>,
+        args: &RunArgs,
+    ) -> Result<Self> {
         let root = environment::ring_root();
         let since_epoch =
             SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -235,18 +242,19 @@ impl Watch {
         let directory = RingDirectory::create(&root, &id)?;
         // Somebody else's leftovers must not stop this job.
         drop(clean_stale(&root, STALE_AFTER));
-        let destination = args.collector.destination(&id, tls);
+        let destination =
+            receiver.map(|receiver| args.collector.destination(&id, receiver));
         // An agent of this host that goes on after our death calls the job as we do.
         let job = destination.as_ref().map_or(&id, |destination| &destination.job);
         let claim = directory.claim(job)?.context("another process watches the job")?;
         let mut agent = Agent::new(directory.clone(), &id, settings);
         if let Some(destination) = destination {
-            let Destination { url, job, .. } = &destination;
-            say(&format!("laggard: telling the collector at {url} of job {job}"));
+            let Destination { receiver, job, .. } = &destination;
+            say(&format!("laggard: telling {receiver} of job {job}"));
             match Uplink::start(destination) {
                 Ok(uplink) => agent.tell_collector(uplink),
                 Err(error) => {
-                    say(&format!("laggard: cannot tell the collector: {error}"));
+                    say(&format!("laggard: cannot tell it: {error}"));
                 }
             }
         }

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use collector::{
-    Certificate, Collector, HistoryOptions, Keep, Options, Pages, Place, Tokens, Webhook,
-    WebhookForm,
+    Certificate, Collector, HistoryOptions, Keep, Membership, Options, Pages, Place,
+    Tokens, Webhook, WebhookForm,
 };
 
 use crate::environment;
 use crate::output::say;
 use crate::settings::SettingsArgs;
-use crate::trust::{TrustArgs, address};
+use crate::trust::{TrustArgs, address, bus};
 
 /// Gather what agents on many hosts see, keep it and show it
 ///
@@ -26,7 +26,8 @@ Examples:
   laggard serve --listen 0.0.0.0:8765 --tokens tokens.toml --tls-cert cert.pem --tls-key key.pem
   laggard serve --data /var/lib/laggard --keep-days 30 --keep-gb 200
   laggard serve --history /var/lib/laggard-history
-  AWS_REGION=eu-central-1 laggard serve --history s3://cluster/laggard")]
+  AWS_REGION=eu-central-1 laggard serve --history s3://cluster/laggard
+  laggard serve --bus nats://bus:4222 --listen 0.0.0.0:8765 --tokens tokens.toml")]
 pub(crate) struct ServeArgs {
     /// Address to listen on; one that others reach takes --tokens
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8765")]
@@ -43,6 +44,14 @@ pub(crate) struct ServeArgs {
     /// Its key (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
+    /// Bus (NATS JetStream) to read batches from, such as nats://bus:4222: all collectors on it
+    /// share the jobs
+    #[arg(long, value_name = "URL", value_parser = bus)]
+    bus: Option<bus::Address>,
+    /// Address at which readers and the other collectors reach this one [default: the one it
+    /// listens on, under the host's name if that is any]
+    #[arg(long, value_name = "URL", value_parser = address, requires = "bus")]
+    url: Option<String>,
     /// Jobs that are kept at most
     #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
     max_jobs: usize,
@@ -138,6 +147,18 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode> {
         None => None,
     };
     let scheme = if certificate.is_some() { "https" } else { "http" };
+    let listener = TcpListener::bind(args.listen)
+        .with_context(|| format!("cannot listen on {}", args.listen))?;
+    let address = listener.local_addr().context("failed to ask for the address")?;
+    let url = || match (&args.url, address.ip().is_unspecified()) {
+        (Some(url), _) => url.trim_end_matches('/').to_owned(),
+        (None, true) => format!("{scheme}://{}:{}", environment::host(), address.port()),
+        (None, false) => format!("{scheme}://{address}"),
+    };
+    let bus = args
+        .bus
+        .as_ref()
+        .map(|address| Membership { address: args.trust.to_bus(address), url: url() });
     let options = Options {
         data: data.clone(),
         settings: args.settings.load()?,
@@ -151,6 +172,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode> {
         certificate,
         webhook,
         history,
+        bus,
     };
     let pages = Pages {
         report: |job| report::html(&job.verdict(), job.series(), job.names()),
@@ -159,14 +181,17 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode> {
     };
     let collector =
         Collector::open(options, pages, |line| say(&format!("laggard: {line}")))?;
-    let listener = TcpListener::bind(args.listen)
-        .with_context(|| format!("cannot listen on {}", args.listen))?;
-    let address = listener.local_addr().context("failed to ask for the address")?;
     collector.check(address)?;
     say(&format!(
         "laggard: serving {scheme}://{address}, jobs are kept in {}",
         data.display()
     ));
+    if let Some(bus) = &args.bus {
+        say(&format!(
+            "laggard: sharing the jobs of the bus at {bus}, known as {}",
+            url()
+        ));
+    }
     if scheme == "http" && !address.ip().is_loopback() {
         say(
             "laggard: tokens and verdicts cross the network in the clear: --tls-cert, --tls-key",

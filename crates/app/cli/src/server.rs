@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 use serde::Deserialize;
 use serde_json::Value;
+use ureq::http::{Response, StatusCode};
 
 use crate::environment;
 use crate::trust::{TrustArgs, address, hint};
@@ -69,6 +70,22 @@ struct Refusal {
 }
 
 impl Server {
+    fn send(
+        &self,
+        method: &str,
+        uri: &str,
+        body: Option<&str>,
+    ) -> Result<Result<Response<ureq::Body>, ureq::Error>> {
+        let mut request = ureq::http::Request::builder().method(method).uri(uri);
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        Ok(match body {
+            Some(body) => self.http.run(request.body(body)?),
+            None => self.http.run(request.body(())?),
+        })
+    }
+
     /// The text at `/api/v1/` and `path`.
     ///
     /// # Errors
@@ -89,14 +106,17 @@ impl Server {
         body: Option<Value>,
     ) -> Result<String> {
         let uri = format!("{}/api/v1/{path}", self.url);
-        let mut request = ureq::http::Request::builder().method(method).uri(uri);
-        if let Some(token) = &self.token {
-            request = request.header("authorization", format!("Bearer {token}"));
+        let body = body.map(|body| body.to_string());
+        let mut answer = self.send(method, &uri, body.as_deref())?;
+        // Another collector keeps the job. Who is asked with TLS does not send us on without.
+        if let Ok(led) = &answer
+            && led.status() == StatusCode::TEMPORARY_REDIRECT
+            && let Some(to) =
+                led.headers().get("location").and_then(|to| to.to_str().ok())
+            && (to.starts_with("https://") || self.url.starts_with("http://"))
+        {
+            answer = self.send(method, to, body.as_deref())?;
         }
-        let answer = match body {
-            Some(body) => self.http.run(request.body(body.to_string())?),
-            None => self.http.run(request.body(())?),
-        };
         let unanswered = |error: ureq::Error| {
             let hint = hint(&error);
             anyhow!("the collector at {} does not answer: {error}{hint}", self.url)

@@ -4,12 +4,16 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
+use bus::Address;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+
+use crate::environment;
 
 /// Whom to trust behind an address with TLS.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct TrustArgs {
-    /// Authorities (PEM) to trust behind https:// addresses [default: those of the system]
+    /// Authorities (PEM) to trust behind https:// and tls:// addresses [default: those of the
+    /// system]
     #[arg(long, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
 }
@@ -23,7 +27,18 @@ pub(crate) fn address(typed: &str) -> Result<String, String> {
     }
 }
 
+/// An address of a bus.
+pub(crate) fn bus(typed: &str) -> Result<Address, String> {
+    Address::parse(typed).map_err(|error| error.to_string())
+}
+
 impl TrustArgs {
+    /// The bus at an address, with what proves to it who we are, and whom to trust there.
+    pub(crate) fn to_bus(&self, address: &Address) -> Address {
+        let address = address.clone().with_proof(environment::bus_proof());
+        address.with_authorities(self.tls_ca.clone())
+    }
+
     /// Whom to trust at this address.
     ///
     /// # Errors

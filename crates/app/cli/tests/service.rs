@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use agent::{Destination, Farewell, Uplink};
+use agent::{Destination, Farewell, Receiver, Uplink};
 use formats::{BatchHead, Limits, Recording, input_line, load, pack_batch};
 use model::{Input, RankNs};
 use serde_json::{Value, json};
@@ -22,6 +22,8 @@ mod campaign;
 mod catalogue;
 #[path = "service/history.rs"]
 mod history;
+#[path = "service/shared.rs"]
+mod shared;
 #[path = "service/tls.rs"]
 mod tls;
 
@@ -302,13 +304,9 @@ fn an_agent_waits_for_its_collector_and_then_tells_it_all() {
     let url = server.url.clone();
     drop(server);
     let job = "job".to_owned();
-    let destination = Destination {
-        tls: TlsConfig::default(),
-        url: url.clone(),
-        token: None,
-        job,
-        host: "h".to_owned(),
-    };
+    let receiver =
+        Receiver::Collector { tls: TlsConfig::default(), url: url.clone(), token: None };
+    let destination = Destination { receiver, job, host: "h".to_owned() };
     let uplink = Uplink::start(destination).expect("a thread");
     for input in &inputs() {
         uplink.tell(input);
@@ -334,7 +332,8 @@ fn a_collector_that_never_answers_costs_the_patience_of_the_end_and_nothing_else
     let url = format!("http://{}", deaf.local_addr().expect("an address"));
     let (job, host) = ("job".to_owned(), "h".to_owned());
     let tls = TlsConfig::default();
-    let destination = Destination { url, tls, token: None, job, host };
+    let receiver = Receiver::Collector { url, tls, token: None };
+    let destination = Destination { receiver, job, host };
     let uplink = Uplink::start(destination).expect("a thread");
     for _ in 0..3 {
         for input in &inputs() {

@@ -11,10 +11,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ring::{Claim, RingDirectory, RingError, clean_stale};
-use ureq::tls::TlsConfig;
 use verdict::Settings;
 
 use crate::agent::Agent;
+use crate::link::Receiver;
 use crate::uplink::{Destination, Uplink};
 
 /// How long processes that were killed, or crashed, may take to be started again: launchers wait
@@ -32,12 +32,8 @@ pub struct Host {
     pub root: PathBuf,
     /// This host's name.
     pub name: String,
-    /// The collector's address.
-    pub collector: String,
-    /// Whom to trust if it is an address with TLS.
-    pub tls: TlsConfig,
-    /// What proves that we may tell it.
-    pub token: Option<String>,
+    /// Whom to tell of them.
+    pub receiver: Receiver,
     /// How jobs are analysed.
     pub settings: Settings,
 }
@@ -187,9 +183,7 @@ fn watch(
 ) -> Outcome {
     let mut agent = Agent::new(directory.clone(), claim.job(), host.settings.clone());
     match Uplink::start(Destination {
-        url: host.collector.clone(),
-        tls: host.tls.clone(),
-        token: host.token.clone(),
+        receiver: host.receiver.clone(),
         job: claim.job().to_owned(),
         host: host.name.clone(),
     }) {

@@ -7,11 +7,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use formats::{BatchHead, input_line, pack_batch};
 use model::{Input, RankNs};
-use serde::Deserialize;
-use ureq::tls::TlsConfig;
 use verdict::WantedProfile;
 
-use crate::flight::monotonic_now;
+use crate::link::{Answer, Link, Orders, Place, Receiver};
 use crate::spool::{Spool, Told, is, lost_line, thin};
 
 /// How often what was told is sent.
@@ -23,20 +21,12 @@ const OPEN_BYTES: usize = 32 << 20;
 /// Waits after failures double from the first to the last of these.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LAST_WAIT: Duration = Duration::from_secs(30);
-/// How long one sending may take.
-const TIMEOUT: Duration = Duration::from_secs(10);
-/// Far above the longest answer.
-const LONGEST_ANSWER_BYTES: u64 = 1 << 20;
 
-/// The collector to tell, and about what.
+/// Whom to tell, and about what.
 #[derive(Clone, Debug)]
 pub struct Destination {
-    /// Its address: `https://host:port`, or `http://host:port`.
-    pub url: String,
-    /// Whom to trust if it is an address with TLS.
-    pub tls: TlsConfig,
-    /// What proves that we may.
-    pub token: Option<String>,
+    /// A collector, or a bus that collectors read.
+    pub receiver: Receiver,
     /// The job, named the same on all its hosts.
     pub job: String,
     /// This host.
@@ -97,10 +87,10 @@ impl Uplink {
     /// Begins to tell.
     ///
     /// # Errors
-    /// If there can be no thread.
+    /// If there can be no thread, or a file of credentials cannot be read.
     pub fn start(destination: Destination) -> io::Result<Self> {
         let shared = Arc::new(Shared::default());
-        let mut sender = Sender::new(destination, Arc::clone(&shared));
+        let mut sender = Sender::new(destination, Arc::clone(&shared))?;
         let builder = thread::Builder::new().name("laggard-uplink".to_owned());
         let thread = builder.spawn(move || sender.run())?;
         Ok(Self { shared, thread })
@@ -167,36 +157,10 @@ impl Drop for Uplink {
     }
 }
 
-/// What the collector answers to a batch.
-enum Answer {
-    Taken {
-        stacks: Vec<u32>,
-        profile: Option<WantedProfile>,
-    },
-    /// It has seen all up to `next`.
-    Next(u64),
-    /// It will never take this one.
-    Refused(String),
-    /// It takes none now.
-    Later {
-        reason: String,
-        wait: Option<Duration>,
-    },
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Reply {
-    next: u64,
-    stacks: Vec<u32>,
-    profile: Option<WantedProfile>,
-    error: String,
-}
-
 /// The thread that sends.
 struct Sender {
     shared: Arc<Shared>,
-    http: ureq::Agent,
+    link: Link,
     destination: Destination,
     boot: String,
     epoch: String,
@@ -205,6 +169,8 @@ struct Sender {
     spool: Spool,
     /// What is being sent; the same until it is answered.
     batch: Option<Told>,
+    /// The time up to which all is told that was taken.
+    until: RankNs,
     last: bool,
     /// Lines that those after them stand on, for a collector that has lost them.
     known: Vec<u8>,
@@ -218,21 +184,15 @@ struct Sender {
 }
 
 impl Sender {
-    fn new(destination: Destination, shared: Arc<Shared>) -> Self {
-        let config = ureq::Agent::config_builder()
-            .timeout_global(Some(TIMEOUT))
-            .http_status_as_error(false)
-            .proxy(None)
-            .tls_config(destination.tls.clone())
-            .max_redirects(0)
-            .user_agent(concat!("laggard/", env!("CARGO_PKG_VERSION")))
-            .build();
+    fn new(destination: Destination, shared: Arc<Shared>) -> io::Result<Self> {
+        let Destination { receiver, job, host } = &destination;
+        let link = Link::to(receiver, job, host)?;
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
         let since_epoch =
             SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self {
+        Ok(Self {
             shared,
-            http: config.into(),
+            link,
             destination,
             boot: boot.unwrap_or_default().trim().to_owned(),
             epoch: format!("{}-{}", since_epoch.as_micros(), std::process::id()),
@@ -240,6 +200,7 @@ impl Sender {
             sequence: 0,
             spool: Spool::default(),
             batch: None,
+            until: RankNs::default(),
             last: false,
             known: Vec::new(),
             sent_at: None,
@@ -247,7 +208,7 @@ impl Sender {
             retry_at: Instant::now(),
             complained: false,
             profile: None,
-        }
+        })
     }
 
     fn run(&mut self) {
@@ -290,9 +251,11 @@ impl Sender {
             let is_due = self.sent_at.is_none_or(|sent| sent.elapsed() >= SEND_EVERY * 2);
             self.batch = self.next_batch(until, leaves, is_due);
         }
-        let Some(batch) = &self.batch else { return false };
-        match self.send(batch) {
-            Answer::Taken { stacks, profile } => {
+        if self.batch.is_none() {
+            return false;
+        }
+        match self.send() {
+            Answer::Taken(Orders { stacks, profile, lost }) => {
                 let mut open = self.shared.open();
                 open.wanted = stacks;
                 // It asks until the job has come to the window.
@@ -302,6 +265,10 @@ impl Sender {
                 }
                 drop(open);
                 self.taken();
+                // Only between batches: what is on its way may be in the stream.
+                if lost.is_some_and(|epoch| epoch == self.epoch) {
+                    self.begin_anew();
+                }
                 true
             }
             Answer::Next(next) if next > self.sequence => {
@@ -352,7 +319,8 @@ impl Sender {
     }
 
     fn taken(&mut self) {
-        let Told { lines, .. } = self.batch.take().unwrap_or_default();
+        let Told { until, lines } = self.batch.take().unwrap_or_default();
+        self.until = until;
         for line in lines.split_inclusive(|byte| *byte == b'\n') {
             if is(line, "restart") {
                 self.known.clear();
@@ -378,11 +346,11 @@ impl Sender {
         let base = self.epoch.split('.').next().unwrap_or_default();
         self.epoch = format!("{base}.{}", self.epochs);
         self.sequence = 0;
-        if let Some(batch) = &mut self.batch {
-            let mut lines = mem::take(&mut self.known);
-            lines.append(&mut batch.lines);
-            batch.lines = lines;
-        }
+        let nothing = Told { until: self.until, lines: Vec::new() };
+        let batch = self.batch.get_or_insert(nothing);
+        let mut lines = mem::take(&mut self.known);
+        lines.append(&mut batch.lines);
+        batch.lines = lines;
     }
 
     fn back_off(&mut self, wait: Option<Duration>) {
@@ -397,51 +365,22 @@ impl Sender {
     }
 
     fn say(&self, what: &str) {
-        let line = format!("the collector at {} {what}", self.destination.url);
+        let line = format!("{} {what}", self.destination.receiver);
         self.shared.open().lines.push(line);
     }
 
-    fn send(&self, batch: &Told) -> Answer {
-        let later = |reason| Answer::Later { reason, wait: None };
+    fn send(&mut self) -> Answer {
+        let Some(batch) = &self.batch else { return Answer::Next(self.sequence) };
         let head = BatchHead::new(&self.boot, batch.until, self.last);
         let body = match pack_batch(&head, &batch.lines) {
             Ok(body) => body,
-            Err(error) => return later(error.to_string()),
+            Err(error) => {
+                return Answer::Later { reason: error.to_string(), wait: None };
+            }
         };
-        let Destination { url, token, job, host, .. } = &self.destination;
-        let url = format!(
-            "{}/api/v1/jobs/{}/hosts/{}/epochs/{}/batches/{}",
-            url.trim_end_matches('/'),
-            in_address(job),
-            in_address(host),
-            self.epoch,
-            self.sequence
-        );
-        let mut request = self.http.post(url).header("content-type", "application/zstd");
-        if let Some(token) = token {
-            request = request.header("authorization", format!("Bearer {token}"));
-        }
-        // Clocks of hosts are told apart by when this arrives.
-        let request = request.header("laggard-now-ns", monotonic_now().0.to_string());
-        let mut response = match request.send(&body) {
-            Ok(response) => response,
-            Err(error) => return later(error.to_string()),
-        };
-        let status = response.status();
-        let wait = response
-            .headers()
-            .get("retry-after")
-            .and_then(|wait| wait.to_str().ok()?.parse().ok().map(Duration::from_secs));
-        let reply = response.body_mut().with_config().limit(LONGEST_ANSWER_BYTES);
-        let reply = reply.read_to_vec().unwrap_or_default();
-        let reply: Reply = serde_json::from_slice(&reply).unwrap_or_default();
-        let reason = || format!("{status} {}", reply.error);
-        match status.as_u16() {
-            200 => Answer::Taken { stacks: reply.stacks, profile: reply.profile },
-            409 => Answer::Next(reply.next),
-            400 | 413 | 422 => Answer::Refused(reason()),
-            _ => Answer::Later { reason: reason(), wait },
-        }
+        let Destination { job, host, .. } = &self.destination;
+        let place = Place { job, host, epoch: &self.epoch, sequence: self.sequence };
+        self.link.send(&place, body)
     }
 }
 
@@ -460,17 +399,6 @@ fn cut(mut lines: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The name of a job or a host as it may stand in an address.
-pub fn in_address(name: &str) -> String {
-    let letter = |byte: u8| match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'~' => {
-            char::from(byte).to_string()
-        }
-        other => format!("%{other:02X}"),
-    };
-    name.bytes().map(letter).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -481,8 +409,9 @@ mod tests {
         let url = format!("http://{}", nobody.local_addr().unwrap());
         drop(nobody);
         let (job, host) = ("job".to_owned(), "h".to_owned());
-        let tls = TlsConfig::default();
-        let destination = Destination { url, tls, token: None, job, host };
+        let tls = ureq::tls::TlsConfig::default();
+        let receiver = Receiver::Collector { url, tls, token: None };
+        let destination = Destination { receiver, job, host };
         let uplink = Uplink::start(destination).unwrap();
         let shared = Arc::downgrade(&uplink.shared);
         drop(uplink);

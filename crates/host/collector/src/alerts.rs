@@ -27,7 +27,8 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Until when Alertmanager takes an incident to go on if nobody says more.
 const GOES_ON_S: u64 = 24 * 3600;
-const ANNOUNCED: &str = "announced.json";
+/// What was announced of a job and is not over, in its folder.
+pub(crate) const ANNOUNCED: &str = "announced.json";
 
 /// What a message looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,12 +1,13 @@
 //! What is answered over HTTP; `openapi.json` describes it.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::rejection::QueryRejection;
+use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
@@ -28,9 +29,13 @@ use crate::access::Role;
 use crate::catalogue;
 use crate::collector::Inner;
 use crate::job::{Held, NotTaken};
-use crate::keeper::{Answer, Arrived, LIVE, REPORT, VERDICT, Wanted, seconds_now};
+use crate::keeper::{
+    Answer, Arrived, LIVE, REPORT, VERDICT, Wanted, nanoseconds_now, seconds_now,
+};
+use crate::membership::take_part;
 use crate::metrics::classic;
 use crate::retention;
+use crate::shares::Whereabouts;
 use crate::silences::Silence;
 use crate::store::is_name;
 use crate::tls::TlsListener;
@@ -57,6 +62,14 @@ struct Shared {
     is_private: bool,
 }
 
+impl Shared {
+    /// Whether nobody else keeps a job.
+    fn keeps(&self, job: &str) -> bool {
+        let shares = self.inner.shares.as_ref();
+        shares.is_none_or(|shares| shares.place(job) == Whereabouts::Here)
+    }
+}
+
 type App = State<Arc<Shared>>;
 
 pub(crate) async fn serve(inner: Arc<Inner>, listener: TcpListener) -> io::Result<()> {
@@ -66,6 +79,9 @@ pub(crate) async fn serve(inner: Arc<Inner>, listener: TcpListener) -> io::Resul
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let inner = Arc::clone(&shared.inner);
+    if inner.shares.is_some() {
+        tokio::spawn(take_part(Arc::clone(&inner)));
+    }
     tokio::spawn(async move {
         let mut look = tokio::time::interval(retention::LOOK_EVERY);
         loop {
@@ -94,8 +110,9 @@ pub(crate) async fn serve(inner: Arc<Inner>, listener: TcpListener) -> io::Resul
 
 fn router(shared: &Arc<Shared>) -> Router {
     let for_role = |routes: Router<Arc<Shared>>, role| {
+        let lead = from_fn_with_state(Arc::clone(shared), lead);
         let check = from_fn_with_state((Arc::clone(shared), role), admit);
-        routes.route_layer(check)
+        routes.route_layer(lead).route_layer(check)
     };
     let batches = "/api/v1/jobs/{job}/hosts/{host}/epochs/{epoch}/batches/{sequence}";
     let agents = Router::new().route(batches, post(take_batch));
@@ -152,6 +169,31 @@ async fn admit(
             refusal
         }
     }
+}
+
+/// Leads to whoever keeps the job that is asked for, if several collectors share the jobs.
+async fn lead(
+    State(shared): App,
+    names: Result<Path<BTreeMap<String, String>>, PathRejection>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let job = names.ok().and_then(|Path(mut names)| names.remove("job"));
+    let place = job.zip(shared.inner.shares.as_ref());
+    let place = place.map(|(job, shares)| shares.place(&job));
+    let (keeper, is_alive) = match place {
+        None | Some(Whereabouts::Here) => return next.run(request).await,
+        Some(Whereabouts::There(keeper)) => (keeper, true),
+        Some(Whereabouts::Away(keeper)) => (keeper, false),
+    };
+    let path = request.uri().path_and_query().map_or("", |path| path.as_str());
+    let address = HeaderValue::from_str(&format!("{keeper}{path}")).ok();
+    if let Some(address) = address.filter(|_| is_alive) {
+        let location = [(header::LOCATION, address)];
+        return (StatusCode::TEMPORARY_REDIRECT, location).into_response();
+    }
+    let reason = format!("the job is kept by {keeper}, which is not there");
+    later(StatusCode::SERVICE_UNAVAILABLE, &reason)
 }
 
 /// The token a caller shows. A browser shows it as the password, for reading only: what it
@@ -243,6 +285,10 @@ async fn take_batch(
         metrics.refused(reason);
         refusal
     };
+    if shared.inner.shares.is_some() {
+        let reason = "batches come over the bus here: --bus";
+        return refused("misdirected", later(StatusCode::MISDIRECTED_REQUEST, reason));
+    }
     let Ok(_place) = shared.places.try_acquire() else {
         let refusal =
             later(StatusCode::SERVICE_UNAVAILABLE, "too many batches come at once");
@@ -275,7 +321,8 @@ async fn take_batch(
             inputs,
         };
         let (answer, answered) = oneshot::channel();
-        let arrived = Arrived { batch, boot: head.boot, now_ns, body, answer };
+        let (boot, at_ns) = (head.boot, nanoseconds_now());
+        let arrived = Arrived { batch, boot, now_ns, at_ns, body, answer };
         let job = inner.held_or_new(&job).ok_or(NotHanded::Jobs)?;
         job.hand(&inner, arrived).map_err(NotHanded::Job)?;
         Ok(answered)
@@ -338,7 +385,10 @@ fn not_handed(shared: &Shared, reason: NotHanded) -> Response {
 }
 
 async fn jobs(State(shared): App) -> Response {
-    let jobs: Vec<_> = shared.inner.all().iter().map(|held| held.summary()).collect();
+    let mut jobs: Vec<_> = shared.inner.all().iter().map(|held| held.summary()).collect();
+    if let Some(shares) = &shared.inner.shares {
+        jobs = shares.all(jobs);
+    }
     axum::Json(json!({ "schema": "laggard.jobs/1", "jobs": jobs })).into_response()
 }
 
@@ -485,7 +535,8 @@ fn takes_openmetrics(headers: &HeaderMap) -> bool {
 }
 
 async fn metrics(State(shared): App, headers: HeaderMap) -> Response {
-    let jobs: Vec<_> = shared.inner.all().iter().map(|held| held.summary()).collect();
+    let jobs = shared.inner.all().into_iter().filter(|held| shared.keeps(&held.id));
+    let jobs: Vec<_> = jobs.map(|held| held.summary()).collect();
     match shared.inner.metrics.text(&jobs) {
         Ok(text) if takes_openmetrics(&headers) => {
             typed("application/openmetrics-text; version=1.0.0; charset=utf-8", text)

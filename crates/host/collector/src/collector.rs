@@ -18,8 +18,10 @@ use crate::catalogue::Catalogue;
 use crate::history::{Dated, HistoryOptions, Outbox, PlaceError};
 use crate::job::Held;
 use crate::keeper::{ENDED, Ended, VERDICT, seconds_now};
+use crate::membership::Membership;
 use crate::metrics::Metrics;
 use crate::retention::{Keep, Stock, folder_bytes};
+use crate::shares::Shares;
 use crate::silences::Silences;
 use crate::state::JobSummary;
 use crate::store;
@@ -51,6 +53,8 @@ pub struct Options {
     pub webhook: Option<Webhook>,
     /// Where what was found is kept as tables.
     pub history: Option<HistoryOptions>,
+    /// The bus to read batches from, where several share the jobs.
+    pub bus: Option<Membership>,
 }
 
 /// How what is known is shown.
@@ -111,6 +115,8 @@ pub(crate) struct Inner {
     is_listed: AtomicBool,
     pub(crate) messenger: Option<Messenger>,
     pub(crate) silences: Silences,
+    /// Who keeps which job, if several share them.
+    pub(crate) shares: Option<Shares>,
     jobs: RwLock<BTreeMap<String, Arc<Held>>>,
     /// For whoever watches the collector itself.
     log: fn(&str),
@@ -159,6 +165,7 @@ impl Collector {
         let inner = Arc::new(Inner {
             messenger: messenger.transpose().map_err(data)?,
             silences: Silences::open(&path),
+            shares: options.bus.as_ref().map(|bus| Shares::new(&bus.url)),
             options,
             pages,
             metrics,
@@ -184,7 +191,8 @@ impl Collector {
             let held = summary.map_or_else(|| Held::new(&id), Held::known);
             let held = Arc::new(held);
             inner.write_jobs().insert(id.clone(), Arc::clone(&held));
-            if runs && held.take_up(&inner).is_err() {
+            // Of those that are shared somebody else may have taken it.
+            if runs && inner.shares.is_none() && held.take_up(&inner).is_err() {
                 inner.say(&id, &"no thread can be started for it");
             }
         }
@@ -277,6 +285,12 @@ impl Inner {
         self.jobs.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether no job can be added.
+    pub(crate) fn is_full(&self) -> bool {
+        let jobs = self.jobs.read().unwrap_or_else(PoisonError::into_inner);
+        jobs.len() >= self.options.jobs
+    }
+
     /// A job that has ended, if nothing was told of it since; the catalogue does not know it.
     fn ended(&self, id: &str) -> Option<JobSummary> {
         let ended: Ended = serde_json::from_str(&self.written(id, ENDED)?).ok()?;
@@ -341,7 +355,12 @@ impl Inner {
         fs::read_to_string(folder.join(page)).ok()
     }
 
+    /// Tells whoever watches the collector.
+    pub(crate) fn tell(&self, what: &str) {
+        (self.log)(what);
+    }
+
     pub(crate) fn say(&self, job: &str, what: &dyn std::fmt::Display) {
-        (self.log)(&format!("job {job}: {what}"));
+        self.tell(&format!("job {job}: {what}"));
     }
 }

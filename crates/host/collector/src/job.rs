@@ -1,19 +1,20 @@
 //! A job as readers see it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use model::Verdict;
 use tokio::sync::watch;
 use verdict::Gathering;
 
 use crate::collector::Inner;
-use crate::keeper::{Arrived, Keeper};
+use crate::keeper::{Arrived, Keeper, Parting};
 use crate::state::{JobState, JobSummary};
 
 /// Batches that may wait for the thread of a job.
-const INBOX: usize = 64;
+pub(crate) const INBOX: usize = 64;
 
 /// One job: what readers see of it, and the way to its thread.
 #[derive(Debug)]
@@ -24,6 +25,9 @@ pub(crate) struct Held {
     verdict: Mutex<Arc<str>>,
     summary: watch::Sender<JobSummary>,
     inbox: Mutex<Option<SyncSender<Arrived>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    /// Whether what comes is of the past, and more of it is there.
+    is_behind: AtomicBool,
 }
 
 /// Why a batch was not handed on.
@@ -69,6 +73,8 @@ impl Held {
             verdict: Mutex::new(Arc::from("")),
             summary: watch::Sender::new(summary),
             inbox: Mutex::new(None),
+            thread: Mutex::new(None),
+            is_behind: AtomicBool::new(false),
         }
     }
 
@@ -164,6 +170,24 @@ impl Held {
         Ok(())
     }
 
+    /// Lets go of a job that somebody else keeps: returns when nobody writes to its folder.
+    pub(crate) fn let_go(&self) {
+        drop(locked(&self.inbox).take());
+        if let Some(thread) = locked(&self.thread).take() {
+            // It has said what went wrong.
+            drop(thread.join());
+        }
+    }
+
+    /// Whether what comes is of the past, and more of it is there.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.is_behind.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_behind(&self, is_behind: bool) {
+        self.is_behind.store(is_behind, Ordering::Relaxed);
+    }
+
     fn start(
         self: &Arc<Self>,
         inner: &Arc<Inner>,
@@ -177,7 +201,10 @@ impl Held {
                 return;
             };
             loop {
-                keeper.run(&inbox);
+                if keeper.run(&inbox) == Parting::LetGo {
+                    *held.gathering() = None;
+                    return;
+                }
                 // From here on a batch starts a thread of its own, which waits for the end of
                 // this one.
                 let mut way = locked(&held.inbox);
@@ -195,7 +222,10 @@ impl Held {
         };
         let builder = thread::Builder::new().name("laggard-job".to_owned());
         match builder.spawn(keep) {
-            Ok(_) => Ok(sender),
+            Ok(thread) => {
+                *locked(&self.thread) = Some(thread);
+                Ok(sender)
+            }
             Err(_) => Err(NotTaken::Busy),
         }
     }

@@ -49,6 +49,8 @@ pub(crate) struct Arrived {
     pub(crate) boot: String,
     /// The host's clock when it was sent.
     pub(crate) now_ns: u64,
+    /// When it came, in nanoseconds since 1970.
+    pub(crate) at_ns: i64,
     /// As it came.
     pub(crate) body: axum::body::Bytes,
     pub(crate) answer: oneshot::Sender<Answer>,
@@ -116,6 +118,15 @@ pub(crate) enum Over {
     Yes,
 }
 
+/// Why a job is not kept any more.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Parting {
+    /// It has ended, as far as we know.
+    Over,
+    /// Somebody else keeps it.
+    LetGo,
+}
+
 /// Keeps a job until it has ended.
 pub(crate) struct Keeper {
     inner: Arc<Inner>,
@@ -175,8 +186,9 @@ impl Keeper {
         Ok(keeper)
     }
 
-    /// Serves until all hosts have taken leave, or are silent for long.
-    pub(crate) fn run(&mut self, inbox: &Receiver<Arrived>) {
+    /// Serves until all hosts have taken leave, or are silent for long, or somebody else keeps the
+    /// job.
+    pub(crate) fn run(&mut self, inbox: &Receiver<Arrived>) -> Parting {
         let mut last = Instant::now();
         loop {
             match inbox.recv_timeout(TELL_EVERY) {
@@ -186,7 +198,7 @@ impl Keeper {
                     last = Instant::now();
                 }
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Disconnected) => return Parting::LetGo,
             }
             self.look_for_silence();
             let waits = self.alerts.as_ref().is_some_and(Alerts::waits);
@@ -198,7 +210,7 @@ impl Keeper {
             if ended && last.elapsed() >= LINGER
                 || self.heard.is_empty() && last.elapsed() >= GIVEN_UP_AFTER
             {
-                return;
+                return Parting::Over;
             }
         }
     }
@@ -206,11 +218,10 @@ impl Keeper {
     /// Takes batches that came together: to disk first, then answered for, then analysed.
     pub(crate) fn take(&mut self, arrived: Vec<Arrived>) {
         self.is_fresh = true;
-        let at_s = seconds_now();
         let mut entries = Vec::new();
         let mut kept: Vec<(StoredBatch, Batch, oneshot::Sender<Answer>)> = Vec::new();
         let mut again = Vec::new();
-        for Arrived { mut batch, boot, now_ns, body, answer } in arrived {
+        for Arrived { mut batch, boot, now_ns, at_ns, body, answer } in arrived {
             let same = |stored: &&(StoredBatch, Batch, _)| {
                 (&stored.1.host, &stored.1.epoch) == (&batch.host, &batch.epoch)
             };
@@ -237,8 +248,8 @@ impl Keeper {
                 });
                 same.map(|(stored, ..)| stored.offset_ns)
             });
-            let offset_ns = offset_ns
-                .unwrap_or_else(|| nanoseconds_now().saturating_sub_unsigned(now_ns));
+            let offset_ns =
+                offset_ns.unwrap_or_else(|| at_ns.saturating_sub_unsigned(now_ns));
             let first = kept.first().map(|(stored, ..)| stored.offset_ns);
             let first_ns = self
                 .ledger
@@ -253,7 +264,7 @@ impl Keeper {
                 sequence: batch.sequence,
                 boot,
                 offset_ns,
-                at_s,
+                at_s: at_ns.cast_unsigned() / 1_000_000_000,
                 bytes: body.len() as u32,
             };
             drop(StoredEntry::Batch(stored.clone()).write(&mut entries));
@@ -327,7 +338,8 @@ impl Keeper {
             return Ok(());
         };
         let written = self.chronicle.tell(&verdict, &self.held.summary(), over);
-        if let Some(alerts) = &mut self.alerts {
+        // What is to be told of the past was told by who kept the job then.
+        if let Some(alerts) = self.alerts.as_mut().filter(|_| !self.held.is_behind()) {
             let has_ended = self.held.summary().state == JobState::Ended;
             let is_silent = self.inner.silences.cover(&self.held.id, seconds_now());
             let has_ended = has_ended || over == Over::Yes;
@@ -382,6 +394,6 @@ pub(crate) fn seconds_now() -> u64 {
     since_1970().as_secs()
 }
 
-fn nanoseconds_now() -> i64 {
+pub(crate) fn nanoseconds_now() -> i64 {
     i64::try_from(since_1970().as_nanos()).unwrap_or(i64::MAX)
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use super::{
     PATIENCE, Server, analysed, batches, hook_over, http, inputs, own, read, recording,
 };
-use agent::{Destination, Farewell, Uplink};
+use agent::{Destination, Farewell, Receiver, Uplink};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair,
 };
@@ -119,10 +119,13 @@ fn who_trusts_the_authority_tells_and_asks_as_without_tls() {
     // Whoever does not agree on a connection keeps nobody waiting.
     let address = server.url.strip_prefix("https://").expect("https");
     let _slow = std::net::TcpStream::connect(address).expect("a connection");
-    let uplink = Uplink::start(Destination {
+    let receiver = Receiver::Collector {
         url: server.url.clone(),
         tls: authority.trusted(),
         token: Some("agent-agent-agent".to_owned()),
+    };
+    let uplink = Uplink::start(Destination {
+        receiver,
         job: "job".to_owned(),
         host: "h".to_owned(),
     });

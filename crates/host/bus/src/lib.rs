@@ -1,0 +1,17 @@
+//! NATS JetStream between agents and collectors.
+//!
+//! Agents put batches into one stream with [`Publisher`], and hear of orders. Collectors read them,
+//! and agree on who keeps which job, in a [`Session`]. Nothing here knows what a batch says.
+//!
+//! A stream keeps what it was told in order, so whoever reads the messages of a job from the first
+//! on knows all there is to know of it: a job can be handed on by telling who keeps it, and two
+//! that keep it at once only do the same work twice.
+
+mod address;
+mod names;
+mod publisher;
+mod session;
+
+pub use address::{Address, AddressError, Proof};
+pub use publisher::{NotPublished, Publisher};
+pub use session::{Arrival, Arrivals, Batch, BusError, Feed, Note, Session, Told};

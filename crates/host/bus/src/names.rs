@@ -1,0 +1,91 @@
+//! What things are called on the bus; docs/formats.md lists it.
+
+/// The stream that batches stand in.
+pub(crate) const STREAM: &str = "LAGGARD";
+/// All batches: a subject for each job and host.
+pub(crate) const BATCHES: &str = "laggard.batches.*.*";
+/// Collectors that live, by their address.
+pub(crate) const COLLECTORS: &str = "laggard_collectors";
+/// Who keeps a job, by its name.
+pub(crate) const JOBS: &str = "laggard_jobs";
+
+/// Headers of a batch.
+pub(crate) const EPOCH: &str = "Laggard-Epoch";
+pub(crate) const SEQUENCE: &str = "Laggard-Sequence";
+pub(crate) const NOW_NS: &str = "Laggard-Now-Ns";
+
+/// Where batches of a job's host are put.
+pub(crate) fn batches(job: &str, host: &str) -> String {
+    format!("laggard.batches.{}.{}", token(job), token(host))
+}
+
+/// Where batches of all hosts of a job are.
+pub(crate) fn batches_of(job: &str) -> String {
+    format!("laggard.batches.{}.*", token(job))
+}
+
+/// Where a job's host is told what is wanted of it.
+pub(crate) fn orders(job: &str, host: &str) -> String {
+    format!("laggard.orders.{}.{}", token(job), token(host))
+}
+
+/// Job and host of a subject that batches are put to.
+pub(crate) fn job_and_host(subject: &str) -> Option<(String, String)> {
+    let (job, host) = subject.strip_prefix("laggard.batches.")?.split_once('.')?;
+    Some((name(job)?, name(host)?))
+}
+
+/// A name as one token of a subject, or as a key: letters, digits, `-` and `_` stand for
+/// themselves, every other byte is written as `=XX`.
+pub(crate) fn token(name: &str) -> String {
+    let letter = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => {
+            char::from(byte).to_string()
+        }
+        other => format!("={other:02X}"),
+    };
+    name.bytes().map(letter).collect()
+}
+
+/// The name behind a token; `None` if no name is written like that.
+pub(crate) fn name(written: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    let mut rest = written.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'=' => {
+                let mut digit = || char::from(rest.next()?).to_digit(16);
+                (digit()? * 16 + digit()?) as u8
+            }
+            other => other,
+        });
+    }
+    let name = String::from_utf8(bytes).ok()?;
+    // Of all ways to write it only ours is its own.
+    (!name.is_empty() && token(&name) == written).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Whatever jobs and hosts are called, no two share a subject, and none leaves its token.
+        #[test]
+        fn names_come_back_from_their_subject(job in ".{1,40}", host in "\\PC{1,40}") {
+            let subject = batches(&job, &host);
+            prop_assert_eq!(subject.split('.').count(), 4);
+            prop_assert!(!subject.contains(['*', '>', ' ']));
+            prop_assert_eq!(job_and_host(&subject), Some((job, host)));
+        }
+
+        /// What others write there is a name written our way, or none.
+        #[test]
+        fn a_token_that_is_no_name_is_none(written in ".{0,40}") {
+            if let Some(name) = name(&written) {
+                prop_assert_eq!(token(&name), written);
+            }
+        }
+    }
+}

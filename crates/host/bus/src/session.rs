@@ -1,0 +1,397 @@
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::DeliverPolicy;
+use async_nats::jetstream::consumer::push::{Ordered, OrderedConfig};
+use async_nats::jetstream::kv::{CreateErrorKind, Store, UpdateErrorKind};
+use async_nats::jetstream::stream::{Config, DiscardPolicy, Stream};
+use async_nats::jetstream::{self, Context, Message};
+use async_nats::{Event, datetime};
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt};
+use tokio::sync::watch;
+
+use crate::address::Address;
+use crate::names;
+
+/// How long the bus may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// How long batches stay unless an operator says otherwise: a weekend, and days to notice.
+const KEPT_FOR: Duration = Duration::from_hours(7 * 24);
+/// How long the bus itself knows a batch that comes twice; collectors know it for ever.
+const KNOWN_FOR: Duration = Duration::from_mins(2);
+/// How long a collector that says nothing counts as alive.
+const ALIVE_FOR: Duration = Duration::from_secs(10);
+/// Whoever goes on with a job reads from so long before what it has: a batch that came early is
+/// put to disk after later ones, by less than this.
+const READ_AGAIN_S: u64 = 60;
+
+/// The bus does not do what is wanted of it.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to {wanted}: {reason}")]
+pub struct BusError {
+    wanted: &'static str,
+    reason: String,
+}
+
+/// Says what was wanted when an error came.
+trait Wanted<T> {
+    fn to(self, wanted: &'static str) -> Result<T, BusError>;
+}
+
+impl<T, E: fmt::Display> Wanted<T> for Result<T, E> {
+    fn to(self, wanted: &'static str) -> Result<T, BusError> {
+        self.map_err(|error| BusError { wanted, reason: error.to_string() })
+    }
+}
+
+/// A collector on the bus, for as long as one connection lasts.
+#[derive(Clone)]
+pub struct Session {
+    bus: Context,
+    stream: Stream,
+    collectors: Store,
+    jobs: Store,
+    lost: watch::Receiver<bool>,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Session").finish_non_exhaustive()
+    }
+}
+
+/// Batches were told of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// The job.
+    pub job: String,
+    /// Where the newest stands in the stream.
+    pub position: u64,
+}
+
+/// What is noted of a job, who keeps it above all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// The job.
+    pub job: String,
+    /// Counts changes: a note is replaced by who has seen it as it is.
+    pub revision: u64,
+    /// What is noted; empty once it was deleted.
+    pub text: Vec<u8>,
+}
+
+/// A batch of a host, as its agent put it into the stream.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// The host.
+    pub host: String,
+    /// The agent, from its start on.
+    pub epoch: String,
+    /// Its number, from 0 on in each epoch.
+    pub sequence: u64,
+    /// The host's clock when it was sent.
+    pub now_ns: u64,
+    /// The batch itself.
+    pub body: Bytes,
+}
+
+/// A message of the stream of a job.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    /// Where it stands in the stream.
+    pub position: u64,
+    /// How many of the job come after it by now.
+    pub pending: u64,
+    /// When the bus took it, in nanoseconds since 1970.
+    pub at_ns: i64,
+    /// What it holds; `None` for something that no agent has put there.
+    pub batch: Option<Batch>,
+}
+
+impl Session {
+    /// Connects, and makes the stream and the buckets if they are not there. What an operator has
+    /// made of them is left as it is.
+    ///
+    /// # Errors
+    /// The bus cannot be reached, refuses us, or has no JetStream.
+    pub async fn open(address: &Address) -> Result<Self, BusError> {
+        let (tell, lost) = watch::channel(false);
+        let options = address.options().await.to("read credentials")?;
+        let options = options.event_callback(move |event| {
+            if matches!(event, Event::Disconnected | Event::Closed) {
+                tell.send_replace(true);
+            }
+            async {}
+        });
+        let client = options.connect(address.servers()).await.to("connect")?;
+        let mut bus = jetstream::new(client);
+        bus.set_timeout(TIMEOUT);
+        let config = Config {
+            name: names::STREAM.to_owned(),
+            description: Some("batches of laggard's agents".to_owned()),
+            subjects: vec![names::BATCHES.to_owned()],
+            max_age: KEPT_FOR,
+            duplicate_window: KNOWN_FOR,
+            ..Config::default()
+        };
+        let stream = bus.get_or_create_stream(config).await.to("make the stream")?;
+        let collectors = bucket(&bus, names::COLLECTORS, ALIVE_FOR).await?;
+        let jobs = bucket(&bus, names::JOBS, Duration::ZERO).await?;
+        Ok(Self { bus, stream, collectors, jobs, lost })
+    }
+
+    /// Waits until the connection is lost, and with it the session.
+    pub async fn lost(&self) {
+        let mut lost = self.lost.clone();
+        // The sender lives as long as the connection.
+        drop(lost.wait_for(|lost| *lost).await);
+    }
+
+    /// Says that a collector is alive, and something of it that others should know.
+    ///
+    /// # Errors
+    /// [`BusError`].
+    pub async fn announce(&self, collector: &str, text: Vec<u8>) -> Result<(), BusError> {
+        let put = self.collectors.put(names::token(collector), text.into()).await;
+        put.map(drop).to("say that we are here")
+    }
+
+    /// Collectors that are alive by the clock of the bus, each with what it said.
+    ///
+    /// # Errors
+    /// [`BusError`].
+    pub async fn alive(&self) -> Result<BTreeMap<String, Vec<u8>>, BusError> {
+        let wanted = "look who is here";
+        let keys = self.collectors.keys().await.to(wanted)?;
+        let keys: Vec<String> = keys.try_collect().await.to(wanted)?;
+        let mut alive = BTreeMap::new();
+        for key in keys {
+            if let Some(name) = names::name(&key)
+                && let Some(text) = self.collectors.get(key).await.to(wanted)?
+            {
+                alive.insert(name, text.to_vec());
+            }
+        }
+        Ok(alive)
+    }
+
+    /// Jobs that batches stand in the stream of, and then each batch that comes.
+    ///
+    /// # Errors
+    /// [`BusError`].
+    pub async fn told(&self) -> Result<(Vec<Told>, Feed<Told>), BusError> {
+        let subject = names::BATCHES;
+        feed(&self.stream, self.inbox(), subject, true, |message, position| {
+            let (job, _) = names::job_and_host(&message.subject)?;
+            Some(Told { job, position })
+        })
+        .await
+    }
+
+    /// What is noted of all jobs, and then each change.
+    ///
+    /// # Errors
+    /// [`BusError`].
+    pub async fn notes(&self) -> Result<(Vec<Note>, Feed<Note>), BusError> {
+        let prefix = self.jobs.prefix.clone();
+        let subject = format!("{prefix}>");
+        feed(
+            &self.jobs.stream,
+            self.inbox(),
+            &subject,
+            false,
+            move |message, revision| {
+                let job = names::name(message.subject.strip_prefix(&prefix)?)?;
+                Some(Note { job, revision, text: message.payload.to_vec() })
+            },
+        )
+        .await
+    }
+
+    /// Notes something of a job if nobody has since `revision`, 0 if there is no note; the new
+    /// revision, `None` if somebody has.
+    ///
+    /// # Errors
+    /// [`BusError`].
+    pub async fn note(
+        &self,
+        job: &str,
+        revision: u64,
+        text: Vec<u8>,
+    ) -> Result<Option<u64>, BusError> {
+        let (key, wanted) = (names::token(job), "note who keeps a job");
+        if revision == 0 {
+            return match self.jobs.create(key, text.into()).await {
+                Err(error) if error.kind() == CreateErrorKind::AlreadyExists => Ok(None),
+                noted => noted.map(Some).to(wanted),
+            };
+        }
+        match self.jobs.update(key, text.into(), revision).await {
+            Err(error) if error.kind() == UpdateErrorKind::WrongLastRevision => Ok(None),
+            noted => noted.map(Some).to(wanted),
+        }
+    }
+
+    /// Forgets a job: its batches, and what is noted of it.
+    ///
+    /// # Errors
+    /// [`BusError`].
+    pub async fn forget(&self, job: &str) -> Result<(), BusError> {
+        let purged = self.stream.purge().filter(names::batches_of(job)).await;
+        purged.to("delete the batches of a job")?;
+        let purged = self.jobs.purge(names::token(job)).await;
+        purged.to("delete what is noted of a job")
+    }
+
+    /// The messages of a job, from about `since_s` on, in seconds since 1970, from the first one on
+    /// if that is 0; and how many are there.
+    ///
+    /// # Errors
+    /// [`BusError`].
+    pub async fn arrivals(
+        &self,
+        job: &str,
+        since_s: u64,
+    ) -> Result<(u64, Arrivals), BusError> {
+        let wanted = "read the batches of a job";
+        let since_s = since_s.saturating_sub(READ_AGAIN_S);
+        let deliver_policy = if since_s == 0 {
+            DeliverPolicy::All
+        } else {
+            let start_time = datetime::from_nanos(i128::from(since_s) * 1_000_000_000);
+            DeliverPolicy::ByStartTime { start_time: start_time.to(wanted)? }
+        };
+        let subject = names::batches_of(job);
+        let consumer =
+            consumer(&self.stream, self.inbox(), &subject, false, deliver_policy).await?;
+        let pending = consumer.cached_info().num_pending;
+        let messages = consumer.messages().await.to(wanted)?;
+        let read = |message: Result<Message, _>| {
+            let message: Message = Result::to(message, "read the batches of a job")?;
+            arrival(&message)
+        };
+        Ok((pending, endless(messages.map(read))))
+    }
+
+    fn inbox(&self) -> String {
+        self.bus.client().new_inbox()
+    }
+
+    /// Tells a host of a job what is wanted of it. Whoever is not there does not hear it.
+    ///
+    /// # Errors
+    /// [`BusError`].
+    pub async fn order(
+        &self,
+        job: &str,
+        host: &str,
+        text: Vec<u8>,
+    ) -> Result<(), BusError> {
+        let told = self.bus.client().publish(names::orders(job, host), text.into()).await;
+        told.to("tell a host what is wanted")
+    }
+}
+
+/// What comes on and on, until the session is over.
+pub type Feed<T> = futures_util::stream::BoxStream<'static, Result<T, BusError>>;
+/// The messages of a job.
+pub type Arrivals = Feed<Arrival>;
+
+/// A bucket as NATS defines it, on top of a stream. The client's own way to make one asks for what
+/// servers before 2.10 do not tell.
+async fn bucket(bus: &Context, name: &str, max_age: Duration) -> Result<Store, BusError> {
+    let config = Config {
+        name: format!("KV_{name}"),
+        subjects: vec![format!("$KV.{name}.>")],
+        max_messages_per_subject: 1,
+        max_age,
+        discard: DiscardPolicy::New,
+        allow_rollup: true,
+        deny_delete: true,
+        allow_direct: true,
+        ..Config::default()
+    };
+    bus.get_or_create_stream(config).await.to("make a bucket")?;
+    bus.get_key_value(name).await.to("open a bucket")
+}
+
+async fn consumer(
+    stream: &Stream,
+    inbox: String,
+    subject: &str,
+    headers_only: bool,
+    deliver_policy: DeliverPolicy,
+) -> Result<jetstream::consumer::Consumer<OrderedConfig>, BusError> {
+    let config = OrderedConfig {
+        deliver_subject: inbox,
+        filter_subject: subject.to_owned(),
+        headers_only,
+        deliver_policy,
+        ..OrderedConfig::default()
+    };
+    stream.create_consumer(config).await.to("read a stream")
+}
+
+/// The newest message of each subject, and then each that comes.
+async fn feed<T: Send + 'static>(
+    stream: &Stream,
+    inbox: String,
+    subject: &str,
+    headers_only: bool,
+    read: impl Fn(&Message, u64) -> Option<T> + Send + 'static,
+) -> Result<(Vec<T>, Feed<T>), BusError> {
+    let wanted = "read a stream";
+    let policy = DeliverPolicy::LastPerSubject;
+    let consumer = consumer(stream, inbox, subject, headers_only, policy).await?;
+    let mut pending = consumer.cached_info().num_pending;
+    let mut messages: Ordered = consumer.messages().await.to(wanted)?;
+    let mut there = Vec::new();
+    while pending > 0 {
+        let message = tokio::time::timeout(TIMEOUT, messages.next()).await.to(wanted)?;
+        let Some(message) = message else { break };
+        let message = message.to(wanted)?;
+        let info = message.info().to(wanted)?;
+        pending = info.pending;
+        there.extend(read(&message, info.stream_sequence));
+    }
+    let rest = messages.map(move |message| {
+        let message = message.to(wanted)?;
+        let position = message.info().to(wanted)?.stream_sequence;
+        Ok(read(&message, position))
+    });
+    let rest = rest.try_filter_map(|item| std::future::ready(Ok(item)));
+    Ok((there, endless(rest)))
+}
+
+/// A feed whose end is a failure.
+fn endless<T: Send + 'static>(
+    feed: impl futures_util::Stream<Item = Result<T, BusError>> + Send + 'static,
+) -> Feed<T> {
+    let reason = "it has ended".to_owned();
+    let end = BusError { wanted: "read a stream", reason };
+    feed.chain(futures_util::stream::once(std::future::ready(Err(end)))).boxed()
+}
+
+fn arrival(message: &Message) -> Result<Arrival, BusError> {
+    let info = message.info().to("read where a message stands")?;
+    let (position, pending) = (info.stream_sequence, info.pending);
+    let at_ns = info.published.unix_timestamp_nanos();
+    let at_ns = i64::try_from(at_ns).unwrap_or(i64::MAX);
+    let header = |name| {
+        let headers = message.headers.as_ref()?;
+        headers.get(name).map(|value| value.as_str().to_owned())
+    };
+    let batch = || {
+        let (_, host) = names::job_and_host(&message.subject)?;
+        Some(Batch {
+            host,
+            epoch: header(names::EPOCH)?,
+            sequence: header(names::SEQUENCE)?.parse().ok()?,
+            now_ns: header(names::NOW_NS)?.parse().ok()?,
+            body: message.payload.clone(),
+        })
+    };
+    Ok(Arrival { position, pending, at_ns, batch: batch() })
+}

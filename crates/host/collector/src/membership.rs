@@ -1,0 +1,341 @@
+//! One of several collectors that share the jobs of a bus.
+//!
+//! The stream of a job is the truth while the job runs; what a collector keeps of it is a copy of
+//! its beginning, on disk. Notes in a bucket say who keeps which job, and are replaced by
+//! compare-and-set; another bucket forgets collectors that say nothing for ten seconds. Whoever
+//! takes a job over reads its stream from where its own copy ends, so two that keep the same job
+//! for a while do the same work twice and nothing else.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bus::{Address, BusError, Feed, Note, Session, Told};
+use futures_util::StreamExt;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinHandle, spawn_blocking};
+
+use crate::alerts::ANNOUNCED;
+use crate::collector::Inner;
+use crate::reader::read;
+use crate::shares::{JobNote, Shares};
+use crate::state::JobState;
+use crate::store::{self, is_name, write_whole};
+
+/// How often it is looked what is to be done.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How often a collector says that it is alive; it counts as dead after five times as long.
+const ANNOUNCE_EVERY: Duration = Duration::from_secs(2);
+/// How often it is noted how a job is: if its verdict has changed, and at all.
+const NOTE_EVERY: Duration = Duration::from_secs(2);
+const NOTE_AT_LEAST_EVERY: Duration = Duration::from_secs(30);
+/// How long to wait before the bus is tried again.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// A bus, and who we are on it.
+#[derive(Clone, Debug)]
+pub struct Membership {
+    /// The bus.
+    pub address: Address,
+    /// Where others reach us over HTTP.
+    pub url: String,
+}
+
+/// Takes part until the process ends.
+pub(crate) async fn take_part(inner: Arc<Inner>) {
+    let Some((shares, Membership { address, .. })) =
+        inner.shares.as_ref().zip(inner.options.bus.as_ref())
+    else {
+        return;
+    };
+    let mut is_away = false;
+    loop {
+        let (tell, failed) = mpsc::channel(1);
+        let error = match Box::pin(Member::join(&inner, shares, address, tell)).await {
+            Ok(mut member) => {
+                if std::mem::take(&mut is_away) {
+                    inner.tell(&format!("the bus at {address} answers again"));
+                }
+                let Err(error) = member.serve(failed).await;
+                member.stop().await;
+                error
+            }
+            Err(error) => error.to_string(),
+        };
+        if !std::mem::replace(&mut is_away, true) {
+            inner.tell(&format!("the bus at {address}: {error}; it is tried again"));
+        }
+        tokio::time::sleep(AGAIN_AFTER).await;
+    }
+}
+
+/// A job that is read.
+struct Kept {
+    task: JoinHandle<()>,
+    /// Dropped to end it.
+    stop: watch::Sender<()>,
+    /// Up to where its stream was read.
+    position: Arc<AtomicU64>,
+}
+
+impl Kept {
+    /// Reads no more: returns once nothing more is handed on.
+    async fn end(self) {
+        drop(self.stop);
+        drop(self.task.await);
+    }
+}
+
+/// A collector while it is connected.
+struct Member<'a> {
+    inner: Arc<Inner>,
+    shares: &'a Shares,
+    session: Session,
+    /// Where the newest batch of each job stands in the stream.
+    told: BTreeMap<String, u64>,
+    told_feed: Feed<Told>,
+    notes: Feed<Note>,
+    kept: BTreeMap<String, Kept>,
+    noted_at: BTreeMap<String, Instant>,
+    announced_at: Option<Instant>,
+    failed: mpsc::Sender<BusError>,
+}
+
+impl<'a> Member<'a> {
+    async fn join(
+        inner: &Arc<Inner>,
+        shares: &'a Shares,
+        address: &Address,
+        failed: mpsc::Sender<BusError>,
+    ) -> Result<Self, BusError> {
+        let session = Session::open(address).await?;
+        let (told, told_feed) = session.told().await?;
+        let (before, notes) = session.notes().await?;
+        let mut member = Self {
+            inner: Arc::clone(inner),
+            shares,
+            session,
+            told: BTreeMap::new(),
+            told_feed,
+            notes,
+            kept: BTreeMap::new(),
+            noted_at: BTreeMap::new(),
+            announced_at: None,
+            failed,
+        };
+        for told in told {
+            member.hear(told);
+        }
+        // What was deleted while we were away is not there.
+        shares.view().notes.clear();
+        for note in before {
+            member.noted(note).await;
+        }
+        Ok(member)
+    }
+
+    async fn serve(
+        &mut self,
+        mut failed: mpsc::Receiver<BusError>,
+    ) -> Result<std::convert::Infallible, String> {
+        let mut look = tokio::time::interval(LOOK_EVERY);
+        let lost = self.session.clone();
+        let lost = lost.lost();
+        tokio::pin!(lost);
+        let text = |error: BusError| error.to_string();
+        loop {
+            tokio::select! {
+                Some(told) = self.told_feed.next() => self.hear(told.map_err(text)?),
+                Some(note) = self.notes.next() => {
+                    self.noted(note.map_err(text)?).await;
+                }
+                _ = look.tick() => self.look().await.map_err(text)?,
+                Some(error) = failed.recv() => return Err(text(error)),
+                () = &mut lost => return Err("the connection is lost".to_owned()),
+            }
+        }
+    }
+
+    /// Reads no more; jobs stay ours until others know better.
+    async fn stop(&mut self) {
+        for kept in std::mem::take(&mut self.kept).into_values() {
+            kept.end().await;
+        }
+    }
+
+    fn hear(&mut self, Told { job, position }: Told) {
+        if is_name(&job) {
+            let newest = self.told.entry(job).or_default();
+            *newest = position.max(*newest);
+        }
+    }
+
+    /// Takes what somebody has noted of a job, perhaps we ourselves.
+    async fn noted(&mut self, Note { job, revision, text }: Note) {
+        if text.is_empty() {
+            self.forgotten(&job).await;
+            return;
+        }
+        let Ok(note) = serde_json::from_slice::<JobNote>(&text) else { return };
+        let is_ours = note.keeper == self.shares.url();
+        self.know(&job, revision, note);
+        if !is_ours && let Some(kept) = self.kept.remove(&job) {
+            kept.end().await;
+            if let Some(held) = self.inner.held(&job) {
+                drop(spawn_blocking(move || held.let_go()).await);
+            }
+            self.inner.say(&job, &"somebody else keeps it");
+        }
+    }
+
+    /// A job was deleted, by whoever kept it.
+    async fn forgotten(&mut self, job: &str) {
+        self.shares.view().notes.remove(job);
+        self.told.remove(job);
+        if let Some(kept) = self.kept.remove(job) {
+            kept.end().await;
+        }
+    }
+
+    fn know(&self, job: &str, revision: u64, note: JobNote) {
+        let mut view = self.shares.view();
+        let known = view.notes.get(job).map_or(0, |(revision, _)| *revision);
+        if revision > known {
+            view.notes.insert(job.to_owned(), (revision, note));
+        }
+    }
+
+    async fn look(&mut self) -> Result<(), BusError> {
+        if self.announced_at.is_none_or(|at| at.elapsed() >= ANNOUNCE_EVERY) {
+            let has_room: &[u8] = if self.inner.is_full() { b"false" } else { b"true" };
+            self.session.announce(self.shares.url(), has_room.to_vec()).await?;
+            let alive = self.session.alive().await?.into_iter();
+            self.shares.view().alive =
+                alive.map(|(url, has_room)| (url, has_room == b"true")).collect();
+            self.announced_at = Some(Instant::now());
+        }
+        let runs = |held: &Arc<crate::job::Held>| held.summary().state != JobState::Ended;
+        let have = self.inner.all().into_iter().filter(runs);
+        let have: BTreeSet<String> = have.map(|held| held.id.clone()).collect();
+        let ours = {
+            let view = self.shares.view();
+            view.share(&view.free(&self.told, &have), self.shares.url())
+        };
+        for job in ours {
+            self.take(&job).await?;
+        }
+        let ours = {
+            let (view, we) = (self.shares.view(), self.shares.url());
+            let ours = view.notes.iter().filter(|(_, (_, note))| note.keeper == we);
+            ours.map(|(job, (revision, note))| (job.clone(), *revision, note.clone()))
+                .collect::<Vec<_>>()
+        };
+        for (job, revision, note) in ours {
+            self.keep(&job, revision, note).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes a job that nobody keeps, unless somebody else is faster.
+    async fn take(&mut self, job: &str) -> Result<(), BusError> {
+        let before = self.shares.view().notes.get(job).cloned();
+        let (revision, before) = before.map_or((0, None), |(at, note)| (at, Some(note)));
+        let ours = JobNote {
+            keeper: self.shares.url().to_owned(),
+            ended_at: None,
+            job: before.as_ref().and_then(|note| note.job.clone()),
+            announced: before.as_ref().and_then(|note| note.announced.clone()),
+        };
+        if !self.note(job, revision, ours).await? {
+            return Ok(());
+        }
+        if let Some(JobNote { keeper, announced, .. }) = before {
+            self.inner.say(job, &format_args!("taken over from {keeper}"));
+            let folder = self.inner.options.data.join(store::file_name(job));
+            if let Some(announced) = announced.map(|announced| announced.to_string()) {
+                // Not written: it is told once more.
+                drop(std::fs::create_dir_all(&folder).and_then(|()| {
+                    write_whole(&folder.join(ANNOUNCED), announced.as_bytes())
+                }));
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks after a job of ours: that its stream is read, and others know how it is.
+    async fn keep(
+        &mut self,
+        job: &str,
+        revision: u64,
+        note: JobNote,
+    ) -> Result<(), BusError> {
+        let told = self.told.get(job).copied().unwrap_or(0);
+        let is_over = note.ended_at.is_some_and(|ended_at| told <= ended_at);
+        let held = self.inner.held(job);
+        if held.is_none() && (is_over || self.kept.contains_key(job)) {
+            // It was deleted here.
+            self.forgotten(job).await;
+            return self.session.forget(job).await;
+        }
+        if is_over {
+            return Ok(());
+        }
+        let Some(kept) = self.kept.get(job) else {
+            if let Some(held) = held.or_else(|| self.inner.held_or_new(job)) {
+                let position = Arc::new(AtomicU64::new(0));
+                let (inner, session) = (Arc::clone(&self.inner), self.session.clone());
+                let (failed, read_to) = (self.failed.clone(), Arc::clone(&position));
+                let (stop, stopped) = watch::channel(());
+                let task = tokio::spawn(async move {
+                    let read = read(&inner, &session, &held, &read_to, stopped);
+                    if let Err(error) = read.await {
+                        // Whoever hears the first one ends the session.
+                        drop(failed.try_send(error));
+                    }
+                });
+                self.kept.insert(job.to_owned(), Kept { task, stop, position });
+            }
+            return Ok(());
+        };
+        let Some(held) = held else { return Ok(()) };
+        let summary = held.summary();
+        let is_read = kept.position.load(Ordering::Relaxed) >= told;
+        let has_ended = is_read && summary.state == JobState::Ended && !held.runs();
+        if has_ended && let Some(kept) = self.kept.remove(job) {
+            kept.end().await;
+        }
+        let since = self.noted_at.get(job).map(Instant::elapsed);
+        let known = note.job.as_ref().map(|job| (job.version, job.state));
+        let is_new = known != Some((summary.version, summary.state));
+        let every = if is_new { NOTE_EVERY } else { NOTE_AT_LEAST_EVERY };
+        if has_ended || since.is_none_or(|since| since >= every) {
+            let folder = self.inner.options.data.join(store::file_name(job));
+            let announced = std::fs::read(folder.join(ANNOUNCED)).ok();
+            let note = JobNote {
+                keeper: note.keeper,
+                ended_at: has_ended.then_some(told),
+                job: Some(summary),
+                announced: announced.and_then(|text| serde_json::from_slice(&text).ok()),
+            };
+            self.note(job, revision, note).await?;
+        }
+        Ok(())
+    }
+
+    /// Notes something of a job; whether nobody else has since.
+    async fn note(
+        &mut self,
+        job: &str,
+        revision: u64,
+        note: JobNote,
+    ) -> Result<bool, BusError> {
+        let text = serde_json::to_vec(&note).unwrap_or_default();
+        let noted = self.session.note(job, revision, text).await?;
+        if let Some(revision) = noted {
+            self.know(job, revision, note);
+            self.noted_at.insert(job.to_owned(), Instant::now());
+        }
+        Ok(noted.is_some())
+    }
+}

@@ -1,0 +1,245 @@
+//! Reads the batches of one job from the bus, and hands them to whoever keeps the job.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bus::{Arrival, BusError, Session};
+use formats::unpack_batch;
+use futures_util::StreamExt;
+use model::Batch;
+use serde_json::json;
+use tokio::sync::{oneshot, watch};
+use tokio::task::spawn_blocking;
+
+use crate::collector::Inner;
+use crate::job::{Held, INBOX};
+use crate::keeper::{Answer, Arrived, Wanted};
+use crate::store::is_name;
+
+/// Batches that are handed on together: as many as may wait for the thread of a job.
+const TOGETHER: usize = INBOX;
+/// How long a batch that came before those it follows waits for them, and how many may.
+const EARLY_FOR: Duration = Duration::from_secs(5);
+const MOST_EARLY: usize = 1024;
+/// How often it is looked whether what is kept of a job was read.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Wait before batches are handed on again that could not be kept.
+const FULL_FOR: Duration = Duration::from_secs(1);
+
+/// Reads until the bus fails, or nobody holds the other end of `stop`; `position` says up to where.
+/// What was handed on is answered when it returns.
+pub(crate) async fn read(
+    inner: &Arc<Inner>,
+    session: &Session,
+    held: &Arc<Held>,
+    position: &AtomicU64,
+    mut stop: watch::Receiver<()>,
+) -> Result<(), BusError> {
+    let since_s = take_up(inner, held).await;
+    let (pending, arrivals) = session.arrivals(&held.id, since_s).await?;
+    held.set_behind(pending > 0);
+    let mut arrivals = arrivals.ready_chunks(TOGETHER);
+    let mut early = Early::default();
+    loop {
+        let patience = if early.is_empty() { Duration::MAX } else { EARLY_FOR / 5 };
+        let next = tokio::select! {
+            next = tokio::time::timeout(patience, arrivals.next()) => next,
+            _ = stop.changed() => return Ok(()),
+        };
+        let next = next.ok().flatten().unwrap_or_default();
+        let next = next.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let newest = next.last().map(|last| (last.position, last.pending == 0));
+        let (mut round, mut lost) = early.join(next);
+        let mut wanted = BTreeMap::new();
+        loop {
+            let before = round.len();
+            let handed = hand_all(inner, held, round).await;
+            wanted.extend(handed.wanted);
+            round = handed.early;
+            if handed.is_full {
+                tokio::select! {
+                    () = tokio::time::sleep(FULL_FOR) => {}
+                    _ = stop.changed() => return Ok(()),
+                }
+            } else if round.is_empty() || round.len() == before {
+                break;
+            }
+        }
+        lost.extend(early.wait(round));
+        if let Some((_, is_newest)) = newest {
+            held.set_behind(!is_newest);
+        }
+        if let Some((position_now, _)) = newest.filter(|_| early.is_empty()) {
+            position.store(position_now, Ordering::Relaxed);
+        }
+        for (host, epoch) in lost {
+            inner.metrics.refused("gap");
+            wanted.insert(host, json!({ "lost": epoch }));
+        }
+        // What is of the past is past.
+        for (host, order) in wanted.into_iter().filter(|_| !held.is_behind()) {
+            session.order(&held.id, &host, order.to_string().into_bytes()).await?;
+        }
+    }
+}
+
+/// Sees to it that what is kept of a job is read; when its newest batch came, in seconds since
+/// 1970.
+async fn take_up(inner: &Arc<Inner>, held: &Arc<Held>) -> u64 {
+    let is_new = held.verdict().is_empty();
+    if is_new && !held.runs() && held.take_up(inner).is_err() {
+        inner.say(&held.id, &"no thread can be started for it");
+    }
+    while held.verdict().is_empty() {
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    held.summary().last_seen_s
+}
+
+/// An agent of a host.
+type Epoch = (String, String);
+
+fn epoch_of(arrival: &Arrival) -> Epoch {
+    let batch = arrival.batch.as_ref();
+    batch.map(|batch| (batch.host.clone(), batch.epoch.clone())).unwrap_or_default()
+}
+
+/// Batches that came before those they follow, and agents whose missing ones never came: the bus
+/// had dropped them for their age, or was told to.
+#[derive(Default)]
+struct Early {
+    waiting: Vec<Arrival>,
+    since: Option<Instant>,
+    lost: BTreeSet<Epoch>,
+}
+
+impl Early {
+    fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// What waits, in order, and after it what came; and of which lost agents something came.
+    fn join(&mut self, arrivals: Vec<Arrival>) -> (Vec<Arrival>, BTreeSet<Epoch>) {
+        let is_lost = |arrival: &Arrival| self.lost.contains(&epoch_of(arrival));
+        let (lost, arrivals): (Vec<_>, Vec<_>) = arrivals.into_iter().partition(is_lost);
+        let mut round = mem::take(&mut self.waiting);
+        round.sort_by_key(|arrival| arrival.batch.as_ref().map(|batch| batch.sequence));
+        round.extend(arrivals);
+        (round, lost.iter().map(epoch_of).collect())
+    }
+
+    /// Lets batches wait, if they have not for too long; the agents of those that have.
+    fn wait(&mut self, waiting: Vec<Arrival>) -> BTreeSet<Epoch> {
+        self.waiting = waiting;
+        if self.waiting.is_empty() {
+            self.since = None;
+            return BTreeSet::new();
+        }
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if since.elapsed() < EARLY_FOR && self.waiting.len() <= MOST_EARLY {
+            return BTreeSet::new();
+        }
+        self.since = None;
+        let lost: BTreeSet<_> =
+            self.waiting.drain(..).map(|one| epoch_of(&one)).collect();
+        self.lost.extend(lost.iter().cloned());
+        lost
+    }
+}
+
+/// What became of batches.
+struct Handed {
+    /// By host, what is wanted of it.
+    wanted: BTreeMap<String, serde_json::Value>,
+    /// Those that follow others that did not come, or were not kept.
+    early: Vec<Arrival>,
+    /// Whether the disk takes none now.
+    is_full: bool,
+}
+
+async fn hand_all(
+    inner: &Arc<Inner>,
+    held: &Arc<Held>,
+    arrivals: Vec<Arrival>,
+) -> Handed {
+    let mut handed =
+        Handed { wanted: BTreeMap::new(), early: Vec::new(), is_full: false };
+    let mut arrivals = arrivals.into_iter();
+    loop {
+        let part: Vec<_> = arrivals.by_ref().take(TOGETHER).collect();
+        if part.is_empty() {
+            return handed;
+        }
+        let (to, of) = (Arc::clone(inner), Arc::clone(held));
+        let hand = move || {
+            let hand = |arrival| {
+                let answer = hand(&to, &of, &arrival);
+                (arrival, answer)
+            };
+            part.into_iter().map(hand).collect::<Vec<_>>()
+        };
+        for (arrival, answer) in spawn_blocking(hand).await.unwrap_or_default() {
+            handed.add(inner, arrival, answer).await;
+        }
+    }
+}
+
+impl Handed {
+    async fn add(
+        &mut self,
+        inner: &Inner,
+        arrival: Arrival,
+        answer: Option<oneshot::Receiver<Answer>>,
+    ) {
+        let Some(answer) = answer else {
+            inner.metrics.refused("malformed");
+            return;
+        };
+        match answer.await {
+            Ok(Answer::Kept { wanted, is_new, .. }) => {
+                inner.metrics.kept(is_new);
+                let Wanted { stacks, profile } = wanted;
+                if !stacks.is_empty() || profile.is_some() {
+                    let order = json!({ "stacks": stacks, "profile": profile });
+                    self.wanted.insert(epoch_of(&arrival).0, order);
+                }
+            }
+            Ok(Answer::Gap { .. }) => self.early.push(arrival),
+            // No room, or the job's thread is gone: whoever reads the bus can wait.
+            Ok(Answer::Full(_)) | Err(_) => {
+                inner.metrics.refused("full");
+                self.is_full = true;
+                self.early.push(arrival);
+            }
+        }
+    }
+}
+
+/// Hands a batch to the thread of its job; `None` if nothing can be made of it.
+fn hand(
+    inner: &Arc<Inner>,
+    held: &Arc<Held>,
+    arrival: &Arrival,
+) -> Option<oneshot::Receiver<Answer>> {
+    let bus::Batch { host, epoch, sequence, now_ns, body } = arrival.batch.as_ref()?;
+    let is_named = [host, epoch].into_iter().all(|name| is_name(name));
+    let (begin, inputs) = unpack_batch(body).ok().filter(|_| is_named)?;
+    let batch = Batch {
+        host: host.clone(),
+        epoch: epoch.clone(),
+        sequence: *sequence,
+        shift_ns: 0,
+        until: begin.until_ns,
+        last: begin.last,
+        inputs,
+    };
+    let (answer, answered) = oneshot::channel();
+    let (now_ns, at_ns, body) = (*now_ns, arrival.at_ns, body.clone());
+    let arrived = Arrived { batch, boot: begin.boot, now_ns, at_ns, body, answer };
+    // One that is not taken takes the other end of the answer with it.
+    drop(held.hand(inner, arrived));
+    Some(answered)
+}

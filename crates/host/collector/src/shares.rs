@@ -1,0 +1,203 @@
+//! Who of several collectors keeps which job.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use crate::state::JobSummary;
+
+/// What collectors note of a job for each other.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct JobNote {
+    /// The address of who keeps it.
+    pub(crate) keeper: String,
+    /// Up to where the stream was read when it had ended.
+    #[serde(default)]
+    pub(crate) ended_at: Option<u64>,
+    /// How it is; nothing is known yet of one that was just taken.
+    #[serde(default)]
+    pub(crate) job: Option<JobSummary>,
+    /// What was announced of it and is not over, as its keeper writes it down.
+    #[serde(default)]
+    pub(crate) announced: Option<serde_json::Value>,
+}
+
+/// Where a job is to be found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Whereabouts {
+    /// Here, if anywhere.
+    Here,
+    /// At this address.
+    There(String),
+    /// At this address, where nobody answers.
+    Away(String),
+}
+
+/// What is known of who keeps what.
+#[derive(Debug)]
+pub(crate) struct Shares {
+    url: String,
+    view: Mutex<View>,
+}
+
+/// Notes with their revisions, and collectors that are alive, each with whether it can take more.
+#[derive(Debug, Default)]
+pub(crate) struct View {
+    pub(crate) notes: BTreeMap<String, (u64, JobNote)>,
+    pub(crate) alive: BTreeMap<String, bool>,
+}
+
+impl Shares {
+    /// Nothing is known yet; others reach us at `url`.
+    pub(crate) fn new(url: &str) -> Self {
+        Self { url: url.to_owned(), view: Mutex::default() }
+    }
+
+    /// Where others reach us.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub(crate) fn view(&self) -> MutexGuard<'_, View> {
+        self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where a job is to be found.
+    pub(crate) fn place(&self, job: &str) -> Whereabouts {
+        let view = self.view();
+        match view.notes.get(job) {
+            Some((_, note)) if note.keeper != self.url => {
+                let keeper = note.keeper.clone();
+                let is_alive = view.alive.contains_key(&keeper);
+                if is_alive {
+                    Whereabouts::There(keeper)
+                } else {
+                    Whereabouts::Away(keeper)
+                }
+            }
+            _ => Whereabouts::Here,
+        }
+    }
+
+    /// All jobs: ours as they are, those of others as they noted it last.
+    pub(crate) fn all(&self, ours: Vec<JobSummary>) -> Vec<JobSummary> {
+        let view = self.view();
+        let others = view.notes.values().filter(|(_, note)| note.keeper != self.url);
+        let others: Vec<_> = others.filter_map(|(_, note)| note.job.clone()).collect();
+        drop(view);
+        let ours =
+            ours.into_iter().filter(|job| self.place(&job.id) == Whereabouts::Here);
+        let mut all: Vec<_> = ours.chain(others).collect();
+        all.sort_by(|a, b| a.id.cmp(&b.id));
+        all
+    }
+}
+
+impl View {
+    /// Of jobs that batches were `told` of, or that we `have` and that have not ended: those that
+    /// nobody keeps. `told` says where the newest batch of a job stands in the stream.
+    pub(crate) fn free(
+        &self,
+        told: &BTreeMap<String, u64>,
+        have: &BTreeSet<String>,
+    ) -> Vec<String> {
+        let is_free = |job: &&String| match self.notes.get(*job) {
+            None => true,
+            Some((_, note)) => {
+                let goes_on = note.ended_at.is_none_or(|at| told.get(*job) > Some(&at));
+                goes_on && !self.alive.contains_key(&note.keeper)
+            }
+        };
+        let noted = self.notes.keys();
+        let jobs: BTreeSet<&String> = told.keys().chain(have).chain(noted).collect();
+        jobs.into_iter().filter(is_free).cloned().collect()
+    }
+
+    /// Of free jobs, those that `we` should take: each goes to who has fewest that run. All who
+    /// see the same come to the same.
+    pub(crate) fn share(&self, free: &[String], we: &str) -> Vec<String> {
+        let able = self.alive.iter().filter(|(_, has_room)| **has_room);
+        let mut loads: BTreeMap<&str, usize> =
+            able.map(|(url, _)| (url.as_str(), 0)).collect();
+        for (_, note) in self.notes.values().filter(|(_, note)| note.ended_at.is_none()) {
+            if let Some(load) = loads.get_mut(note.keeper.as_str()) {
+                *load += 1;
+            }
+        }
+        let mut ours = Vec::new();
+        for job in free {
+            let Some((url, load)) = loads.iter_mut().min_by_key(|(_, load)| **load)
+            else {
+                break;
+            };
+            *load += 1;
+            if *url == we {
+                ours.push(job.clone());
+            }
+        }
+        ours
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::{btree_map, vec};
+    use proptest::prelude::*;
+
+    fn note(keeper: &str, ended_at: Option<u64>) -> JobNote {
+        JobNote { keeper: keeper.to_owned(), ended_at, job: None, announced: None }
+    }
+
+    fn any_view() -> impl Strategy<Value = View> {
+        let notes = btree_map("[a-f]", ("[r-z]", prop::option::of(0_u64..9)), 0..6);
+        (notes, btree_map("[r-z]", any::<bool>(), 0..5)).prop_map(|(notes, alive)| {
+            let notes = notes
+                .into_iter()
+                .map(|(job, (keeper, ended_at))| (job, (1, note(&keeper, ended_at))));
+            View { notes: notes.collect(), alive }
+        })
+    }
+
+    proptest! {
+        /// Every free job is taken by exactly one, whoever looks, if anybody has room.
+        #[test]
+        fn collectors_that_see_the_same_take_each_job_once(
+            view in any_view(), told in btree_map("[a-h]", 1_u64..9, 0..8)
+        ) {
+            let free = view.free(&told, &BTreeSet::new());
+            let mut taken: Vec<String> =
+                view.alive.keys().flat_map(|url| view.share(&free, url)).collect();
+            taken.sort();
+            let has_room = view.alive.values().any(|has_room| *has_room);
+            prop_assert_eq!(taken, if has_room { free } else { Vec::new() });
+        }
+
+        /// Nobody takes what somebody alive keeps, or what has ended and was not told of since.
+        #[test]
+        fn what_is_kept_or_over_is_left_alone(
+            view in any_view(), told in btree_map("[a-h]", 1_u64..9, 0..8),
+            have in vec("[a-h]", 0..3)
+        ) {
+            let have: BTreeSet<String> = have.into_iter().collect();
+            for job in view.free(&told, &have) {
+                let Some((_, note)) = view.notes.get(&job) else { continue };
+                prop_assert!(!view.alive.contains_key(&note.keeper));
+                prop_assert!(note.ended_at.is_none_or(|at| told[&job] > at));
+            }
+        }
+    }
+
+    #[test]
+    fn new_jobs_go_to_who_has_fewest() {
+        let alive = ["a", "b", "c"].map(|url| (url.to_owned(), url != "c"));
+        let mut view = View { alive: alive.into(), ..View::default() };
+        view.notes.insert("old".to_owned(), (1, note("a", None)));
+        view.notes.insert("over".to_owned(), (1, note("b", Some(3))));
+        let free = ["1", "2", "3"].map(str::to_owned);
+        assert_eq!(view.share(&free, "a"), ["2"]);
+        assert_eq!(view.share(&free, "b"), ["1", "3"]);
+        assert!(view.share(&free, "c").is_empty(), "it has no room");
+    }
+}
