@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use agent::{Host, Jobs, Receiver};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
@@ -61,15 +61,8 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode> {
         flag::register(signal, Arc::clone(&stop))
             .context("failed to wait for signals")?;
     }
-    let receiver = match (&args.collector, &args.bus) {
-        (Some(url), _) => Receiver::Collector {
-            url: url.clone(),
-            tls: args.trust.at(url)?,
-            token: environment::token(),
-        },
-        (None, Some(bus)) => Receiver::Bus(args.trust.to_bus(bus)),
-        (None, None) => bail!("name whom to tell: --collector URL or --bus URL"),
-    };
+    let receiver = args.trust.receiver(args.collector.as_ref(), args.bus.as_ref())?;
+    let receiver = receiver.context("name whom to tell: --collector URL or --bus URL")?;
     let host = Host {
         root: root.clone(),
         name: args.host.clone().unwrap_or_else(environment::host),

@@ -89,12 +89,7 @@ struct CollectorArgs {
 impl CollectorArgs {
     /// Whom to tell, if anybody.
     fn receiver(&self) -> Result<Option<Receiver>> {
-        if let Some(address) = &self.bus {
-            return Ok(Some(Receiver::Bus(self.trust.to_bus(address))));
-        }
-        let Some(url) = self.collector.clone() else { return Ok(None) };
-        let tls = self.trust.at(&url)?;
-        Ok(Some(Receiver::Collector { url, tls, token: environment::token() }))
+        self.trust.receiver(self.collector.as_ref(), self.bus.as_ref())
     }
 
     /// The way there; `id` names a job that has no name.

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
+use agent::Receiver;
 use anyhow::{Context, Result, bail};
 use bus::Address;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
@@ -37,6 +38,23 @@ impl TrustArgs {
     pub(crate) fn to_bus(&self, address: &Address) -> Address {
         let address = address.clone().with_proof(environment::bus_proof());
         address.with_authorities(self.tls_ca.clone())
+    }
+
+    /// Whom to tell, where a collector or a bus is named.
+    ///
+    /// # Errors
+    /// As [`Self::at`].
+    pub(crate) fn receiver(
+        &self,
+        collector: Option<&String>,
+        bus: Option<&Address>,
+    ) -> Result<Option<Receiver>> {
+        if let Some(address) = bus {
+            return Ok(Some(Receiver::Bus(self.to_bus(address))));
+        }
+        let Some(url) = collector.cloned() else { return Ok(None) };
+        let tls = self.at(&url)?;
+        Ok(Some(Receiver::Collector { url, tls, token: environment::token() }))
     }
 
     /// Whom to trust at this address.

@@ -13,6 +13,8 @@ use crate::flight::monotonic_now;
 
 /// How long one sending may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// Wait before a bus is tried again: while there is no connection that costs nothing.
+const BUS_AGAIN_AFTER: Duration = Duration::from_secs(2);
 /// Far above the longest answer.
 const LONGEST_ANSWER_BYTES: u64 = 1 << 20;
 
@@ -129,7 +131,10 @@ fn publish(publisher: &mut Publisher, place: &Place<'_>, body: Vec<u8>) -> Answe
         Err(error @ NotPublished::TooLarge { .. }) => {
             return Answer::Refused(error.to_string());
         }
-        Err(error) => return Answer::Later { reason: error.to_string(), wait: None },
+        Err(error) => {
+            let wait = Some(BUS_AGAIN_AFTER);
+            return Answer::Later { reason: error.to_string(), wait };
+        }
     }
     let mut all = Orders::default();
     for order in publisher.orders() {

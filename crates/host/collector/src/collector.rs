@@ -259,6 +259,9 @@ impl Inner {
         jobs.remove(id);
         let removed = fs::remove_dir_all(self.options.data.join(store::file_name(id)));
         self.unlist(id);
+        if let Some(shares) = &self.shares {
+            shares.delete(id);
+        }
         Some(removed)
     }
 

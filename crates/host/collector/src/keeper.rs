@@ -311,6 +311,10 @@ impl Keeper {
 
     /// Waits no more for hosts that were not heard of for long.
     fn look_for_silence(&mut self) {
+        if self.held.is_behind() {
+            // Hosts may speak all the time: we cannot hear them, or not yet.
+            self.heard.values_mut().for_each(|heard| *heard = Instant::now());
+        }
         let is_silent = |heard: &Instant| heard.elapsed() >= SILENT_AFTER;
         let silent = self.heard.iter().filter(|(_, heard)| is_silent(heard));
         let silent: Vec<String> = silent.map(|(host, _)| host.clone()).collect();

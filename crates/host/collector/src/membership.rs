@@ -18,8 +18,9 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::alerts::ANNOUNCED;
 use crate::collector::Inner;
+use crate::job::Held;
 use crate::reader::read;
-use crate::shares::{JobNote, Shares};
+use crate::shares::{JobNote, Shares, Whereabouts};
 use crate::state::JobState;
 use crate::store::{self, is_name, write_whole};
 
@@ -157,10 +158,13 @@ impl<'a> Member<'a> {
         }
     }
 
-    /// Reads no more; jobs stay ours until others know better.
+    /// Reads no more; jobs stay ours until others know better. Their hosts cannot be heard.
     async fn stop(&mut self) {
-        for kept in std::mem::take(&mut self.kept).into_values() {
+        for (job, kept) in std::mem::take(&mut self.kept) {
             kept.end().await;
+            if let Some(held) = self.inner.held(&job) {
+                held.set_behind(true);
+            }
         }
     }
 
@@ -180,16 +184,19 @@ impl<'a> Member<'a> {
         let Ok(note) = serde_json::from_slice::<JobNote>(&text) else { return };
         let is_ours = note.keeper == self.shares.url();
         self.know(&job, revision, note);
-        if !is_ours && let Some(kept) = self.kept.remove(&job) {
+        if is_ours {
+            return;
+        }
+        if let Some(kept) = self.kept.remove(&job) {
             kept.end().await;
-            if let Some(held) = self.inner.held(&job) {
-                drop(spawn_blocking(move || held.let_go()).await);
-            }
+        }
+        if let Some(held) = self.inner.held(&job).filter(|held| held.runs()) {
+            drop(spawn_blocking(move || held.let_go()).await);
             self.inner.say(&job, &"somebody else keeps it");
         }
     }
 
-    /// A job was deleted, by whoever kept it.
+    /// A job was deleted by whoever kept it.
     async fn forgotten(&mut self, job: &str) {
         self.shares.view().notes.remove(job);
         self.told.remove(job);
@@ -215,7 +222,14 @@ impl<'a> Member<'a> {
                 alive.map(|(url, has_room)| (url, has_room == b"true")).collect();
             self.announced_at = Some(Instant::now());
         }
-        let runs = |held: &Arc<crate::job::Held>| held.summary().state != JobState::Ended;
+        for job in self.shares.take_deleted() {
+            // A copy of a job that somebody else keeps is only a copy.
+            if self.shares.place(&job) == Whereabouts::Here {
+                self.forgotten(&job).await;
+                self.session.forget(&job).await?;
+            }
+        }
+        let runs = |held: &Arc<Held>| held.summary().state != JobState::Ended;
         let have = self.inner.all().into_iter().filter(runs);
         let have: BTreeSet<String> = have.map(|held| held.id.clone()).collect();
         let ours = {
@@ -271,14 +285,10 @@ impl<'a> Member<'a> {
         note: JobNote,
     ) -> Result<(), BusError> {
         let told = self.told.get(job).copied().unwrap_or(0);
-        let is_over = note.ended_at.is_some_and(|ended_at| told <= ended_at);
         let held = self.inner.held(job);
-        if held.is_none() && (is_over || self.kept.contains_key(job)) {
-            // It was deleted here.
-            self.forgotten(job).await;
-            return self.session.forget(job).await;
-        }
-        if is_over {
+        // One that has ended is read once more where the disk that had it was lost.
+        let is_there = held.is_some() || told == 0;
+        if is_there && note.ended_at.is_some_and(|ended_at| told <= ended_at) {
             return Ok(());
         }
         let Some(kept) = self.kept.get(job) else {

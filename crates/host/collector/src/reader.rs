@@ -38,11 +38,15 @@ pub(crate) async fn read(
     position: &AtomicU64,
     mut stop: watch::Receiver<()>,
 ) -> Result<(), BusError> {
+    // Until we know better: what a copy says of its end is of the past.
+    held.set_behind(true);
     let since_s = take_up(inner, held).await;
     let (pending, arrivals) = session.arrivals(&held.id, since_s).await?;
-    held.set_behind(pending > 0);
+    let mut is_behind = pending > 0;
+    held.set_behind(is_behind);
     let mut arrivals = arrivals.ready_chunks(TOGETHER);
     let mut early = Early::default();
+    let mut reached = 0;
     loop {
         let patience = if early.is_empty() { Duration::MAX } else { EARLY_FOR / 5 };
         let next = tokio::select! {
@@ -51,7 +55,10 @@ pub(crate) async fn read(
         };
         let next = next.ok().flatten().unwrap_or_default();
         let next = next.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let newest = next.last().map(|last| (last.position, last.pending == 0));
+        if let Some(last) = next.last() {
+            reached = last.position;
+            is_behind = last.pending > 0;
+        }
         let (mut round, mut lost) = early.join(next);
         let mut wanted = BTreeMap::new();
         loop {
@@ -69,18 +76,16 @@ pub(crate) async fn read(
             }
         }
         lost.extend(early.wait(round));
-        if let Some((_, is_newest)) = newest {
-            held.set_behind(!is_newest);
-        }
-        if let Some((position_now, _)) = newest.filter(|_| early.is_empty()) {
-            position.store(position_now, Ordering::Relaxed);
+        held.set_behind(is_behind);
+        if early.is_empty() {
+            position.store(reached, Ordering::Relaxed);
         }
         for (host, epoch) in lost {
             inner.metrics.refused("gap");
             wanted.insert(host, json!({ "lost": epoch }));
         }
         // What is of the past is past.
-        for (host, order) in wanted.into_iter().filter(|_| !held.is_behind()) {
+        for (host, order) in wanted.into_iter().filter(|_| !is_behind) {
             session.order(&held.id, &host, order.to_string().into_bytes()).await?;
         }
     }
@@ -242,4 +247,44 @@ fn hand(
     // One that is not taken takes the other end of the answer with it.
     drop(held.hand(inner, arrived));
     Some(answered)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arrivals(epoch: &str, sequences: impl Iterator<Item = u64>) -> Vec<Arrival> {
+        let arrival = |sequence| {
+            let (host, epoch) = ("h".to_owned(), epoch.to_owned());
+            let body = Vec::new().into();
+            let batch = bus::Batch { host, epoch, sequence, now_ns: 0, body };
+            Arrival { position: 1, pending: 0, at_ns: 0, batch: Some(batch) }
+        };
+        sequences.map(arrival).collect()
+    }
+
+    #[test]
+    fn what_waits_goes_first_and_in_its_order() {
+        let mut early = Early::default();
+        assert!(early.wait(arrivals("e", [3, 1, 2].into_iter())).is_empty());
+        let (round, lost) = early.join(arrivals("e", [7, 5].into_iter()));
+        let sequence = |arrival: &Arrival| arrival.batch.as_ref().map(|b| b.sequence);
+        let order: Vec<u64> = round.iter().filter_map(sequence).collect();
+        assert_eq!((order, lost.len()), (vec![1, 2, 3, 7, 5], 0));
+    }
+
+    #[test]
+    fn an_agent_whose_batches_are_missing_hears_it_with_each_that_comes() {
+        let mut early = Early::default();
+        let many = arrivals("old", 1..MOST_EARLY as u64 + 2);
+        let lost = BTreeSet::from([("h".to_owned(), "old".to_owned())]);
+        assert_eq!(early.wait(many), lost);
+        assert!(early.is_empty());
+        for _ in 0..2 {
+            let (round, again) = early.join(arrivals("old", 5..6));
+            assert_eq!((round.len(), &again), (0, &lost));
+        }
+        let (round, again) = early.join(arrivals("new", 0..1));
+        assert_eq!((round.len(), again.len()), (1, 0), "it has begun anew");
+    }
 }

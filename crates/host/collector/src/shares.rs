@@ -39,6 +39,8 @@ pub(crate) enum Whereabouts {
 pub(crate) struct Shares {
     url: String,
     view: Mutex<View>,
+    /// Jobs that were deleted here, and not on the bus yet.
+    deleted: Mutex<Vec<String>>,
 }
 
 /// Notes with their revisions, and collectors that are alive, each with whether it can take more.
@@ -51,7 +53,7 @@ pub(crate) struct View {
 impl Shares {
     /// Nothing is known yet; others reach us at `url`.
     pub(crate) fn new(url: &str) -> Self {
-        Self { url: url.to_owned(), view: Mutex::default() }
+        Self { url: url.to_owned(), view: Mutex::default(), deleted: Mutex::default() }
     }
 
     /// Where others reach us.
@@ -61,6 +63,16 @@ impl Shares {
 
     pub(crate) fn view(&self) -> MutexGuard<'_, View> {
         self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says that a job was deleted here.
+    pub(crate) fn delete(&self, job: &str) {
+        self.deleted.lock().unwrap_or_else(PoisonError::into_inner).push(job.to_owned());
+    }
+
+    /// Jobs that were deleted here since the last call.
+    pub(crate) fn take_deleted(&self) -> Vec<String> {
+        std::mem::take(&mut *self.deleted.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Where a job is to be found.
