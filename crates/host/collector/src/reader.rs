@@ -17,6 +17,7 @@ use tokio::task::spawn_blocking;
 use crate::collector::Inner;
 use crate::job::{Held, INBOX};
 use crate::keeper::{Answer, Arrived, Wanted};
+use crate::state::JobState;
 use crate::store::is_name;
 
 /// Batches that are handed on together: as many as may wait for the thread of a job.
@@ -94,11 +95,13 @@ pub(crate) async fn read(
 /// Sees to it that what is kept of a job is read; when its newest batch came, in seconds since
 /// 1970.
 async fn take_up(inner: &Arc<Inner>, held: &Arc<Held>) -> u64 {
-    let is_new = held.verdict().is_empty();
-    if is_new && !held.runs() && held.take_up(inner).is_err() {
+    // Of one that has ended all is known.
+    let is_unread =
+        || held.verdict().is_empty() && held.summary().state != JobState::Ended;
+    if is_unread() && !held.runs() && held.take_up(inner).is_err() {
         inner.say(&held.id, &"no thread can be started for it");
     }
-    while held.verdict().is_empty() {
+    while is_unread() {
         tokio::time::sleep(LOOK_EVERY).await;
     }
     held.summary().last_seen_s

@@ -241,11 +241,11 @@ fn a_job_that_is_deleted_is_gone_from_the_bus() {
     publish(&bus.publisher(), 0, &batches(1)[0]);
     other.verdict_of_ended("job");
     let delete = || {
-        // Whoever is asked leads to who keeps it.
-        let request = super::http().delete(format!("{}/api/v1/jobs/job", other.url));
-        super::read(request.call().expect("an answer")).0
+        let keeper = keeper(&other)?;
+        let request = super::http().delete(format!("{keeper}/api/v1/jobs/job"));
+        Some(super::read(request.call().expect("an answer")).0)
     };
-    wait_for("it has ended and is deleted", || delete() == 204);
+    wait_for("it has ended and is deleted", || delete() == Some(204));
     let none = |server: &Server| server.json("/api/v1/jobs")["jobs"] == json!([]);
     wait_for("both know", || none(&server) && none(&other));
     let count = || {
