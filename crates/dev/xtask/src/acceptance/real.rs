@@ -16,7 +16,7 @@ use super::Row;
 type Print<'a> = &'a mut dyn FnMut(Row);
 type Rows = fn(&Lab, &str, Print<'_>) -> Result<()>;
 
-pub(super) const ROWS: [(&str, Rows); 12] = [
+pub(super) const ROWS: [(&str, Rows); 13] = [
     ("SF-A10", seeded_stage_on_gloo),
     ("SF-A11", host_only_late_work),
     ("SF-A12", callback_magnitudes),
@@ -28,6 +28,7 @@ pub(super) const ROWS: [(&str, Rows); 12] = [
     ("fault", fault_matrix),
     ("X1", service::slow_loader),
     ("X4", service::healthy),
+    ("pipelines", service::pipelines),
     ("service", service::fault_matrix),
 ];
 

@@ -6,7 +6,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use model::{Incident, Method, Verdict, WindowSummary};
+use model::{Incident, Method, Question, Verdict, WindowSummary};
 use serde_json::Value;
 
 use super::{DATA, FORWARD, Lab, MATRIX, Print, Row, Truth, names};
@@ -205,7 +205,9 @@ pub(super) fn slow_loader(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     const SLOW: u32 = 2;
     let training =
         format!("--fault data --delay-ms 50 --from 160 --steps 240 --slow {SLOW}");
-    let verdict = lab.study("--record job.jsonl", 4, &training)?;
+    // A window that a hiccup before asked for must not be the only one.
+    std::fs::write(lab.file("laggard.toml"), "[profile]\nevery_s = 5.0\n")?;
+    let verdict = lab.study("--config laggard.toml --record job.jsonl", 4, &training)?;
     let export = ["analyze", "--json", "--export-calls", "calls", "job.jsonl"];
     lab.verdict(&export.map(str::to_owned))?;
     let called = lab.verdict(&["analyze", "--json", "calls"].map(str::to_owned))?;
@@ -237,5 +239,36 @@ pub(super) fn slow_loader(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     let scenario =
         "gloo, 4 ranks; the loader of one becomes slow in step 160 of 240; one run";
     print(Row::new(id, scenario, measured, "data and rank by all methods", holds));
+    Ok(())
+}
+
+/// Two pipelines side by side, blocks of one rank slow: its neighbour only waits.
+pub(super) fn pipelines(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
+    let (mut right, mut told, mut contradicted) = (0, Vec::new(), 0);
+    let places = (0..RANKS).flat_map(|rank| ["F", "B"].map(|pass| (rank, pass)));
+    for (rank, pass) in places {
+        let slow = format!("SLOW_BLOCKS={rank},{pass},10,39");
+        let mut command: Vec<String> =
+            ["env", "STEPS=40", &slow].map(str::to_owned).into();
+        command.extend(lab.torchrun(RANKS, "python/tests/jobs/pipelines.py", ""));
+        let verdict = lab.run("", command)?;
+        let named: Vec<_> =
+            verdict.incidents.iter().map(|i| &i.subject.ranks[..]).collect();
+        if named == [[rank]] {
+            right += 1;
+        } else {
+            told.push(format!("rank {rank}, pass {pass}: {named:?} named"));
+        }
+        let mut found = verdict.incidents.iter().flat_map(|i| &i.contradictions);
+        contradicted += usize::from(found.any(|found| found.about == Question::Ranks));
+    }
+    let holds = told.is_empty();
+    told.insert(
+        0,
+        format!("{right} of 8; in {contradicted} stages named the other rank too"),
+    );
+    let scenario =
+        "two pipelines of two stages side by side, blocks of one rank 50 ms longer";
+    print(Row::new(id, scenario, told.join("; "), "that rank alone", holds));
     Ok(())
 }
