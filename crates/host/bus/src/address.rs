@@ -39,7 +39,8 @@ pub enum AddressError {
 
 impl Address {
     /// Reads `nats://HOST:PORT`, or `tls://HOST:PORT`, or several of one cluster with commas
-    /// between them. A user and password may stand before the host.
+    /// between them. A user and a password, or a token, may stand before the first host, without
+    /// letters that addresses write in another way.
     ///
     /// # Errors
     /// [`AddressError::Malformed`].
@@ -51,13 +52,22 @@ impl Address {
         };
         let servers: Option<Vec<_>> = typed.split(',').map(server).collect();
         let servers = servers.ok_or(AddressError::Malformed)?;
-        Ok(Self { servers, proof: None, authorities: None })
+        // The client takes none from addresses.
+        let proof = servers.first().and_then(|server| {
+            let url = server.clone().into_inner();
+            let user = Some(url.username().to_owned()).filter(|user| !user.is_empty())?;
+            Some(match url.password() {
+                Some(password) => Proof::Password(user, password.to_owned()),
+                None => Proof::Token(user),
+            })
+        });
+        Ok(Self { servers, proof, authorities: None })
     }
 
-    /// Proves who we are with this.
+    /// Proves who we are with this, if it is anything, and not with what the address says.
     #[must_use]
     pub fn with_proof(self, proof: Option<Proof>) -> Self {
-        Self { proof, ..self }
+        Self { proof: proof.or(self.proof), ..self }
     }
 
     /// Trusts the authorities in this file (PEM) beside those of the system.
@@ -121,10 +131,23 @@ mod tests {
     fn addresses_are_shown_without_their_secrets() {
         let typed = "nats://me:secret@bus:4222,tls://other";
         let address = Address::parse(typed).unwrap();
-        let proof = Proof::Password("me".to_owned(), "secret".to_owned());
-        let address = address.with_proof(Some(proof));
+        let proof = address.proof.as_ref();
+        let is_ours = |user: &str, password: &str| (user, password) == ("me", "secret");
+        assert!(
+            matches!(proof, Some(Proof::Password(user, word)) if is_ours(user, word))
+        );
         assert_eq!(address.to_string(), "nats://bus:4222,tls://other:4222");
         assert!(!format!("{address:?}").contains("secret"));
+    }
+
+    #[test]
+    fn what_stands_in_an_address_yields_to_what_is_named_beside_it() {
+        let address = Address::parse("nats://token@bus").unwrap();
+        assert!(matches!(&address.proof, Some(Proof::Token(token)) if token == "token"));
+        let kept = address.clone().with_proof(None);
+        assert!(matches!(kept.proof, Some(Proof::Token(_))));
+        let other = address.with_proof(Some(Proof::Credentials("file".into())));
+        assert!(matches!(other.proof, Some(Proof::Credentials(_))));
     }
 
     #[test]
