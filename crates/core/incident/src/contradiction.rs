@@ -92,7 +92,7 @@ fn stage(incident: &Incident, evidence: &Evidence) -> Option<(Trust, String)> {
 }
 
 fn cause(_: &Incident, evidence: &Evidence) -> Option<(Trust, String)> {
-    let cause = evidence.cause?;
+    let cause = evidence.cause.filter(|_| evidence.ranks.is_empty())?;
     let trust = match (cause, evidence.method) {
         (Cause::Cores, _) => {
             (0, "whatever a process without a core does takes longer for it")
@@ -178,6 +178,10 @@ mod tests {
         };
         assert_eq!(first(&[&link, &code]), "code");
         assert_eq!(first(&[&link, &code, &cores]), "cores");
+        // What is said of another rank's time is no word on this one's.
+        let of_other = Evidence { ranks: vec![2], ..code.clone() };
+        let found = contradictions(&incident(&[1], vec![of_other, cores.clone()]));
+        assert!(found.iter().all(|found| found.about == Question::Ranks));
         // Two things that hosts saw are two things, and no two methods.
         assert!(texts(&incident(&[1], vec![link, cores])).is_empty());
     }

@@ -24,6 +24,9 @@ pub(crate) const OTHER_SIZE_RATIO: f64 = 2.5;
 /// struck, from which the fault is said to rotate.
 const ROTATING_OUTSIDE_SHARE: f64 = 0.4;
 
+/// The place of what a rank does behind its optimizer.
+pub const AFTER_OPTIMIZER: &str = "between optimizer and the next batch";
+
 /// What kind of thing was found in a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FaultKind {
@@ -432,9 +435,7 @@ fn place_text(after: MarkKind, ending: Ending, stage: StageId) -> Option<String>
             (MarkKind::BackwardEnd, MarkKind::OptimizerBegin) => {
                 Some("between backward and optimizer".into())
             }
-            (MarkKind::OptimizerEnd, MarkKind::DataBegin) => {
-                Some("between optimizer and the next batch".into())
-            }
+            (MarkKind::OptimizerEnd, MarkKind::DataBegin) => Some(AFTER_OPTIMIZER.into()),
             _ if stage == StageId::OTHER => Some("between two stages".into()),
             _ => None,
         },

@@ -40,7 +40,7 @@ pub use blocks::{SlowBlocks, absorbed, halted, own_blocks, standstill};
 pub use contradiction::contradictions;
 pub use death::death;
 pub use device::devices;
-pub use fault::{Fault, FaultKind, Hidden, find_faults};
+pub use fault::{AFTER_OPTIMIZER, Fault, FaultKind, Hidden, find_faults};
 pub use function::{FunctionFault, function};
 pub use hang::hang;
 pub use host::{cores, too_few_cores, without_core};

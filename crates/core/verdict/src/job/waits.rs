@@ -1,6 +1,6 @@
 //! Ranks that seem late and only wait for another stage of their pipeline.
 
-use incident::own_blocks;
+use incident::{AFTER_OPTIMIZER, own_blocks};
 use model::{Evidence, Incident, IncidentKind, Method, StageId, fold_ranks};
 use schedule::Worked;
 
@@ -12,12 +12,10 @@ const OWN_SHARE: f64 = 0.5;
 const WAITED_SHARE: f64 = 0.25;
 /// Part of its cost that another incident of the pipeline must cost, to be what it waited for.
 const EXPLAINED_SHARE: f64 = 0.5;
-/// Stages in which a rank may wait for others' blocks, and no collective shows it: up to the
+/// Stages in which a rank may wait for others' blocks, and no collective shows it: those up to its
 /// optimizer.
 const STAGES: [StageId; 4] =
     [StageId::FORWARD, StageId::BACKWARD, StageId::CALLBACKS, StageId::OTHER];
-/// How incidents say that it was after the optimizer.
-const AFTER: &str = "between optimizer and the next batch";
 
 /// What blocks say of an incident that stages found.
 struct Judged {
@@ -64,13 +62,17 @@ impl Job {
             let Incident { subject, mut evidence, .. } = incidents[*at].clone();
             evidence.extend(judged[*at].as_ref().map(|judged| judged.evidence.clone()));
             let named = evidence.into_iter().map(|evidence| {
-                // What its blocks say is not that it is to blame.
-                if evidence.method != Method::Frontier {
-                    return evidence;
-                }
                 let ranks = subject.ranks.clone();
-                let text = format!("rank {}: {}", fold_ranks(&ranks), evidence.text);
-                Evidence { ranks, text, ..evidence }
+                match evidence.method {
+                    // What its blocks say is not that it is to blame.
+                    Method::Schedule => evidence,
+                    Method::Frontier => {
+                        let text =
+                            format!("rank {}: {}", fold_ranks(&ranks), evidence.text);
+                        Evidence { ranks, text, ..evidence }
+                    }
+                    _ => Evidence { ranks, ..evidence },
+                }
             });
             let told = &mut incidents[*cause].evidence;
             told.extend(named);
@@ -96,7 +98,7 @@ impl Job {
         };
         let late_s = values.get("lateness_s")? * values.get("struck_steps")?;
         let is_asked = incident.kind == IncidentKind::Slow
-            && !incident.text.contains(AFTER)
+            && !incident.text.contains(AFTER_OPTIMIZER)
             && STAGES.iter().any(|known| self.names.name(*known) == stage);
         if !is_asked || late_s <= 0.0 {
             return None;
