@@ -20,7 +20,7 @@ def test_a_link_that_is_throttled_is_named(cable, tmp_path):
             side.line("slower than the job's best window .* on all ranks")
         time.sleep(4)
         for side, there in zip(sides, reversed(cable.ENDS)):
-            # That the other side was ended is another incident, and what a busy machine does may be.
+            # That the other side was ended is another incident; so may be what a busy machine does.
             found = side.end()["incidents"]
             named = [one for one in found if one["subject"]["flow"]]
             assert named, found
