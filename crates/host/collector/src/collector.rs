@@ -15,7 +15,7 @@ use crate::access::Tokens;
 use crate::alerts::{Messenger, Webhook};
 use crate::api;
 use crate::catalogue::Catalogue;
-use crate::history::{Dated, HistoryOptions, Outbox, PlaceError};
+use crate::history::{Dated, HistoryOptions, Outbox, PlaceError, drop_unended};
 use crate::job::Held;
 use crate::keeper::{ENDED, Ended, VERDICT, seconds_now};
 use crate::membership::Membership;
@@ -156,6 +156,9 @@ impl Collector {
                 let place = history.place.open()?;
                 let age_s = options.keep.age_s;
                 let (history, metrics) = ((history, place), Arc::clone(&metrics));
+                if options.bus.is_some() {
+                    drop_unended(&path).map_err(data)?;
+                }
                 Some(Outbox::open(&path, history, age_s, metrics, log).map_err(data)?)
             }
             None => None,

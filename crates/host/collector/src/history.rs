@@ -21,7 +21,7 @@ use verdict::WindowRecord;
 
 use crate::alerts::rfc3339;
 use crate::store::file_name;
-pub(crate) use outbox::Outbox;
+pub(crate) use outbox::{Outbox, drop_unended};
 pub use place::{Place, PlaceError};
 pub(crate) use timeline::{Dated, Dates, Timeline};
 

@@ -202,6 +202,11 @@ impl Held {
             };
             loop {
                 if keeper.run(&inbox) == Parting::LetGo {
+                    let outbox = inner.outbox.as_ref();
+                    let dropped = outbox.map_or(Ok(()), |all| all.drop_job(&held.id));
+                    if let Err(error) = dropped {
+                        inner.say(&held.id, &error);
+                    }
                     *held.gathering() = None;
                     return;
                 }

@@ -13,9 +13,9 @@ use tokio_stream::StreamExt;
 
 use super::tables::TABLES;
 use super::{HistoryOptions, day};
-use crate::keeper::seconds_now;
+use crate::keeper::{ENDED, seconds_now};
 use crate::metrics::Metrics;
-use crate::store::write_whole;
+use crate::store::{file_name, write_whole};
 
 /// Beside the folders of jobs, of which none begins with a dot.
 const FOLDER: &str = ".history";
@@ -35,6 +35,19 @@ pub(crate) struct Outbox {
     /// Held while a file is replaced or removed.
     changes: Mutex<()>,
     wake: SyncSender<()>,
+}
+
+/// Drops what waits of jobs that had not ended when we did: whoever keeps them now reads them from
+/// their beginning, and writes all of it.
+pub(crate) fn drop_unended(data: &Path) -> io::Result<()> {
+    for job in there(fs::read_dir(data.join(FOLDER)))?.into_iter().flatten() {
+        let job = job?;
+        let folder = data.join(job.file_name());
+        if folder.exists() && !folder.join(ENDED).exists() {
+            fs::remove_dir_all(job.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// What the thread that puts needs.
@@ -102,6 +115,12 @@ impl Outbox {
         let _changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let path = self.folder.join(job).join(format!("{number}.keep"));
         Ok(there(fs::remove_file(path))?.is_some())
+    }
+
+    /// Drops what waits of a job that somebody else keeps now: it would replace what they write.
+    pub(crate) fn drop_job(&self, job: &str) -> io::Result<()> {
+        let _changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        there(fs::remove_dir_all(self.folder.join(file_name(job)))).map(drop)
     }
 
     pub(super) fn wake(&self) {
@@ -278,4 +297,29 @@ fn key(
     let (table, day, name) = (parts.next()?, parts.next()?, parts.next()?);
     let path = format!("{table}/job={job}/day={day}/{name}");
     Some(object_store::path::Path::parse(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_of_jobs_that_others_may_keep_now_is_dropped() {
+        let data = tempfile::tempdir().unwrap();
+        let at = |path: &str| data.path().join(path);
+        for folder in
+            ["runs", "ended", ".history/runs", ".history/ended", ".history/gone"]
+        {
+            fs::create_dir_all(at(folder)).unwrap();
+        }
+        fs::write(at("ended").join(ENDED), "{}").unwrap();
+        for job in ["runs", "ended", "gone"] {
+            let file = "windows.2026-11-21.1-00000.parquet";
+            fs::write(at(".history").join(job).join(file), "rows").unwrap();
+        }
+        drop_unended(data.path()).unwrap();
+        assert!(!at(".history/runs").exists());
+        assert!(at(".history/ended").exists() && at(".history/gone").exists());
+        drop_unended(&at("elsewhere")).unwrap();
+    }
 }
