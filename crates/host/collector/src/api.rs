@@ -37,7 +37,7 @@ use crate::metrics::classic;
 use crate::retention;
 use crate::shares::Whereabouts;
 use crate::silences::Silence;
-use crate::store::is_name;
+use crate::store::{NAMES, is_name};
 use crate::tls::TlsListener;
 
 /// The description of all this.
@@ -300,8 +300,7 @@ async fn take_batch(
         return refused("large", refuse(StatusCode::PAYLOAD_TOO_LARGE, &reason));
     };
     if ![&job, &host, &epoch].into_iter().all(|name| is_name(name)) {
-        let reason = "names have 1 to 128 bytes and no control characters";
-        return refused("malformed", refuse(StatusCode::BAD_REQUEST, reason));
+        return refused("malformed", refuse(StatusCode::BAD_REQUEST, NAMES));
     }
     let now = headers.get(NOW).and_then(|now| now.to_str().ok()?.parse().ok());
     let Some(now_ns) = now else {
@@ -504,8 +503,7 @@ async fn add_silence(State(shared): App, body: axum::body::Bytes) -> Response {
         return refuse(StatusCode::CONFLICT, "the silence is over before it begins");
     }
     if silence.job.as_ref().is_some_and(|job| !is_name(job)) {
-        let reason = "names have 1 to 128 bytes and no control characters";
-        return refuse(StatusCode::BAD_REQUEST, reason);
+        return refuse(StatusCode::BAD_REQUEST, NAMES);
     }
     if silence.reason.len() > LONGEST_REASON_BYTES {
         return refuse(StatusCode::BAD_REQUEST, "the reason is longer than 1024 bytes");

@@ -296,6 +296,8 @@ impl Keeper {
             self.heard.insert(stored.host, Instant::now());
             if let Some(gathering) = self.held.gathering().as_mut() {
                 gathering.take(batch);
+                // Nobody watches here: incidents are told as messages.
+                drop(gathering.take_lines());
                 let windows = gathering.take_records();
                 self.chronicle.take(windows, self.ledger.origin, gathering.job());
             }

@@ -8,7 +8,9 @@ use formats::{StoredEntry, StoredError, StoredJob};
 use model::Batch;
 
 /// Longest name of a job, host or epoch.
-pub(crate) const LONGEST_NAME_BYTES: usize = 128;
+const LONGEST_NAME_BYTES: usize = 128;
+/// The same of a job's folder: file systems take 255, and the history puts something before it.
+const LONGEST_FOLDER_BYTES: usize = 240;
 const BATCHES: &str = "batches.zst";
 
 /// Appends to the batches of a job.
@@ -157,10 +159,15 @@ fn job_name(folder: &str) -> Option<String> {
     String::from_utf8(bytes).ok().filter(|job| file_name(job) == folder)
 }
 
+/// What [`is_name`] asks for, for people.
+pub(crate) const NAMES: &str = "names have 1 to 128 bytes and no control characters; those other \
+    than a-z, A-Z, 0-9, - and _ count three times, and all together at most 240";
+
 /// Whether something may be the name of a job, a host or an epoch.
 pub(crate) fn is_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= LONGEST_NAME_BYTES
+        && file_name(name).len() <= LONGEST_FOLDER_BYTES
         && !name.chars().any(char::is_control)
 }
 
@@ -169,6 +176,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_name_fits_into_a_folder() {
+        assert!(is_name(&"a".repeat(128)) && is_name(&"ü".repeat(40)));
+        assert!(!is_name(&"a".repeat(129)) && !is_name(&"ü".repeat(41)));
+        assert!(!is_name("") && !is_name("a\nb"));
+    }
 
     proptest! {
         #[test]
