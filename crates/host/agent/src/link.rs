@@ -5,6 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use bus::{NotPublished, Publisher};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use ureq::tls::TlsConfig;
 use verdict::WantedProfile;
@@ -183,13 +184,10 @@ fn post(
     }
 }
 
+/// Bytes that are escaped in an address.
+const ODD: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_');
+
 /// The name of a job or a host as it may stand in an address.
 pub fn in_address(name: &str) -> String {
-    let letter = |byte: u8| match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'~' => {
-            char::from(byte).to_string()
-        }
-        other => format!("%{other:02X}"),
-    };
-    name.bytes().map(letter).collect()
+    utf8_percent_encode(name, ODD).to_string()
 }

@@ -1,5 +1,7 @@
 //! What things are called on the bus; docs/formats.md lists it.
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+
 /// The stream that batches stand in.
 pub(crate) const STREAM: &str = "LAGGARD";
 /// All batches: a subject for each job and host.
@@ -35,32 +37,19 @@ pub(crate) fn job_and_host(subject: &str) -> Option<(String, String)> {
     Some((name(job)?, name(host)?))
 }
 
+/// Bytes that are escaped in a token.
+const ODD: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_');
+
 /// A name as one token of a subject, or as a key: letters, digits, `-` and `_` stand for
 /// themselves, every other byte is written as `=XX`.
 pub(crate) fn token(name: &str) -> String {
-    let letter = |byte: u8| match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => {
-            char::from(byte).to_string()
-        }
-        other => format!("={other:02X}"),
-    };
-    name.bytes().map(letter).collect()
+    utf8_percent_encode(name, ODD).to_string().replace('%', "=")
 }
 
 /// The name behind a token; `None` if no name is written like that.
 pub(crate) fn name(written: &str) -> Option<String> {
-    let mut bytes = Vec::new();
-    let mut rest = written.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'=' => {
-                let mut digit = || char::from(rest.next()?).to_digit(16);
-                (digit()? * 16 + digit()?) as u8
-            }
-            other => other,
-        });
-    }
-    let name = String::from_utf8(bytes).ok()?;
+    let escaped = written.replace('=', "%");
+    let name = percent_decode_str(&escaped).decode_utf8().ok()?.into_owned();
     // Of all ways to write it only ours is its own.
     (!name.is_empty() && token(&name) == written).then_some(name)
 }

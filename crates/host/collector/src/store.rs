@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use formats::{StoredEntry, StoredError, StoredJob};
 use model::Batch;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 /// Longest name of a job, host or epoch.
 const LONGEST_NAME_BYTES: usize = 128;
@@ -130,33 +131,18 @@ pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::rename(&partial, path)
 }
 
+/// Bytes that are escaped in the name of a folder.
+const ODD: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_');
+
 /// A job's folder: letters, digits, `-` and `_` stand for themselves.
 pub(crate) fn file_name(job: &str) -> String {
-    let letter = |byte: u8| match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => {
-            char::from(byte).to_string()
-        }
-        other => format!("%{other:02X}"),
-    };
-    job.bytes().map(letter).collect()
+    utf8_percent_encode(job, ODD).to_string()
 }
 
 /// The job that a folder is of, if it is one.
 fn job_name(folder: &str) -> Option<String> {
-    let mut bytes = Vec::new();
-    let mut rest = folder.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        rest = after;
-        bytes.push(match first {
-            b'%' => {
-                let code = str::from_utf8(rest.get(..2)?).ok()?;
-                rest = &rest[2..];
-                u8::from_str_radix(code, 16).ok()?
-            }
-            letter => *letter,
-        });
-    }
-    String::from_utf8(bytes).ok().filter(|job| file_name(job) == folder)
+    let job = percent_decode_str(folder).decode_utf8().ok()?.into_owned();
+    (file_name(&job) == folder).then_some(job)
 }
 
 /// What [`is_name`] asks for, for people.
