@@ -1,6 +1,8 @@
 //! What things are called on the bus; docs/formats.md lists it.
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use percent_encoding::{
+    AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode,
+};
 
 /// The stream that batches stand in.
 pub(crate) const STREAM: &str = "LAGGARD";

@@ -256,15 +256,29 @@ impl Inner {
     /// Forgets a job that has ended, and deletes what is kept of it; `None` if it has not.
     pub(crate) fn delete(&self, id: &str) -> Option<io::Result<()>> {
         let mut jobs = self.write_jobs();
+        let removed = self.remove(&mut jobs, id);
+        if let Some(shares) = self.shares.as_ref().filter(|_| removed.is_some()) {
+            shares.delete(id);
+        }
+        removed
+    }
+
+    /// The same where others know already.
+    pub(crate) fn delete_copy(&self, id: &str) -> Option<io::Result<()>> {
+        self.remove(&mut self.write_jobs(), id)
+    }
+
+    fn remove(
+        &self,
+        jobs: &mut BTreeMap<String, Arc<Held>>,
+        id: &str,
+    ) -> Option<io::Result<()>> {
         if jobs.get(id)?.runs() {
             return None;
         }
         jobs.remove(id);
         let removed = fs::remove_dir_all(self.options.data.join(store::file_name(id)));
         self.unlist(id);
-        if let Some(shares) = &self.shares {
-            shares.delete(id);
-        }
         Some(removed)
     }
 

@@ -97,6 +97,8 @@ struct Member<'a> {
     told: BTreeMap<String, u64>,
     told_feed: Feed<Told>,
     notes: Feed<Note>,
+    /// The newest note we know of each job: older ones that are still on their way say nothing.
+    revisions: BTreeMap<String, u64>,
     kept: BTreeMap<String, Kept>,
     noted_at: BTreeMap<String, Instant>,
     announced_at: Option<Instant>,
@@ -120,6 +122,7 @@ impl<'a> Member<'a> {
             told: BTreeMap::new(),
             told_feed,
             notes,
+            revisions: BTreeMap::new(),
             kept: BTreeMap::new(),
             noted_at: BTreeMap::new(),
             announced_at: None,
@@ -178,7 +181,14 @@ impl<'a> Member<'a> {
     /// Takes what somebody has noted of a job, perhaps we ourselves.
     async fn noted(&mut self, Note { job, revision, text }: Note) {
         if text.is_empty() {
-            self.forgotten(&job).await;
+            // One of its name may be there again.
+            if self.revisions.get(&job).is_none_or(|known| *known < revision) {
+                self.revisions.remove(&job);
+                self.forgotten(&job).await;
+                self.let_go(&job).await;
+                // Whoever kept the job once has a copy.
+                drop(self.inner.delete_copy(&job));
+            }
             return;
         }
         let Ok(note) = serde_json::from_slice::<JobNote>(&text) else { return };
@@ -190,10 +200,18 @@ impl<'a> Member<'a> {
         if let Some(kept) = self.kept.remove(&job) {
             kept.end().await;
         }
-        if let Some(held) = self.inner.held(&job).filter(|held| held.runs()) {
-            drop(spawn_blocking(move || held.let_go()).await);
+        if self.let_go(&job).await {
             self.inner.say(&job, &"somebody else keeps it");
         }
+    }
+
+    /// Ends the analysis of a job, if there is one; whether there was.
+    async fn let_go(&mut self, job: &str) -> bool {
+        let Some(held) = self.inner.held(job).filter(|held| held.runs()) else {
+            return false;
+        };
+        drop(spawn_blocking(move || held.let_go()).await);
+        true
     }
 
     /// A job was deleted by whoever kept it.
@@ -205,11 +223,11 @@ impl<'a> Member<'a> {
         }
     }
 
-    fn know(&self, job: &str, revision: u64, note: JobNote) {
-        let mut view = self.shares.view();
-        let known = view.notes.get(job).map_or(0, |(revision, _)| *revision);
-        if revision > known {
-            view.notes.insert(job.to_owned(), (revision, note));
+    fn know(&mut self, job: &str, revision: u64, note: JobNote) {
+        let known = self.revisions.entry(job.to_owned()).or_default();
+        if revision > *known {
+            *known = revision;
+            self.shares.view().notes.insert(job.to_owned(), (revision, note));
         }
     }
 
@@ -217,9 +235,7 @@ impl<'a> Member<'a> {
         if self.announced_at.is_none_or(|at| at.elapsed() >= ANNOUNCE_EVERY) {
             let has_room: &[u8] = if self.inner.is_full() { b"false" } else { b"true" };
             self.session.announce(self.shares.url(), has_room.to_vec()).await?;
-            let alive = self.session.alive().await?.into_iter();
-            self.shares.view().alive =
-                alive.map(|(url, has_room)| (url, has_room == b"true")).collect();
+            self.look_who_is_here().await?;
             self.announced_at = Some(Instant::now());
         }
         for job in self.shares.take_deleted() {
@@ -232,6 +248,11 @@ impl<'a> Member<'a> {
         let runs = |held: &Arc<Held>| held.summary().state != JobState::Ended;
         let have = self.inner.all().into_iter().filter(runs);
         let have: BTreeSet<String> = have.map(|held| held.id.clone()).collect();
+        let free = self.shares.view().free(&self.told, &have);
+        if free.iter().any(|job| self.shares.view().notes.contains_key(job)) {
+            // Who keeps one of them may have come since.
+            self.look_who_is_here().await?;
+        }
         let ours = {
             let view = self.shares.view();
             view.share(&view.free(&self.told, &have), self.shares.url())
@@ -248,6 +269,13 @@ impl<'a> Member<'a> {
         for (job, revision, note) in ours {
             self.keep(&job, revision, note).await?;
         }
+        Ok(())
+    }
+
+    async fn look_who_is_here(&mut self) -> Result<(), BusError> {
+        let alive = self.session.alive().await?.into_iter();
+        self.shares.view().alive =
+            alive.map(|(url, has_room)| (url, has_room == b"true")).collect();
         Ok(())
     }
 
@@ -286,6 +314,10 @@ impl<'a> Member<'a> {
     ) -> Result<(), BusError> {
         let told = self.told.get(job).copied().unwrap_or(0);
         let held = self.inner.held(job);
+        if held.is_none() && self.shares.is_deleted(job) {
+            // Since we began to look: the bus is told with the next look.
+            return Ok(());
+        }
         // One that has ended is read once more where the disk that had it was lost.
         let is_there = held.is_some() || told == 0;
         if is_there && note.ended_at.is_some_and(|ended_at| told <= ended_at) {

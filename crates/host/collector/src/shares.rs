@@ -70,6 +70,12 @@ impl Shares {
         self.deleted.lock().unwrap_or_else(PoisonError::into_inner).push(job.to_owned());
     }
 
+    /// Whether that was said since [`Shares::take_deleted`] was last called.
+    pub(crate) fn is_deleted(&self, job: &str) -> bool {
+        let deleted = self.deleted.lock().unwrap_or_else(PoisonError::into_inner);
+        deleted.iter().any(|id| id == job)
+    }
+
     /// Jobs that were deleted here since the last call.
     pub(crate) fn take_deleted(&self) -> Vec<String> {
         std::mem::take(&mut *self.deleted.lock().unwrap_or_else(PoisonError::into_inner))

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use formats::{StoredEntry, StoredError, StoredJob};
 use model::Batch;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use percent_encoding::{
+    AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode,
+};
 
 /// Longest name of a job, host or epoch.
 const LONGEST_NAME_BYTES: usize = 128;
