@@ -11,6 +11,7 @@ import time
 
 import torch
 import torch.distributed as dist
+from blocks import Part
 from common import STEPS
 from torch import nn, optim
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
@@ -34,32 +35,11 @@ def work(passes):
         time.sleep(DELAY)
 
 
-class Work(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        work("F")
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        work("B")
-        return gradient
-
-
-class Part(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x):
-        return Work.apply(self.layer(x))
-
-
 schedules = {"1F1B": Schedule1F1B, "GPipe": ScheduleGPipe}
 dist.init_process_group("gloo")
 rank, stages = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(rank)
-part = Part()
+part = Part(WIDTH, work)
 stage = PipelineStage(part, rank, stages, torch.device("cpu"))
 kind = schedules[sys.argv[1] if len(sys.argv) > 1 else "1F1B"]
 schedule = kind(stage, MICROBATCHES, loss_fn=nn.functional.mse_loss)

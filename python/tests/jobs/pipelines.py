@@ -10,6 +10,7 @@ import time
 
 import torch
 import torch.distributed as dist
+from blocks import Part
 from common import DELAY, STEPS
 from torch import nn, optim
 from torch.distributed.device_mesh import init_device_mesh
@@ -30,33 +31,12 @@ def work(passes):
         time.sleep(DELAY)
 
 
-class Work(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        work("F")
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        work("B")
-        return gradient
-
-
-class Part(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x):
-        return Work.apply(self.layer(x))
-
-
 dist.init_process_group("gloo")
 mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "pp"))
 pipeline, copies = mesh["pp"].get_group(), mesh["dp"].get_group()
 place = dist.get_rank(pipeline)
 torch.manual_seed(place)
-part = Part()
+part = Part(WIDTH, work)
 stage = PipelineStage(part, place, 2, torch.device("cpu"), group=pipeline)
 schedule = Schedule1F1B(stage, MICROBATCHES, loss_fn=nn.functional.mse_loss)
 optimizer = optim.SGD(part.parameters(), lr=0.01)
