@@ -6,8 +6,10 @@ VENV := $(CACHE)/venv
 PYTHON ?= python3
 export CARGO_TARGET_DIR ?= $(CACHE)/target
 BIN := $(VENV)/bin
+TOOLS := $(CACHE)/tools
+export PATH := $(TOOLS)/usr/bin:$(TOOLS)/usr/sbin:$(TOOLS)/node_modules/.bin:$(PATH)
 
-.PHONY: demo test acceptance bench lint deny fuzz model-check sanitize install venv clean
+.PHONY: demo test acceptance bench load lint lint-rust lint-python deny fuzz sanitize install venv tools clean
 
 ## Train with a hidden fault, find it, and write laggard-demo.html
 demo: install
@@ -15,17 +17,23 @@ demo: install
 
 ## Everything that must hold: Rust tests, Python tests, real torchrun jobs
 test: install
+	@for tool in chromium nats-server promtool s3rver; do \
+		command -v $$tool >/dev/null || echo "there is no $$tool: its tests are skipped"; done
 	cargo test --workspace --exclude python --locked --quiet
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(CACHE)/target-loom \
 		cargo test --package ring@0.1 --lib --release --locked --quiet model_check
-	$(BIN)/python -m pytest python/tests -q
+	$(BIN)/python -m pytest python/tests -q --durations 15
 
 ## Formatting and lints, warnings are errors
-lint: venv
+lint: lint-rust lint-python
+
+lint-rust:
 	cargo fmt --check
 	cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 	cargo run --locked --quiet --package xtask -- check
+
+lint-python: venv
 	$(BIN)/ruff check python
 	$(BIN)/ruff format --check python
 
@@ -38,6 +46,11 @@ bench: install
 	cargo bench --locked --quiet --package frontier --package pattern --package schedule \
 		--package ring@0.1 --package nccl --package preload
 	$(BIN)/python python/benches/cost.py
+
+## What a collector bears: RANKS simulated ranks that tell a real one
+RANKS ?= 10000
+load: install
+	cargo run --release --locked --quiet --package xtask -- load --laggard $(BIN)/laggard --ranks $(RANKS)
 
 ## The ring under AddressSanitizer and ThreadSanitizer (needs a nightly toolchain)
 sanitize:
@@ -81,6 +94,16 @@ install: venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --force-reinstall \
 		$(CACHE)/wheels/*.whl
 
+## Programs that some tests talk to: Debian's packages and npm's, unpacked under $(CACHE); chromium needs root
+tools:
+	mkdir -p $(TOOLS)
+	{ command -v nats-server && command -v promtool; } >/dev/null || (cd $(TOOLS) && \
+		apt-get download --quiet nats-server prometheus && \
+		for package in *.deb; do dpkg --extract $$package . && rm $$package; done)
+	command -v s3rver >/dev/null || npm install --silent --prefix $(TOOLS) s3rver
+	command -v chromium >/dev/null || \
+		apt-get install --yes --quiet --quiet --no-install-recommends chromium
+
 venv: $(CACHE)/venv.stamp
 
 $(CACHE)/venv.stamp: python/requirements.txt
@@ -91,4 +114,4 @@ $(CACHE)/venv.stamp: python/requirements.txt
 
 clean:
 	rm -rf $(CACHE)/target $(CACHE)/target-loom $(CACHE)/target-sanitize \
-		$(CACHE)/target-fuzz $(CACHE)/wheels
+		$(CACHE)/target-fuzz $(CACHE)/wheels $(TOOLS)
