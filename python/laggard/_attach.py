@@ -360,14 +360,15 @@ def _watch(group, ranks):
 
 
 def _fold(ranks):
-    """Ranks for reading: ``0-3,7``."""
-    parts = []
+    """Ranks as runs that go up evenly: ``0-3,8-120:8``."""
+    runs = []
     for rank in ranks:
-        if parts and parts[-1][1] + 1 == rank:
-            parts[-1][1] = rank
+        if runs and runs[-1][2] in (0, rank - runs[-1][1]):
+            runs[-1][1:] = rank, rank - runs[-1][1]
         else:
-            parts.append([rank, rank])
-    return ",".join(f"{a}-{b}" if a < b else f"{a}" for a, b in parts)
+            runs.append([rank, rank, 0])
+    forms = {0: "{0}", 1: "{0}-{1}"}
+    return ",".join(forms.get(run[2], "{0}-{1}:{2}").format(*run) for run in runs)
 
 
 def _tell_role():

@@ -393,7 +393,7 @@ pub(crate) fn note(text: &str) {
     });
 }
 
-/// Says who belongs to a process group: its number, its name and its ranks, as in ``0-3,7``.
+/// Says who belongs to a process group: its number, its name and its ranks, as in ``0-3,8-120:8``.
 #[pyfunction]
 pub(crate) fn group(number: u32, name: &str, ranks: &str) {
     with_probe(|probe| {

@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{CollectiveOp, Mark, MarkKind, RankNs};
+use model::{CollectiveOp, Mark, MarkKind, RankNs, Ranks};
 
 use crate::{HangSettings, Stall, StallKind, stall};
 
@@ -33,6 +33,8 @@ pub struct Collectives {
 pub(crate) struct Group {
     pub(crate) name: String,
     pub(crate) members: BTreeSet<u32>,
+    /// As they were told last: each member tells them.
+    told: Ranks,
     /// The last collective each member issued.
     pub(crate) last: BTreeMap<u32, Issue>,
     /// The latest collectives by their number, and what ranks say they are.
@@ -112,10 +114,13 @@ impl Collectives {
     }
 
     /// Says who belongs to a group.
-    pub fn join(&mut self, group: u32, name: &str, members: &[u32]) {
+    pub fn join(&mut self, group: u32, name: &str, members: &Ranks) {
         let group = self.groups.entry(group).or_default();
         name.clone_into(&mut group.name);
-        group.members.extend(members);
+        if group.told != *members {
+            group.members.extend(members.iter());
+            group.told.clone_from(members);
+        }
     }
 
     /// Says that a rank's process runs, whether or not it has done anything.

@@ -2,7 +2,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     CollectiveOp, Communicator, CoreUsage, DeviceUsage, Mark, NetworkFault, Operation,
-    ProfileWindow, RankNs, Stack,
+    ProfileWindow, RankNs, Ranks, Stack,
 };
 
 /// One thing a job's analysis is told. All of them, in order, are the job: the same inputs
@@ -84,7 +84,7 @@ pub enum Input {
         /// Its name.
         name: String,
         /// Its members.
-        members: Vec<u32>,
+        members: Ranks,
     },
     /// Nobody has done anything until now: looked for only while the job is quiet.
     Quiet {

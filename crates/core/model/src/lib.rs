@@ -15,6 +15,7 @@ mod mark;
 mod median;
 mod network;
 mod profile;
+mod ranks;
 mod stack;
 mod stage;
 mod step;
@@ -39,6 +40,7 @@ pub use profile::{
     AbnormalRank, CollectiveTimes, FunctionSummary, ProfileSummary, ProfileWindow,
     RankArrivals, RankProfile,
 };
+pub use ranks::{NoRanks, Ranks};
 pub use stack::{Frame, ProcessState, Stack};
 pub use stage::{StageId, StageNames};
 pub use step::{Ending, RankStep, Segment, SideSample};

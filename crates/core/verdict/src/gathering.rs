@@ -423,7 +423,7 @@ mod tests {
 
     /// A rank of two has entered so many collectives.
     fn entered(rank: u32, number: u64) -> Vec<Input> {
-        let members = vec![0, 1];
+        let members = (0..2).collect();
         let args = [1, 0, number, 0, 0];
         let (kind, on_loop_thread) = (MarkKind::CollectiveIssue, true);
         let at = RankNs(SECOND);

@@ -4,7 +4,7 @@ use collective::{Collectives, Communication, HangSettings, Stall, StallKind};
 use incident::{Scene, death, hang, standstill};
 use model::{
     CollectiveOp, Communicator, Evidence, Incident, Mark, MarkKind, Operation, RankNs,
-    Stack,
+    Ranks, Stack,
 };
 use schedule::Standstill;
 
@@ -60,7 +60,7 @@ impl Hangs {
         Self { collectives, communication, ..Self::default() }
     }
 
-    pub(crate) fn join(&mut self, group: u32, name: &str, members: &[u32]) {
+    pub(crate) fn join(&mut self, group: u32, name: &str, members: &Ranks) {
         self.collectives.join(group, name, members);
     }
 

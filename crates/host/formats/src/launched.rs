@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{CollectiveOp, Input, fold_ranks};
+use model::{CollectiveOp, Input, Ranks, fold_ranks};
 
 use crate::ranks::{Place, job_ranks, tell_hosts};
 use crate::ras::{Communicator, Present, RasReply, Why};
@@ -122,7 +122,7 @@ impl Communicator {
                       whether they stay so";
         notes.push(caveat.to_owned());
         let there = self.ranks.keys().filter_map(|rank| of_job.get(rank).copied());
-        let members: Vec<u32> = there.collect();
+        let members: Ranks = there.collect();
         if let Some((op, number)) = self.crossed(&ahead) {
             take(Input::Group { group, name: self.name.clone(), members });
             for (rank, ahead) in &ahead {

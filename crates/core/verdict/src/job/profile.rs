@@ -7,7 +7,7 @@ use incident::{FunctionFault, Scene, function, without_core};
 use model::{
     AbnormalRank, CollectiveOp, CollectiveTimes, Dictionary, Ending, Evidence,
     FunctionClass, FunctionId, FunctionSummary, Incident, IncidentKind, Input, MarkKind,
-    Pattern, ProfileSummary, RankArrivals, RankNs, RankProfile, RankStep, Segment,
+    Pattern, ProfileSummary, RankArrivals, RankNs, RankProfile, RankStep, Ranks, Segment,
     StageNames,
 };
 use pattern::{Columns, ExpectedBox, FunctionFinding, Problem, by_host, localise};
@@ -124,7 +124,7 @@ impl Job {
             let group = *groups.entry(name).or_insert(next);
             if group == next {
                 let name = name.unwrap_or("default").to_owned();
-                self.take(Input::Group { group, name, members: Vec::new() });
+                self.take(Input::Group { group, name, members: Ranks::default() });
             }
             let op = CollectiveOp::from_name(&collective.op);
             let number = counts.entry((group, op)).or_default();

@@ -35,7 +35,7 @@ fn a_job_that_took_no_time_has_neither_shares_nor_incidents() {
 #[test]
 fn the_rank_that_was_killed_first_is_told_also_after_a_restart() {
     let mut job = Job::new("job", "run", Settings::default());
-    let members = vec![0, 1, 2, 3];
+    let members = (0..4).collect();
     job.take(Input::Group { group: 1, name: "default".to_owned(), members });
     for (rank, number) in [(0, 47), (1, 46), (2, 47), (3, 47)] {
         let mark = Mark {
@@ -77,7 +77,7 @@ fn a_rank_announces_no_more_neighbours_than_a_host_has() {
 /// A job of two in which rank 0 waits for rank 1 while both are profiled.
 fn hangs_in_a_window() -> Job {
     let mut job = Job::new("job", "run", Settings::default());
-    let members = vec![0, 1];
+    let members = (0..2).collect();
     job.take(Input::Group { group: 1, name: "default".to_owned(), members });
     job.take(Input::ProfileOrdered { ranks: vec![0, 1], first_step: 40, steps: 10 });
     for (rank, number) in [(0, 47), (1, 46)] {
@@ -124,7 +124,11 @@ fn where_a_pipeline_stands_still_joins_what_its_collectives_say() {
     const STEP_S: u64 = 60;
     let plan = schedule::Scheme::OneForwardOneBackward.plan(2, 4);
     let mut job = Job::new("job", "run", Settings::default());
-    job.take(Input::Group { group: 1, name: "default".to_owned(), members: vec![0, 1] });
+    job.take(Input::Group {
+        group: 1,
+        name: "default".to_owned(),
+        members: (0..2).collect(),
+    });
     let steps = 5;
     for step in 0..steps {
         let mut mark =
@@ -168,7 +172,7 @@ fn where_a_pipeline_stands_still_joins_what_its_collectives_say() {
 #[test]
 fn ranks_that_waited_for_other_hosts_and_end_in_good_order_did_not_hang() {
     let mut job = Job::new("job", "run", Settings::default());
-    let members = vec![0, 1, 2, 3];
+    let members = (0..4).collect();
     job.take(Input::Group { group: 1, name: "default".to_owned(), members });
     for rank in [0, 1] {
         take_mark(&mut job, rank, 10, MarkKind::CollectiveIssue, [1, 0, 47, 0, 0]);
