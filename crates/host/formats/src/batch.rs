@@ -3,12 +3,12 @@
 //! A zstd frame of lines: a [`BatchHead`], then inputs as in a recording. Job, host, epoch
 //! and sequence stand in the address it is sent to.
 
-use std::io::{self, BufReader, Read};
+use std::io::{self, Read};
 
 use model::{Input, MAX_RANKS, RankNs};
 use serde::{Deserialize, Serialize};
 
-use crate::journal::{Lines, input_of};
+use crate::journal::input_of;
 
 const SCHEMA: &str = "laggard.batch/1";
 /// Bytes of a batch after unpacking; agents cut theirs far below.
@@ -76,33 +76,32 @@ pub fn unpack_batch(bytes: &[u8]) -> Result<(BatchHead, Vec<Input>), BatchError>
     let mut unpacked = zstd::stream::read::Decoder::with_buffer(bytes)
         .map_err(BatchError::Packed)?
         .single_frame();
-    let mut limited = BufReader::new(unpacked.by_ref().take(FULL_AT_BYTES + 1));
-    let mut read = 0;
+    let mut bytes = Vec::new();
+    let mut limited = unpacked.by_ref().take(FULL_AT_BYTES + 1);
+    limited.read_to_end(&mut bytes).map_err(BatchError::Packed)?;
+    if bytes.len() as u64 > FULL_AT_BYTES {
+        return Err(BatchError::TooLarge);
+    }
     let mut head = None;
     let mut inputs = Vec::new();
-    for (line, number) in Lines(&mut limited).zip(1..) {
-        let line = line.map_err(BatchError::Packed)?;
-        read += line.len() as u64 + 1;
-        if read > FULL_AT_BYTES {
-            return Err(BatchError::TooLarge);
-        }
+    let lines = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
+    for (line, number) in lines.split(|byte| *byte == b'\n').zip(1..) {
         let wrong = |reason| BatchError::Line { line: number, reason };
         if head.is_none() {
-            let found: BatchHead = serde_json::from_slice(&line)
-                .map_err(|error| wrong(error.to_string()))?;
+            let found: BatchHead =
+                serde_json::from_slice(line).map_err(|error| wrong(error.to_string()))?;
             if found.schema != SCHEMA {
                 return Err(wrong(format!("the schema is not {SCHEMA:?}")));
             }
             head = Some(found);
             continue;
         }
-        let input = input_of(&line).map_err(wrong)?;
+        let input = input_of(line).map_err(wrong)?;
         if input.highest_rank().is_some_and(|rank| rank >= MAX_RANKS) {
             return Err(wrong(format!("ranks are numbered below {MAX_RANKS}")));
         }
         inputs.push(input);
     }
-    drop(limited);
     let rest = unpacked.finish();
     if !rest.is_empty() {
         let reason = format!("{} bytes follow it", rest.len());

@@ -4,6 +4,7 @@
 //! is a mark: `[rank, at_ns, step, kind, on_loop_thread, code, args...]`, trailing zeros of
 //! `args` left out.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
@@ -11,7 +12,8 @@ use std::path::{Path, PathBuf};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use model::{Input, Mark, MarkKind, RankNs};
-use serde::{Deserialize, Serialize};
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use verdict::{Job, Settings};
 
 use crate::FormatError;
@@ -242,30 +244,59 @@ pub(crate) fn input_of(line: &[u8]) -> Result<Input, String> {
     if !line.starts_with(b"[") {
         return serde_json::from_slice(line).map_err(|error| error.to_string());
     }
-    let values: Vec<u64> =
+    let Numbers { values, count } =
         serde_json::from_slice(line).map_err(|error| error.to_string())?;
-    let [rank, at, step, kind, on_loop, code, rest @ ..] = values.as_slice() else {
-        return Err(format!("a mark has at least 6 numbers, this one {}", values.len()));
+    let ([rank, at, step, kind, on_loop, code, args @ ..], 6..) = (values, count) else {
+        return Err(format!("a mark has at least 6 numbers, this one {count}"));
     };
     let too_large = |_| "a number is too large for its place".to_owned();
-    let number = u8::try_from(*kind).ok();
+    let number = u8::try_from(kind).ok();
     let kind = number
         .and_then(MarkKind::from_number)
         .ok_or_else(|| format!("unknown kind of mark {kind}"))?;
-    let mut args = [0; 5];
-    if rest.len() > args.len() {
-        return Err(format!("a mark has at most 11 numbers, this one {}", values.len()));
-    }
-    for (arg, value) in args.iter_mut().zip(rest) {
-        *arg = *value;
-    }
     let mark = Mark {
-        at: RankNs(*at),
-        step: u32::try_from(*step).map_err(too_large)?,
+        at: RankNs(at),
+        step: u32::try_from(step).map_err(too_large)?,
         kind,
-        on_loop_thread: *on_loop != 0,
-        code: u16::try_from(*code).map_err(too_large)?,
+        on_loop_thread: on_loop != 0,
+        code: u16::try_from(code).map_err(too_large)?,
         args,
     };
-    Ok(Input::Mark { rank: u32::try_from(*rank).map_err(too_large)?, mark })
+    Ok(Input::Mark { rank: u32::try_from(rank).map_err(too_large)?, mark })
+}
+
+/// The numbers of a mark, those that are left out zero.
+struct Numbers {
+    values: [u64; 11],
+    count: usize,
+}
+
+/// Without a list of its own for each of the marks, which are nearly all there is to read.
+impl<'de> Deserialize<'de> for Numbers {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Each;
+        impl<'de> Visitor<'de> for Each {
+            type Value = Numbers;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("6 to 11 numbers")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(
+                self,
+                mut list: A,
+            ) -> Result<Numbers, A::Error> {
+                let mut numbers = Numbers { values: [0; 11], count: 0 };
+                while let Some(value) = list.next_element()? {
+                    let count = numbers.count;
+                    let place = numbers.values.get_mut(count);
+                    *place.ok_or_else(|| A::Error::invalid_length(count + 1, &self))? =
+                        value;
+                    numbers.count += 1;
+                }
+                Ok(numbers)
+            }
+        }
+        deserializer.deserialize_seq(Each)
+    }
 }
