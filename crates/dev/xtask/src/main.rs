@@ -7,6 +7,8 @@
 
 mod acceptance;
 mod check;
+mod load;
+mod server;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -26,12 +28,15 @@ enum Task {
     Check,
     /// Print the acceptance table, measured values beside the paper's
     Acceptance(acceptance::AcceptanceArgs),
+    /// Tell a collector of simulated ranks, and time its answers
+    Load(load::LoadArgs),
 }
 
 fn main() -> Result<ExitCode> {
     match Cli::parse().task {
         Task::Check => check::check(&root()),
         Task::Acceptance(args) => acceptance::acceptance(&args, &root()),
+        Task::Load(args) => load::load(&args),
     }
 }
 

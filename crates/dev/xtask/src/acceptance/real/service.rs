@@ -1,15 +1,16 @@
 //! Jobs as all methods see them, and jobs of two hosts that tell a collector.
 
-use std::io::{BufRead, BufReader};
+use std::collections::BTreeSet;
 use std::net::TcpListener;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use model::{Incident, Method, Question, Verdict, WindowSummary};
 use serde_json::Value;
 
 use super::{DATA, FORWARD, Lab, MATRIX, Print, Row, Truth, names};
+use crate::server::Server;
 
 /// Ranks of each of the two hosts.
 const LOCAL_RANKS: u32 = 2;
@@ -18,76 +19,44 @@ const SEEDS: [u32; 3] = [1, 2, 3];
 /// Fault-free jobs, and steps of each.
 const HEALTHY_JOBS: u32 = 24;
 const HEALTHY_STEPS: u32 = 520;
+/// Trainings, below `python`.
+const DEMO: &str = "laggard/demo/train.py";
+const STUDY: &str = "tests/jobs/study.py";
 /// Far more than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(3);
 
-/// `laggard serve`, which ends with this.
-struct Collector {
-    child: Child,
-    url: String,
-}
-
-impl Drop for Collector {
-    fn drop(&mut self) {
-        if self.child.kill().is_ok() {
-            self.child.wait().ok();
-        }
-    }
-}
-
-impl Collector {
-    fn start(lab: &Lab) -> Result<Self> {
+/// The verdict on a job of two hosts, a script of ours, once both have told its end.
+fn verdict(collector: &Server, lab: &Lab, job: &str, training: &str) -> Result<Verdict> {
+    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let mut hosts = Vec::new();
+    for (node, host) in ["a", "b"].into_iter().enumerate() {
+        let words = format!(
+            "run --collector {} --job {job} --host {host} -- torchrun --nnodes 2 \
+             --node-rank {node} --nproc-per-node {LOCAL_RANKS} --master-addr 127.0.0.1 \
+             --master-port {port} {}/python/{training}",
+            collector.url,
+            lab.root.display(),
+        );
         let mut command = lab.command("laggard")?;
-        command.args(["serve", "--listen", "127.0.0.1:0", "--data", "collected"]);
-        let mut child = command.stderr(Stdio::piped()).spawn()?;
-        let mut lines = BufReader::new(child.stderr.take().context("piped")?).lines();
-        let line = lines.next().context("a line")??;
-        let rest =
-            line.strip_prefix("laggard: serving ").with_context(|| line.clone())?;
-        let url = rest.split(',').next().unwrap_or_default().to_owned();
-        // The rest is read, lest the server has to wait for a reader.
-        std::thread::spawn(move || lines.for_each(drop));
-        Ok(Self { child, url })
+        command.args(words.split_whitespace()).stderr(Stdio::piped());
+        hosts.push(command.spawn()?);
     }
-
-    fn get(&self, place: &str) -> Result<String> {
-        let mut answer = ureq::get(format!("{}/api/v1/{place}", self.url)).call()?;
-        Ok(answer.body_mut().read_to_string()?)
+    for host in hosts {
+        let output = host.wait_with_output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{job}: {said}");
     }
-
-    /// The verdict on a job of two hosts, once both have told its end.
-    fn verdict(&self, lab: &Lab, job: &str, training: &str) -> Result<Verdict> {
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let mut hosts = Vec::new();
-        for (node, host) in ["a", "b"].into_iter().enumerate() {
-            let words = format!(
-                "run --collector {} --job {job} --host {host} -- torchrun --nnodes 2 \
-                 --node-rank {node} --nproc-per-node {LOCAL_RANKS} --master-addr 127.0.0.1 \
-                 --master-port {port} {}/python/laggard/demo/train.py {training}",
-                self.url,
-                lab.root.display(),
-            );
-            let mut command = lab.command("laggard")?;
-            command.args(words.split_whitespace()).stderr(Stdio::piped());
-            hosts.push(command.spawn()?);
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
+        let jobs: Value = serde_json::from_str(&collector.get("jobs")?)?;
+        let mut jobs = jobs["jobs"].as_array().into_iter().flatten();
+        if jobs.any(|one| one["id"] == job && one["state"] == "ended") {
+            let verdict = collector.get(&format!("jobs/{job}/verdict"))?;
+            return Ok(serde_json::from_str(&verdict)?);
         }
-        for host in hosts {
-            let output = host.wait_with_output()?;
-            let said = String::from_utf8_lossy(&output.stderr);
-            ensure!(output.status.success(), "{job}: {said}");
-        }
-        let begun = Instant::now();
-        while begun.elapsed() < PATIENCE {
-            let jobs: Value = serde_json::from_str(&self.get("jobs")?)?;
-            let mut jobs = jobs["jobs"].as_array().into_iter().flatten();
-            if jobs.any(|one| one["id"] == job && one["state"] == "ended") {
-                let verdict = self.get(&format!("jobs/{job}/verdict"))?;
-                return Ok(serde_json::from_str(&verdict)?);
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        bail!("{job} never ended for its collector")
+        std::thread::sleep(Duration::from_millis(100));
     }
+    bail!("{job} never ended for its collector")
 }
 
 /// Exposed seconds that were hidden in the steps that were analysed.
@@ -149,14 +118,16 @@ fn judged(truth: Truth, seed: u32, verdict: &Verdict) -> (Vec<String>, f64) {
 
 /// The fault matrix once more, with two hosts of two ranks that tell a collector.
 pub(super) fn fault_matrix(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
-    let collector = Collector::start(lab)?;
+    let collector = Server::start(lab.command("laggard")?, &["--data", "collected"])?;
     for truth in MATRIX {
         let fault = truth.0;
         let (mut told, mut charged) = (Vec::new(), Vec::new());
         for seed in SEEDS {
-            let (job, training) =
-                (format!("{fault}-{seed}"), format!("--fault {fault} --seed {seed}"));
-            let verdict = collector.verdict(lab, &job, &training)?;
+            let (job, training) = (
+                format!("{fault}-{seed}"),
+                format!("{DEMO} --fault {fault} --seed {seed}"),
+            );
+            let verdict = verdict(&collector, lab, &job, &training)?;
             let (wrong, share) = judged(truth, seed, &verdict);
             charged.push(format!("{share:.3}"));
             if !wrong.is_empty() {
@@ -175,11 +146,12 @@ pub(super) fn fault_matrix(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> 
 
 /// Fault-free jobs of two hosts that tell a collector.
 pub(super) fn healthy(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
-    let collector = Collector::start(lab)?;
+    let collector = Server::start(lab.command("laggard")?, &["--data", "collected"])?;
     let (mut told, mut windows, mut strong) = (Vec::new(), 0, 0);
     for seed in 1..=HEALTHY_JOBS {
-        let training = format!("--fault none --steps {HEALTHY_STEPS} --seed {seed}");
-        let verdict = collector.verdict(lab, &format!("none-{seed}"), &training)?;
+        let training =
+            format!("{DEMO} --fault none --steps {HEALTHY_STEPS} --seed {seed}");
+        let verdict = verdict(&collector, lab, &format!("none-{seed}"), &training)?;
         windows += verdict.windows.len();
         let labels = verdict.windows.iter().flat_map(|window| &window.labels);
         strong += labels.filter(|label| label.is_strong()).count();
@@ -200,45 +172,60 @@ pub(super) fn healthy(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     Ok(())
 }
 
-/// One job whose loader becomes slow on one rank, as the methods see it.
+/// Jobs of two hosts in which the loader of one rank becomes slow, as the methods see it.
 pub(super) fn slow_loader(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
-    const SLOW: u32 = 2;
-    let training =
-        format!("--fault data --delay-ms 50 --from 160 --steps 240 --slow {SLOW}");
     // A window that a hiccup before asked for must not be the only one.
     std::fs::write(lab.file("laggard.toml"), "[profile]\nevery_s = 5.0\n")?;
-    let verdict = lab.study("--config laggard.toml --record job.jsonl", 4, &training)?;
-    let export = ["analyze", "--json", "--export-calls", "calls", "job.jsonl"];
-    lab.verdict(&export.map(str::to_owned))?;
-    let called = lab.verdict(&["analyze", "--json", "calls"].map(str::to_owned))?;
-    let says = |verdict: &Verdict, method: Method| {
-        verdict.incidents.first().is_some_and(|first| {
-            first.subject.ranks == [SLOW]
-                && first.evidence.iter().any(|evidence| evidence.method == method)
-        })
-    };
-    let first = verdict.incidents.first();
-    let function = first.and_then(|first| first.subject.function.as_deref());
-    let asked = [
-        (names(&verdict, &[SLOW], DATA), "stages: rank, data".to_owned()),
-        (
-            says(&verdict, Method::Pattern),
-            format!("profile: rank, `{}`", function.unwrap_or_default()),
+    let options = ["--data", "collected", "--config", "laggard.toml"];
+    let collector = Server::start(lab.command("laggard")?, &options)?;
+    let (mut told, mut functions) = (Vec::new(), BTreeSet::new());
+    for seed in SEEDS {
+        let (job, slow) = (format!("slow-{seed}"), seed % RANKS);
+        let training = format!(
+            "{STUDY} --fault data --delay-ms 50 --from 160 --steps 400 --slow {slow}"
+        );
+        let verdict = verdict(&collector, lab, &job, &training)?;
+        let (kept, calls) =
+            (format!("collected/{job}/batches.zst"), format!("calls-{seed}"));
+        let export = ["analyze", "--json", "--export-calls", &calls, &kept];
+        lab.verdict(&export.map(str::to_owned))?;
+        let called = lab.verdict(&["analyze", "--json", &calls].map(str::to_owned))?;
+        let says = |verdict: &Verdict, method: Method| {
+            verdict.incidents.first().is_some_and(|first| {
+                first.subject.ranks == [slow]
+                    && first.evidence.iter().any(|evidence| evidence.method == method)
+            })
+        };
+        let first = verdict.incidents.first();
+        functions.extend(first.and_then(|first| first.subject.function.clone()));
+        let asked = [
+            (names(&verdict, &[slow], DATA), "stages: rank, data"),
+            (says(&verdict, Method::Pattern), "a profile: rank, function"),
+            (says(&called, Method::Schedule), "call logs: rank"),
+            (
+                first.is_some_and(|first| first.contradictions.is_empty()),
+                "no contradiction",
+            ),
+        ];
+        let wrong: Vec<_> =
+            asked.into_iter().filter(|(right, _)| !right).map(|(_, what)| what).collect();
+        if !wrong.is_empty() {
+            told.push(format!("seed {seed} lacks: {}", wrong.join("; ")));
+        }
+    }
+    let holds = told.is_empty();
+    let right = SEEDS.len() - told.len();
+    let functions = functions.into_iter().collect::<Vec<_>>().join("`, `");
+    told.insert(
+        0,
+        format!(
+            "{right} of {}: by stages, by a profile (`{functions}`) and by calls",
+            SEEDS.len()
         ),
-        (says(&called, Method::Schedule), "call logs: rank".to_owned()),
-        (
-            first.is_some_and(|first| first.contradictions.is_empty()),
-            "no contradiction".to_owned(),
-        ),
-    ];
-    let said = asked
-        .iter()
-        .map(|(right, what)| format!("{}{what}", if *right { "" } else { "NOT " }));
-    let measured = said.collect::<Vec<_>>().join("; ");
-    let holds = asked.iter().all(|(right, _)| *right);
-    let scenario =
-        "gloo, 4 ranks; the loader of one becomes slow in step 160 of 240; one run";
-    print(Row::new(id, scenario, measured, "data and rank by all methods", holds));
+    );
+    let scenario = "4 ranks on 2 hosts, told to a collector; the loader of one becomes slow in \
+                    step 160 of 400";
+    print(Row::new(id, scenario, told.join("; "), "data and rank by all methods", holds));
     Ok(())
 }
 
