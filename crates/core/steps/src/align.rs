@@ -172,10 +172,10 @@ impl Aligner {
 
     /// Takes one step of one rank. Steps of a rank come in order.
     pub fn push(&mut self, rank: u32, step: RankStep) {
-        let expected = self.expected.entry(rank).or_insert_with(|| {
-            self.waits_for = None;
-            Expected::default()
-        });
+        if !self.expects(rank) {
+            self.expect(rank, None);
+        }
+        let expected = self.expected.entry(rank).or_default();
         expected.next = expected.next.max(step.step.saturating_add(1));
         self.unseen.remove(&rank);
         if self.settled_until().is_some_and(|settled| step.step <= settled) {
@@ -514,7 +514,42 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_joins_or_changes_its_role_closes_the_window() {
+    fn a_rank_that_joins_closes_the_window() {
+        let all = steps(&PLAIN.repeat(20));
+        for announced in [true, false] {
+            let mut aligner = Aligner::new(settings());
+            (0..2).for_each(|rank| aligner.expect(rank, None));
+            for (at, step) in all.iter().enumerate() {
+                if at == 7 && announced {
+                    aligner.expect(2, None);
+                }
+                // The newcomer first: what comes before it would be settled without it.
+                let ranks = if at < 7 { 0..2 } else { 0..3 };
+                ranks.rev().for_each(|rank| aligner.push(rank, step.clone()));
+            }
+            aligner.finish();
+            let windows = aligner.take_windows();
+            assert_eq!(spans(&windows), [(0, 7), (7, 10)], "announced: {announced}");
+            assert_eq!(
+                (&windows[0].ranks[..], &windows[1].ranks[..]),
+                (&[0, 1][..], &[0, 1, 2][..])
+            );
+            assert!(windows.iter().all(|window| window.missing_ranks.is_empty()));
+        }
+    }
+
+    #[test]
+    fn a_lasting_change_of_the_stages_closes_the_window() {
+        let named = "D0 D1 E0:20 E1:20 B0 K B1 O0 O1 ";
+        let rank = PLAIN.repeat(7) + &named.repeat(8);
+        let windows = windows(&[rank.clone(), rank], settings());
+        assert_eq!(spans(&windows), [(0, 7), (7, 8)]);
+        assert!(!windows[0].stages().contains(&StageId(20)));
+        assert!(windows[1].stages().contains(&StageId(20)));
+    }
+
+    #[test]
+    fn a_rank_that_changes_its_role_closes_the_window() {
         let mut aligner = Aligner::new(settings());
         let all = steps(&PLAIN.repeat(20));
         aligner.expect(0, None);
