@@ -76,6 +76,16 @@ impl StageMatrix {
         }
     }
 
+    /// Durations in seconds, `[step][rank][stage]`, of the steps that every rank delivered.
+    pub fn durations_s(&self) -> Vec<Vec<Vec<f64>>> {
+        let unit_s = self.nanoseconds().unwrap_or(1e9) * 1e-9;
+        let seconds = |row: &Vec<f64>| row.iter().map(|value| value * unit_s).collect();
+        let of_step = |step: &Vec<Option<Vec<f64>>>| {
+            step.iter().map(|rank| rank.as_ref().map(seconds)).collect()
+        };
+        self.chosen().2.iter().filter_map(of_step).collect()
+    }
+
     /// Refuses what the analysis must not see.
     pub(crate) fn check(&self, path: &Path) -> Result<(), FormatError> {
         let refuse = |place: String, reason: String| {
@@ -106,7 +116,6 @@ impl StageMatrix {
             let reason = format!("{} steps of {ranks} ranks", matrix.len());
             return refuse(name.into(), reason);
         }
-        let mut until_ns = vec![0.0; ranks];
         for (step, rows) in matrix.iter().enumerate() {
             if rows.len() != ranks {
                 let reason = format!("{} ranks, the first step has {ranks}", rows.len());
@@ -124,14 +133,22 @@ impl StageMatrix {
                     let reason = format!("{value} is not a duration");
                     return refuse(format!("{}[{stage}]", place()), reason);
                 }
-                until_ns[rank] += row.iter().sum::<f64>() * unit_ns;
+            }
+        }
+        self.check_companions(path, matrix.len(), ranks)?;
+        let mut until_ns = vec![0.0; ranks];
+        for (step, rows) in matrix.iter().enumerate() {
+            for (rank, row) in rows.iter().enumerate() {
+                let Some(row) = row else { continue };
+                let wall = self.wall(step, rank).unwrap_or(0.0);
+                until_ns[rank] += row.iter().sum::<f64>().max(wall) * unit_ns;
                 if until_ns[rank] >= MAX_NS {
                     let reason = "the steps of this rank take centuries".into();
-                    return refuse(place(), reason);
+                    return refuse(format!("{name}[{step}][{rank}]"), reason);
                 }
             }
         }
-        self.check_companions(path, matrix.len(), ranks)
+        Ok(())
     }
 
     fn check_companions(
@@ -177,6 +194,11 @@ impl StageMatrix {
         Ok(())
     }
 
+    /// Measured wall time of a rank's step.
+    fn wall(&self, step: usize, rank: usize) -> Option<f64> {
+        self.wall.as_ref().map(|wall| wall[step][rank])
+    }
+
     /// The expanded matrix if there is one, else the plain one.
     fn chosen(&self) -> (&'static str, &[String], &Cells) {
         match (&self.micro_stages, &self.micro_matrix) {
@@ -203,10 +225,13 @@ impl StageMatrix {
         let mut job = Job::new(id, "stage-matrix", settings);
         let (name, stages, matrix) = self.chosen();
         let expanded = name == "micro_matrix";
-        let ids: Vec<StageId> = stages
+        let mut ids: Vec<StageId> = stages
             .iter()
             .map(|stage| job.intern(stage.split('@').next().unwrap_or(stage)))
             .collect();
+        if self.wall.is_some() && !ids.contains(&StageId::OTHER) {
+            ids.push(StageId::OTHER);
+        }
         for rank in 0..matrix[0].len() {
             let role = self.roles.as_ref().and_then(|roles| roles.get(rank)).cloned();
             aligner.expect(rank as u32, role);
@@ -218,11 +243,12 @@ impl StageMatrix {
                 let Some(row) = row else { continue };
                 let waits = self.python_collective_time.as_ref().filter(|_| !expanded);
                 let waits = waits.map(|waits| waits[step].as_slice());
-                let wall = self.wall.as_ref().map(|wall| wall[step][rank]);
+                let wall = self.wall(step, rank);
+                let row = closed(row, &ids, wall);
                 let ticks = Ticks { unit_ns, now: &mut now[rank] };
                 aligner.push(
                     rank as u32,
-                    rank_step(step, &ids, row, rank, waits, wall, ticks),
+                    rank_step(step, &ids, &row, rank, waits, wall, ticks),
                 );
             }
         }
@@ -255,6 +281,18 @@ impl Ticks<'_> {
     }
 }
 
+/// The durations of one rank's step, closed up to its measured wall time: what the stages
+/// leave of it is the residual, whether the recorder had a stage for that or not.
+fn closed(row: &[f64], stages: &[StageId], wall: Option<f64>) -> Vec<f64> {
+    let mut row = row.to_vec();
+    row.resize(stages.len(), 0.0);
+    let rest = wall.map_or(0.0, |wall| wall - row.iter().sum::<f64>());
+    if let Some(residual) = stages.iter().rposition(|stage| *stage == StageId::OTHER) {
+        row[residual] += rest.max(0.0);
+    }
+    row
+}
+
 fn rank_step(
     step: usize,
     stages: &[StageId],
@@ -268,8 +306,10 @@ fn rank_step(
     let mut segments = Vec::with_capacity(row.len());
     let mut after = MarkKind::StepBegin;
     for (at, (stage, duration)) in stages.iter().zip(row).enumerate() {
-        let synchronises = waits.is_some_and(|waits| waits.iter().any(|w| w[at] > 0.0));
-        let wait = waits.map_or(0.0, |waits| waits[rank][at]).min(*duration);
+        let wait_of = |rank: &Vec<f64>| rank.get(at).copied().unwrap_or(0.0);
+        let synchronises =
+            waits.is_some_and(|waits| waits.iter().any(|rank| wait_of(rank) > 0.0));
+        let wait = waits.map_or(0.0, |waits| wait_of(&waits[rank])).min(*duration);
         if synchronises {
             let ending = Ending::Issue { op: CollectiveOp::BARRIER, group: 0 };
             let end = ticks.advance(duration - wait);
@@ -328,6 +368,41 @@ mod tests {
         assert!(!refused(2, &[1e9, 1e9]));
         assert!(refused(2, &[1e308, 1e308]));
         assert!(refused(2, &[1e10, 1.0]), "three steps of 317 years");
+    }
+
+    #[test]
+    fn wall_time_that_no_clock_can_add_up_is_refused() {
+        let refused = |wall: f64| {
+            let stages = vec!["a".to_owned()];
+            let mut matrix = StageMatrix::new(stages, vec![vec![Some(vec![1.0]); 2]; 3]);
+            matrix.wall = Some(vec![vec![wall; 2]; 3]);
+            matrix.check(Path::new("matrix")).is_err()
+        };
+        assert!(!refused(1e9));
+        assert!(refused(1e10), "three steps of 317 years");
+    }
+
+    #[test]
+    fn wall_time_that_no_stage_covers_is_the_residual() {
+        let limited = |stages: &[&str], row: &[f64], wall: Option<f64>| {
+            let stages = stages.iter().map(|stage| (*stage).to_owned()).collect();
+            let mut matrix =
+                StageMatrix::new(stages, vec![vec![Some(row.to_vec()); 2]; 10]);
+            matrix.wall = wall.map(|wall| vec![vec![wall; 2]; 10]);
+            matrix.check(Path::new("matrix")).expect("a matrix");
+            let verdict = matrix.replay("job", Settings::default()).verdict();
+            let labels = &verdict.windows[0].labels;
+            let other = verdict.stages.iter().find(|s| s.name == "step.other_cpu_wall");
+            let share = other.map(|stage| (stage.share * 1000.0).round() / 1000.0);
+            (labels.contains(&model::Label::TelemetryLimited), share)
+        };
+        let named = ["data.next_wait", "model.backward_cpu_wall"];
+        let whole = ["data.next_wait", "model.backward_cpu_wall", "step.other_cpu_wall"];
+        assert_eq!(limited(&named, &[0.5, 0.393], None), (false, None));
+        assert_eq!(limited(&named, &[0.5, 0.393], Some(0.893)), (false, Some(0.0)));
+        assert_eq!(limited(&named, &[0.5, 0.393], Some(1.0)), (true, Some(0.107)));
+        assert_eq!(limited(&whole, &[0.5, 0.393, 0.0], Some(1.0)), (true, Some(0.107)));
+        assert_eq!(limited(&whole, &[0.5, 0.393, 0.107], Some(1.0)), (true, Some(0.107)));
     }
 
     #[test]
