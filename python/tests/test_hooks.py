@@ -184,6 +184,85 @@ def test_nested_stages_are_refused_and_errors_go_through(python):
     assert "outer" in names and "inner" not in names
 
 
+def test_a_side_channel_is_entered_and_left_on_any_thread(python):
+    channel = python(
+        LOOP
+        + textwrap.dedent(
+            """
+            import json, laggard, sys, threading
+            raised = []
+            sys.unraisablehook = lambda fault: raised.append(repr(fault.exc_value))
+            threading.excepthook = lambda fault: raised.append(repr(fault.exc_value))
+            train(1)
+
+            def measure(channel):
+                with channel[0]:
+                    pass
+                del channel[:]  # the last reference goes here
+
+            for _ in range(3):
+                measure([laggard.side_channel("beside")])
+                thread = threading.Thread(target=measure, args=([laggard.side_channel("beside")],))
+                thread.start()
+                thread.join()
+            assert not raised, raised
+            (channel,) = laggard.summary()["side_channels"]
+            print(json.dumps([channel["name"], channel["samples"]]))
+            """
+        )
+    )
+    assert channel == ["beside", 6]
+
+
+def test_a_side_channel_of_every_step_takes_one_name(python):
+    # A rank has room for 128 names, those of stages that come later among them.
+    verdict = python(
+        LOOP
+        + textwrap.dedent(
+            """
+            import json, laggard
+            train(1)
+            for _ in range(300):
+                with laggard.side_channel("beside"):
+                    pass
+            for step in range(30):
+                with laggard.stage("later"):
+                    pass
+                train(1)
+            print(json.dumps(laggard.summary()))
+            """
+        )
+    )
+    assert [channel["samples"] for channel in verdict["side_channels"]] == [300]
+    assert "later" in [stage["name"] for stage in verdict["stages"]]
+
+
+def test_ever_new_names_take_no_more_memory(python):
+    grown_kib = python(
+        LOOP
+        + textwrap.dedent(
+            """
+            import json, laggard, resource
+            train(1)
+
+            def peak_kib():
+                return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+            def name(numbers):
+                for number in numbers:
+                    with laggard.stage(f"stage {number}"), laggard.side_channel(f"{number}"):
+                        pass
+
+            name(range(1000))
+            before = peak_kib()
+            name(range(1000, 200_000))
+            print(json.dumps(peak_kib() - before))
+            """
+        )
+    )
+    assert grown_kib < 4096
+
+
 def test_compiled_models_break_where_they_did_before_and_nowhere_else(python):
     script = """
         import json, laggard, torch, torch.distributed as dist

@@ -1,8 +1,7 @@
 //! The contexts a script may use: `step()`, `stage(name)`, `side_channel(name)`.
 
-use std::cell::Cell;
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use model::MarkKind;
 use pyo3::prelude::*;
@@ -11,6 +10,10 @@ use pyo3::types::PyDict;
 use ring::NameKind;
 
 use crate::probe::{Probe, with_probe};
+
+/// Names whose objects are kept: as many as a ring has room for. A script may make up a new
+/// name in every step, and what it trains must not run out of memory over that.
+const KEPT_NAMES: usize = 128;
 
 /// Codes belong to a ring; zero stands for "not asked for yet", so codes are kept plus one,
 /// together with the process they were asked in.
@@ -68,6 +71,13 @@ pub(crate) struct Stage {
     code: Code,
 }
 
+impl Stage {
+    /// The code of its name in the ring of this process.
+    pub(crate) fn code(&self, probe: &Probe) -> u16 {
+        self.code.of(probe)
+    }
+}
+
 #[pymethods]
 #[expect(clippy::unused_self, reason = "Python calls methods on an object")]
 impl Stage {
@@ -86,18 +96,19 @@ impl Stage {
     }
 }
 
-/// A measurement beside the step, which may overlap stages.
-#[pyclass(unsendable, module = "laggard")]
+/// A measurement beside the step, which may overlap stages, on whatever thread.
+#[pyclass(frozen, module = "laggard")]
 #[derive(Debug)]
 pub(crate) struct SideChannel {
-    code: Code,
-    entered_ns: Cell<u64>,
+    /// Whoever measures under this name shares its code, and has a beginning of its own.
+    named: Py<Stage>,
+    entered_ns: AtomicU64,
 }
 
 #[pymethods]
 impl SideChannel {
     fn __enter__(&self) {
-        self.entered_ns.set(crate::probe::now().0);
+        self.entered_ns.store(crate::probe::now().0, Relaxed);
     }
 
     #[expect(unused_variables, reason = "Python passes the exception")]
@@ -107,9 +118,10 @@ impl SideChannel {
         value: &Bound<'_, PyAny>,
         traceback: &Bound<'_, PyAny>,
     ) {
-        let nanoseconds = crate::probe::now().0.saturating_sub(self.entered_ns.get());
+        let entered_ns = self.entered_ns.load(Relaxed);
+        let nanoseconds = crate::probe::now().0.saturating_sub(entered_ns);
         with_probe(|probe| {
-            let code = self.code.of(probe);
+            let code = self.named.get().code(probe);
             probe.side(MarkKind::SideSample, code, nanoseconds);
         });
     }
@@ -130,25 +142,25 @@ pub(crate) fn step(py: Python<'_>) -> PyResult<Py<Step>> {
 /// :param name: Its name; the built-in names, such as ``data.next_wait``, stand for what
 ///     the hooks record under them.
 #[pyfunction]
-pub(crate) fn stage<'py>(
-    py: Python<'py>,
-    name: &Bound<'py, PyAny>,
-) -> PyResult<Py<PyAny>> {
+pub(crate) fn stage(name: &Bound<'_, PyAny>) -> PyResult<Py<Stage>> {
     // A Python dict: its look-up of an interned string costs less than ours would.
     static STAGES: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
+    let py = name.py();
     let stages = STAGES.get_or_init(py, || PyDict::new(py).unbind()).bind(py);
     if let Some(known) = stages.get_item(name)? {
-        return Ok(known.unbind());
+        return Ok(known.cast_into::<Stage>()?.unbind());
     }
     let code = Code::new(name.str()?.to_string_lossy().into_owned());
-    let made = Py::new(py, Stage { code })?.into_any();
-    stages.set_item(name, &made)?;
+    let made = Py::new(py, Stage { code })?;
+    if stages.len() < KEPT_NAMES {
+        stages.set_item(name, &made)?;
+    }
     Ok(made)
 }
 
 /// A context that measures something beside the step: it may overlap stages and is never
 /// part of the accounting.
 #[pyfunction]
-pub(crate) fn side_channel(name: String) -> SideChannel {
-    SideChannel { code: Code::new(name), entered_ns: Cell::new(0) }
+pub(crate) fn side_channel(name: &Bound<'_, PyAny>) -> PyResult<SideChannel> {
+    Ok(SideChannel { named: stage(name)?, entered_ns: AtomicU64::new(0) })
 }

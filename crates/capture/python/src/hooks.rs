@@ -8,8 +8,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
 use pyo3::{ffi, intern};
-use ring::NameKind;
 
+use crate::contexts::stage;
 use crate::probe::{is_active, with_probe};
 
 /// Takes note of something the loop did; ``kind`` is a number of ``MarkKind``.
@@ -34,20 +34,21 @@ pub(crate) fn block(begins: bool, passes: u16, place: [u32; 4]) {
 
 /// Takes note of a measurement on the device.
 #[pyfunction]
-pub(crate) fn side_sample(name: &str, seconds: f64) {
+pub(crate) fn side_sample(name: &Bound<'_, PyAny>, seconds: f64) -> PyResult<()> {
+    let named = stage(name)?;
     with_probe(|probe| {
-        let code = probe.name_once(NameKind::Stage, name);
+        let code = named.get().code(probe);
         probe.side(MarkKind::SideSample, code, (seconds * 1e9) as u64);
     });
+    Ok(())
 }
 
 /// Takes note of a device event that never became ready.
 #[pyfunction]
-pub(crate) fn side_lost(name: &str) {
-    with_probe(|probe| {
-        let code = probe.name_once(NameKind::Stage, name);
-        probe.side(MarkKind::SideLost, code, 0);
-    });
+pub(crate) fn side_lost(name: &Bound<'_, PyAny>) -> PyResult<()> {
+    let named = stage(name)?;
+    with_probe(|probe| probe.side(MarkKind::SideLost, named.get().code(probe), 0));
+    Ok(())
 }
 
 /// A global optimizer hook.

@@ -1,13 +1,12 @@
 //! The one probe of a process: its ring and what it knows of the training loop.
 
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::ptr;
+use std::sync::Once;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
-use std::sync::{Mutex, Once};
 
 use model::{Mark, MarkKind, RankNs};
 use pyo3::exceptions::{PyOSError, PyValueError};
@@ -34,8 +33,6 @@ pub(crate) struct Probe {
     of_loop: LoopState,
     step: AtomicU32,
     pid: u32,
-    /// Codes given to names that came without a code of their own.
-    codes: Mutex<HashMap<String, u16>>,
     /// Touched under the interpreter's lock only; `None` if there was no room for a desk.
     windows: Option<Windows>,
 }
@@ -232,17 +229,7 @@ impl Probe {
         self.pid
     }
 
-    /// The code of a name, asked for at most once.
-    pub(crate) fn name_once(&self, kind: NameKind, text: &str) -> u16 {
-        let Ok(mut codes) = self.codes.lock() else { return NO_CODE };
-        if let Some(code) = codes.get(text) {
-            return *code;
-        }
-        let code = self.name(kind, text);
-        codes.insert(text.to_owned(), code);
-        code
-    }
-
+    /// Writes a name into the ring's table, which keeps each for as long as it lives.
     pub(crate) fn name(&self, kind: NameKind, text: &str) -> u16 {
         self.ring.name(kind, text).unwrap_or_else(|| {
             self.ring.count_fault();
@@ -348,7 +335,6 @@ pub(crate) fn activate(
         of_loop: LoopState::default(),
         step: AtomicU32::new(0),
         pid,
-        codes: Mutex::default(),
         windows: desk.ok().map(Windows::new),
     }));
     PROBE.store(probe, Release);
