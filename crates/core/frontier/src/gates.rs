@@ -57,9 +57,6 @@ pub struct Gates {
     /// Exposed seconds of a window below which no shares are given.
     #[serde(deserialize_with = "threshold")]
     pub denom_floor_s: f64,
-    /// How far from its old median a step may stay to count as recovered, as a share.
-    #[serde(deserialize_with = "threshold")]
-    pub recovery_tol: f64,
 }
 
 impl Default for Gates {
@@ -82,7 +79,6 @@ impl Default for Gates {
             device_high_share: 0.30,
             device_low_ratio: 0.50,
             denom_floor_s: 1e-6,
-            recovery_tol: 0.10,
         }
     }
 }
