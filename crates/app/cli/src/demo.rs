@@ -2,7 +2,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 
 use crate::output::say;
@@ -88,7 +88,14 @@ enum DemoFault {
     BackwardFsdp2,
 }
 
+/// The step that [`DemoFault::Stall`] strikes.
+const STALLED_STEP: u32 = 60;
+
 pub(crate) fn demo(args: DemoArgs) -> Result<ExitCode> {
+    ensure!(
+        args.fault != DemoFault::Stall || args.steps > STALLED_STEP,
+        "the stall comes in step {STALLED_STEP}: --steps must be larger"
+    );
     let python = args
         .python
         .or_else(package::python_beside_us)

@@ -59,6 +59,16 @@ impl Finding {
     }
 }
 
+/// How the package comes to where it is missing. The wheel is local: whatever an index has under
+/// this name is not meant.
+fn install() -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    format!(
+        "pip install --force-reinstall laggard-{version}-*.whl, the wheel of this command \
+         (`make install` builds it)"
+    )
+}
+
 pub(crate) fn doctor(args: DoctorArgs) -> Result<ExitCode> {
     let mut findings =
         vec![Finding::good(format!("laggard {}", env!("CARGO_PKG_VERSION")))];
@@ -205,7 +215,7 @@ fn nccl_plugin() -> Finding {
         }
         (_, None) => Finding::weak(
             "no NCCL profiler plugin: stuck flows inside collectives of NCCL are not seen",
-            "reinstall laggard: pip install --force-reinstall laggard",
+            install(),
         ),
     }
 }
@@ -267,27 +277,26 @@ fn package_finding(probe: &Probe) -> Finding {
     match (&probe.laggard, &probe.native) {
         (Some(version), None) if version != ours => Finding::weak(
             format!("its package laggard is {version}, this command is {ours}"),
-            "install the same version of both: pip install -U laggard",
+            install(),
         ),
         (Some(version), None) if probe.autoload => {
             Finding::good(format!("package laggard {version} attaches by itself"))
         }
         (Some(_), None) => Finding::weak(
             "package laggard is there but its autoload file is not",
-            "reinstall it: pip install --force-reinstall laggard",
+            install(),
         ),
         (Some(version), Some(error)) => Finding::broken(
             format!("package laggard {version} cannot be loaded: {error}"),
-            "reinstall it for this machine: pip install --force-reinstall laggard",
+            install(),
         ),
         (None, _) if package::site_packages().is_some() => Finding::weak(
             "this Python does not have the package laggard; `laggard run` lends it its own",
-            "pip install laggard there, so that `import laggard` works too",
+            format!("so that `import laggard` works too: {}", install()),
         ),
-        (None, _) => Finding::broken(
-            "this Python does not have the package laggard",
-            "pip install laggard",
-        ),
+        (None, _) => {
+            Finding::broken("this Python does not have the package laggard", install())
+        }
     }
 }
 
