@@ -30,7 +30,7 @@ mod window;
 
 pub use callbacks::{Begun, Callback, Route, Stage};
 pub use calls::{CalledJob, Delay, Primitive, Spot, Stop, log_text};
-pub use campaign::{Campaign, Row, Scenario, Score, simulate};
+pub use campaign::{Campaign, MAGNITUDES, Row, Scenario, Score, magnitude, simulate};
 pub use cluster::{Cluster, Fault, LOCALS, Run};
 pub use pipeline::{Drag, FORWARD_S, Pipeline};
 pub use watch::{LOOK_S, Watched, job_of, watch, watch_by};

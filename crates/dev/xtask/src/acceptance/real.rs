@@ -6,17 +6,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
-use frontier::Gates;
-use model::{Incident, Pace, Verdict};
+use anyhow::{Context, Result, bail, ensure};
+use formats::{Limits, Recording, load};
+use frontier::{Baseline, Gates, PeerMethod, analyse, peer_scores, ranking};
+use model::{NextInLine, Pace, StageId, Verdict};
 use sha2::{Digest, Sha256};
+use sim::{STAGES, window_of};
 
 use super::Row;
 
 type Print<'a> = &'a mut dyn FnMut(Row);
 type Rows = fn(&Lab, &str, Print<'_>) -> Result<()>;
 
-pub(super) const ROWS: [(&str, Rows); 13] = [
+pub(super) const ROWS: [(&str, Rows); 14] = [
+    ("peers", recorded_peers),
     ("SF-A10", seeded_stage_on_gloo),
     ("SF-A11", host_only_late_work),
     ("SF-A12", callback_magnitudes),
@@ -38,6 +41,10 @@ const BACKWARD: &str = "model.backward_cpu_wall";
 const CALLBACKS: &str = "callbacks.cpu_wall";
 const OPTIMIZER: &str = "optim.step_cpu_wall";
 const OTHER: &str = "step.other_cpu_wall";
+
+/// How far from its step time before the fault a job may stay to count as recovered, as a
+/// share of it. The paper's value is not known in these terms; ours.
+const RECOVERY_TOL: f64 = 0.10;
 
 /// Where jobs are run.
 pub(super) struct Lab {
@@ -152,7 +159,61 @@ fn names(verdict: &Verdict, ranks: &[u32], stage: &str) -> bool {
     })
 }
 
-/// 120 ms in four stages, three seeds: 2, 4 and 8 processes. The published step order.
+/// Recordings of real jobs with one late rank in one stage, timed by the script itself.
+const RECORDED: [(&str, StageId); 9] = [
+    ("data", StageId::DATA),
+    ("data_workers", StageId::DATA),
+    ("data_tail", StageId::DATA),
+    ("data_random", StageId::DATA),
+    ("forward", StageId::FORWARD),
+    ("backward", StageId::BACKWARD),
+    ("backward_comm", StageId::BACKWARD),
+    ("callback_barrier", StageId::CALLBACKS),
+    ("optim_barrier", StageId::OPTIMIZER),
+];
+
+/// The ways of ranking stages that the paper compares, on those recordings.
+fn recorded_peers(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
+    let mut windows = Vec::new();
+    for (name, truth) in RECORDED {
+        let path = lab.root.join(format!("testdata/matrices/{name}.json.gz"));
+        let Recording::Matrix(matrix) = load(&path, Limits::default())? else {
+            bail!("{} is no stage matrix", path.display());
+        };
+        windows.push((window_of(&STAGES, &matrix.durations_s()), truth));
+    }
+    let score = |method: Option<PeerMethod>| {
+        let places = windows.iter().map(|(window, truth)| {
+            let scores = match method {
+                None => analyse(window, &Gates::default(), &Baseline::CohortMedian).share,
+                Some(method) => peer_scores(window, &STAGES, method),
+            };
+            ranking(&scores).iter().position(|slot| STAGES[*slot] == *truth)
+        });
+        let places: Vec<_> = places.flatten().collect();
+        let within = |top: usize| places.iter().filter(|place| **place < top).count();
+        (within(1), within(2))
+    };
+    let (frontier, total) = (score(None), windows.len());
+    let methods = PeerMethod::ALL.map(Some);
+    for method in [None].into_iter().chain(methods) {
+        let (first, second) = score(method);
+        let name = method.map_or("frontier", PeerMethod::name);
+        let scenario = format!("{total} recorded gloo jobs, 120 ms in one stage: {name}");
+        let measured = format!("top-1 {first}/{total}, top-2 {second}/{total}");
+        let (target, holds) = match method {
+            None => ("all", (first, second) == (total, total)),
+            Some(_) => (
+                "not more than the frontier",
+                first <= frontier.0 && second <= frontier.1,
+            ),
+        };
+        print(Row::new(id, scenario, measured, target, holds));
+    }
+    Ok(())
+}
+
+/// 120 ms in four stages, three seeds each with 2, 4 and 8 processes. The published step order.
 fn seeded_stage_on_gloo(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     let faults = [
         ("data", DATA),
@@ -162,7 +223,7 @@ fn seeded_stage_on_gloo(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     ];
     let (mut first, mut second, mut rows) = (0, 0, 0);
     for (fault, stage) in faults {
-        for (seed, ranks) in [(1, 2), (2, 4), (3, 8)] {
+        for (ranks, seed) in SETUPS {
             let arguments =
                 format!("--fault {fault} --seed {seed} --delay 0.12 --steps 60");
             let command = lab.torchrun(ranks, "python/laggard/demo/train.py", &arguments);
@@ -174,7 +235,7 @@ fn seeded_stage_on_gloo(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
         }
     }
     let measured = format!("top-2 {second}/{rows}, top-1 {first}/{rows}");
-    let scenario = "120 ms in data, forward, backward, optimizer+barrier; 2, 4, 8 ranks";
+    let scenario = "120 ms in data, forward, backward, optimizer+barrier; 2, 4, 8 ranks, 3 seeds each";
     print(Row::new(id, scenario, measured, "top-2 50/50", second == rows));
     Ok(())
 }
@@ -241,7 +302,7 @@ fn removal(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
         let (before, during, after) = (phase(0, 100), phase(100, 200), phase(200, 300));
         let recovery = 1.0 - (after - before).abs() / (during - before);
         let off_ms = (after - before).abs() * 1e3;
-        let tolerance_ms = Gates::default().recovery_tol * before * 1e3;
+        let tolerance_ms = RECOVERY_TOL * before * 1e3;
         let measured = format!("{recovery:.3}, back within {off_ms:.2} ms");
         let paper = format!(">= 0.98 (0.998), tolerance {tolerance_ms:.2} ms");
         let holds = recovery >= 0.98 && off_ms <= tolerance_ms;
@@ -389,51 +450,109 @@ const SETUPS: [(u32, u32); 9] =
     [(2, 1), (2, 2), (2, 3), (4, 1), (4, 2), (4, 3), (8, 1), (8, 2), (8, 3)];
 
 fn fault_matrix(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
-    for (fault, rank_named, stage, pace) in MATRIX {
+    for truth in MATRIX {
+        let (fault, rank_named, stage, _) = truth;
         // With two ranks the second fault would be on the first one's rank.
         let setups = SETUPS.iter().filter(|(ranks, _)| fault != "two" || *ranks > 2);
         let mut outcomes = Outcomes::default();
         for (ranks, seed) in setups {
             let verdict = lab.demo(fault, *ranks, *seed)?;
-            let slow = if rank_named { vec![seed % ranks] } else { Vec::new() };
-            let first = verdict.incidents.first();
-            let right = names(&verdict, &slow, stage)
-                && first.map(|first| first.pace) == Some(pace);
-            outcomes.add(right, *ranks, *seed, first);
+            outcomes.add(
+                &judged(truth, *ranks, *seed, &verdict),
+                *ranks,
+                *seed,
+                &verdict,
+            );
+            let cost_s = verdict.incidents.first().map_or(0.0, |first| first.cost_s);
+            outcomes.charged.push(cost_s / service::injected_s(fault, &verdict));
         }
         let who = if rank_named { "rank" } else { "no rank" };
-        let target = format!("{who}, {stage}");
+        let target = format!("{who}, {stage}; 0.9 to 1.1 charged");
         let holds = outcomes.wrong.is_empty();
         print(Row::new(id, format!("`{fault}`"), outcomes.text(), target, holds));
     }
     let mut outcomes = Outcomes::default();
     for (ranks, seed) in SETUPS {
         let verdict = lab.demo("none", ranks, seed)?;
-        let first = verdict.incidents.first();
-        outcomes.add(first.is_none(), ranks, seed, first);
+        let wrong =
+            if verdict.incidents.is_empty() { vec![] } else { vec!["an incident"] };
+        outcomes.add(&wrong, ranks, seed, &verdict);
     }
     let holds = outcomes.wrong.is_empty();
     print(Row::new(id, "`none`", outcomes.text(), "no incident", holds));
     Ok(())
 }
 
+/// What is wrong with what is said of a fault.
+fn judged(truth: Truth, ranks: u32, seed: u32, verdict: &Verdict) -> Vec<&'static str> {
+    let (fault, rank_named, stage, pace) = truth;
+    let Some((first, others)) = verdict.incidents.split_first() else {
+        return vec!["no incident"];
+    };
+    let slow = if rank_named { vec![seed % ranks] } else { Vec::new() };
+    let injected_s = service::injected_s(fault, verdict);
+    let near = |seconds: f64, truth_s: f64| (seconds - truth_s).abs() <= 0.1 * injected_s;
+    let hidden = vec![(seed + 2) % ranks];
+    let others: Vec<_> = others.iter().map(|other| &other.subject.ranks).collect();
+    let alone = if fault == "two" { others == [&hidden] } else { others.is_empty() };
+    // Of two, the second is late by nine tenths of the first: behind it, it costs nothing, and
+    // the first alone costs what it exceeds the second by.
+    let next = |next: &NextInLine| {
+        next.ranks == hidden
+            && next.stage == FORWARD
+            && near(next.gain_alone_s, 0.0)
+            && near(next.gain_both_s, injected_s)
+    };
+    let gains = fault != "two"
+        || matches!(&first.next_in_line[..], [only] if next(only))
+            && near(first.gain_alone_s, 0.1 * injected_s);
+    let words = match fault {
+        "between" => "between forward and backward",
+        "rotating" => "rotates",
+        _ => "",
+    };
+    let asked = [
+        (names(verdict, &slow, stage), "who or where"),
+        (first.pace == pace, "pace"),
+        (alone, "other incidents"),
+        (near(first.cost_s, injected_s), "cost"),
+        (gains, "gains"),
+        (first.text.contains(words), "words"),
+        (verdict.job.lost_records == 0, "records lost"),
+    ];
+    asked.into_iter().filter(|(right, _)| !right).map(|(_, what)| what).collect()
+}
+
 #[derive(Default)]
 struct Outcomes {
     rows: usize,
     wrong: Vec<String>,
+    /// Cost of the first incident as a part of what was injected.
+    charged: Vec<f64>,
 }
 
 impl Outcomes {
-    fn add(&mut self, right: bool, ranks: u32, seed: u32, first: Option<&Incident>) {
+    fn add(&mut self, wrong: &[&str], ranks: u32, seed: u32, verdict: &Verdict) {
         self.rows += 1;
-        if !right {
-            let said = first.map_or("no incident", |first| first.text.as_str());
-            self.wrong.push(format!("{ranks} ranks, seed {seed}: {said}"));
+        if !wrong.is_empty() {
+            let said = verdict.incidents.iter().map(|incident| incident.text.as_str());
+            let said = said.collect::<Vec<_>>().join(" / ");
+            let wrong = wrong.join(", ");
+            self.wrong.push(format!("{ranks} ranks, seed {seed}: {wrong}: {said}"));
         }
     }
 
     fn text(&self) -> String {
-        let right = format!("{} of {}", self.rows - self.wrong.len(), self.rows);
-        [vec![right], self.wrong.clone()].concat().join("; ")
+        let mut parts =
+            vec![format!("{} of {}", self.rows - self.wrong.len(), self.rows)];
+        let least = self.charged.iter().copied().reduce(f64::min);
+        let most = self.charged.iter().copied().reduce(f64::max);
+        parts.extend(
+            least
+                .zip(most)
+                .map(|(least, most)| format!("charged {least:.2} to {most:.2}")),
+        );
+        parts.extend(self.wrong.iter().cloned());
+        parts.join("; ")
     }
 }

@@ -60,7 +60,7 @@ fn verdict(collector: &Server, lab: &Lab, job: &str, training: &str) -> Result<V
 }
 
 /// Exposed seconds that were hidden in the steps that were analysed.
-fn injected_s(fault: &str, verdict: &Verdict) -> f64 {
+pub(super) fn injected_s(fault: &str, verdict: &Verdict) -> f64 {
     let late_s = match fault {
         "periodic" => 0.2,
         "stall" => 5.0,
