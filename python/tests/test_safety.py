@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
+import pty
 import shutil
 import signal
 import subprocess
@@ -12,7 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import BIN, JOBS, job_environment, laggard, torchrun
+from conftest import BIN, JOBS, descendants, job_environment, laggard, torchrun
+from test_service import Collector
 
 TRAIN = JOBS / "weights.py"
 
@@ -77,9 +79,13 @@ class Started:
         try:
             return self.process.communicate(timeout=120)
         finally:
-            # Whatever is left of the session that this test started.
+            # Whatever is left: torchrun gives each rank a session of its own.
+            ranks = descendants(self.process.pid)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
+            for pid in ranks:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
 
 def test_the_result_is_the_same_under_laggard(untouched, tmp_path, rings):
@@ -105,6 +111,71 @@ def test_killing_the_wrapper_with_agent_and_collector_in_it(untouched, tmp_path,
     assert json.loads(left.stdout)["job"]["steps"] > 0, "what was seen before the kill is kept"
 
 
+def test_killing_the_collector_that_is_told(untouched, tmp_path, rings):
+    collector = Collector(tmp_path / "collected")
+    try:
+        tell = ("--collector", collector.url, "--job", "told")
+        job = Started(tmp_path, rings, *tell, SLOW_RANK="1")
+        collector.wait_for(lambda told: told["steps"] > 0, "told")
+        collector.kill()
+        assert not job.save.exists()
+        _, stderr = job.end()
+    finally:
+        collector.kill()
+    assert job.process.returncode == 0, stderr
+    assert "does not take what it is told" in stderr
+    assert weights(job.save) == untouched
+
+
+def test_killing_the_agent_of_the_host(untouched, tmp_path, rings):
+    collector = Collector(tmp_path / "collected")
+    command = [BIN / "laggard", "agent", "--collector", collector.url]
+    agent = subprocess.Popen(
+        command, env=job_environment(LAGGARD_DIR=str(rings)), stderr=subprocess.DEVNULL
+    )
+    try:
+        watched = {"LAGGARD_ENABLE": "1", "LAGGARD_JOB": "found", "SLOW_RANK": "1"}
+        job = Started(tmp_path, rings, wrapper=False, **watched)
+        collector.wait_for(lambda told: told["steps"] > 0, "found")
+        agent.kill()
+        assert not job.save.exists()
+        _, stderr = job.end()
+    finally:
+        agent.kill()
+        agent.wait()
+        collector.kill()
+    assert job.process.returncode == 0, stderr
+    assert weights(job.save) == untouched
+
+
+def test_a_run_that_is_profiled(untouched, tmp_path, rings):
+    settings = tmp_path / "laggard.toml"
+    settings.write_text("[window]\nsteps = 10\n[profile]\nmax_steps = 5\n")
+    job = Started(tmp_path, rings, "--json", "--config", settings, SLOW_RANK="1")
+    stdout, stderr = job.end()
+    assert job.process.returncode == 0, stderr
+    verdict = json.loads(stdout.splitlines()[-1])
+    assert [rank["rank"] for rank in verdict["profile"]["ranks"]] == [0, 1]
+    assert weights(job.save) == untouched
+
+
+def test_a_script_that_saves_when_it_is_told_to_end(tmp_path, rings):
+    ends = []
+    for wrapper in (False, True):
+        folder = tmp_path / str(wrapper)
+        folder.mkdir()
+        job = Started(folder, rings, wrapper=wrapper, LEAVE="SIGTERM")
+        for _ in range(1200):
+            if len(list(folder.glob("weights.rank*"))) == 2:
+                break
+            time.sleep(0.05)
+        job.process.send_signal(signal.SIGTERM)
+        _, stderr = job.end()
+        assert job.save.exists(), stderr
+        ends.append((job.process.returncode, weights(job.save)))
+    assert ends[0] == ends[1]
+
+
 def test_a_rank_that_is_killed_fails_the_job_as_without_laggard(tmp_path, rings):
     job = Started(tmp_path, rings, "--json", STEPS="400")
     job.wait_for_rings()
@@ -113,8 +184,6 @@ def test_a_rank_that_is_killed_fails_the_job_as_without_laggard(tmp_path, rings)
     stdout, stderr = job.end()
     assert job.process.returncode == 1
     assert "ChildFailedError" in stderr
-    import json
-
     verdict = json.loads(stdout.splitlines()[-1])
     guesses = [incident for incident in verdict["incidents"] if incident["id"] != "k0"]
     blamed = [incident["subject"]["ranks"] for incident in guesses]
@@ -155,8 +224,6 @@ def test_a_terminal_interrupt_reaches_the_command_once(tmp_path):
         "while time.monotonic() < end: time.sleep(0.05)\n"
         "sys.exit(len(count))\n"
     )
-    import pty
-
     pid, terminal = pty.fork()
     if pid == 0:
         os.execv(BIN / "laggard", ["laggard", "run", "--", sys.executable, str(script)])
@@ -201,8 +268,6 @@ def test_a_script_that_leaves_by_os_exit(untouched, tmp_path, rings):
 def test_a_script_that_forks_keeps_its_children_out(untouched, tmp_path, rings):
     job = Started(tmp_path, rings, "--json", LEAVE="fork")
     stdout, _ = job.end()
-    import json
-
     assert weights(job.save) == untouched
     assert json.loads(stdout.splitlines()[-1])["job"]["ranks"] == 2
 
@@ -254,19 +319,18 @@ def test_a_full_disk_under_report_and_recording(untouched, tmp_path, rings):
     assert weights(job.save) == untouched
 
 
-def test_two_jobs_at_once_do_not_mix(tmp_path, rings):
-    import json
-
+def test_two_jobs_at_once_do_not_mix(untouched, tmp_path, rings):
     jobs = []
     for number, slow in enumerate(["0", "1"]):
         folder = tmp_path / str(number)
         folder.mkdir()
-        jobs.append(Started(folder, rings, "--json", SLOW_RANK=slow, STEPS="60"))
+        jobs.append(Started(folder, rings, "--json", SLOW_RANK=slow))
     for job, slow in zip(jobs, [0, 1]):
         stdout, stderr = job.end()
         verdict = json.loads(stdout.splitlines()[-1])
         assert verdict["job"]["ranks"] == 2, stderr
         assert verdict["incidents"][0]["subject"]["ranks"] == [slow]
+        assert weights(job.save) == untouched
 
 
 def test_switched_off_nothing_is_loaded(tmp_path):

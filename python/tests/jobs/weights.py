@@ -1,6 +1,8 @@
 """A deterministic DDP training that saves its weights and may leave in odd ways."""
 
 import os
+import signal
+import threading
 
 import torch
 import torch.distributed as dist
@@ -14,8 +16,16 @@ torch.manual_seed(7)
 model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 1)))
 optimizer = optim.Adam(model.parameters(), lr=0.01)
 shift = dist.get_rank() * 1000
-for x in DataLoader(Samples(STEPS), batch_size=BATCH):
+told_to_end = threading.Event()
+if os.environ.get("LEAVE") == "SIGTERM":
+    signal.signal(signal.SIGTERM, lambda *_: told_to_end.set())
+for step, x in enumerate(DataLoader(Samples(STEPS), batch_size=BATCH)):
     delay_here()
+    if os.environ.get("LEAVE") == "SIGTERM" and step == 20:
+        # The same step whenever the signal comes, so that the weights can be compared.
+        open(f"{os.environ['SAVE']}.rank{dist.get_rank()}", "w").close()
+        told_to_end.wait(100)
+        break
     optimizer.zero_grad()
     (model(x + shift).square().mean() + torch.rand(())).backward()
     optimizer.step()

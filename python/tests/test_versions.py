@@ -1,0 +1,123 @@
+"""One wheel for every Python: the package attaches and records on those this machine has.
+
+They have no PyTorch, so a stand-in has what the hooks hook into. `laggard run` lends the package.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import laggard
+
+STEPS = 30
+
+STAND_IN = {
+    "__init__.py": """
+        from types import SimpleNamespace
+        from . import amp, autograd, optim, utils
+        backends = SimpleNamespace(cuda=SimpleNamespace(is_built=lambda: False))
+        distributed = SimpleNamespace(is_available=lambda: False)
+        """,
+    "amp.py": """
+        class GradScaler:
+            def step(self, optimizer):
+                optimizer.step()
+        """,
+    "autograd/__init__.py": "from . import profiler, variable",
+    "autograd/profiler.py": "_is_profiler_enabled = False",
+    "autograd/variable.py": """
+        class Engine:
+            def run_backward(self, tensors, *, keep=False):
+                return tensors
+
+        class Variable:
+            _execution_engine = Engine()
+        """,
+    "optim/__init__.py": "from . import optimizer",
+    "optim/optimizer.py": """
+        before, after = [], []
+        register_optimizer_step_pre_hook = before.append
+        register_optimizer_step_post_hook = after.append
+
+        def step(optimizer):
+            for hook in before:
+                hook(optimizer, (), {})
+            for hook in after:
+                hook(optimizer, (), {})
+        """,
+    "utils/__init__.py": "from . import data",
+    "utils/data/__init__.py": """
+        from . import dataloader
+        get_worker_info = lambda: None
+        """,
+    "utils/data/dataloader.py": """
+        class _BaseDataLoaderIter:
+            def __init__(self, batches):
+                self.left = batches
+            def __iter__(self):
+                return self
+            def __next__(self):
+                if self.left == 0:
+                    raise StopIteration
+                self.left -= 1
+                return self.left
+        """,
+}
+
+TRAIN = f"""
+import laggard
+from torch.autograd.variable import Variable
+from torch.optim import optimizer
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+for batch in _BaseDataLoaderIter({STEPS}):
+    with laggard.stage("tokenise"), laggard.side_channel("beside"):
+        pass
+    assert Variable._execution_engine.run_backward((batch,), keep=True) == (batch,)
+    optimizer.step(None)
+assert type(Variable._execution_engine).__name__ == "EngineProxy"
+assert laggard.summary()["job"]["ranks"] == 1
+"""
+
+
+def pythons():
+    """Other Pythons than this one that the package is for, by version."""
+    candidates = [*Path.home().glob(".pyenv/versions/3.*/bin/python3")]
+    names = [f"python3.{minor}" for minor in range(9, 20)]
+    candidates += [Path(found) for found in map(shutil.which, names) if found]
+    found = {}
+    look = (
+        "import sys, sysconfig\n"
+        "print(*sys.version_info[:2], sysconfig.get_config_var('Py_GIL_DISABLED'))"
+    )
+    for python in candidates:
+        done = subprocess.run([python, "-c", look], capture_output=True, text=True)
+        version = re.fullmatch(r"3 (\d+) (0|None)\n", done.stdout)
+        if version and int(version[1]) >= 9:
+            found.setdefault(int(version[1]), python)
+    found.pop(sys.version_info[1], None)
+    return [pytest.param(python, id=f"3.{minor}") for minor, python in sorted(found.items())]
+
+
+@pytest.mark.parametrize("python", pythons())
+def test_the_package_attaches_and_records(python, tmp_path):
+    for name, text in STAND_IN.items():
+        file = tmp_path / "torch" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(re.sub(r"(?m)^        ", "", text))
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+    outcome = laggard("run", "--json", "--", python, script)
+    assert (outcome.code, "not attached" in outcome.stderr) == (0, False), outcome.stderr
+    verdict = outcome.verdict
+    assert (verdict["job"]["steps"], verdict["job"]["lost_records"]) == (STEPS, 0)
+    stages = {stage["name"] for stage in verdict["stages"]}
+    wanted = {"data.next_wait", "tokenise", "model.backward_cpu_wall", "optim.step_cpu_wall"}
+    assert wanted <= stages
+    # It becomes a rank with its first optimizer step.
+    assert [channel["samples"] for channel in verdict["side_channels"]] == [STEPS - 1]
+    assert "failed" not in json.dumps(verdict["notes"])
