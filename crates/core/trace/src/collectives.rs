@@ -257,7 +257,7 @@ mod tests {
                 kind: SliceKind::Collective,
             });
         }
-        trace.settle();
+        trace.settle(0);
         trace
     }
 

@@ -328,7 +328,7 @@ mod tests {
         }
 
         fn profile(&mut self) -> Vec<(String, String, f32)> {
-            self.0.settle();
+            self.0.settle(0);
             let found = profile(&self.0, &PatternSettings::default());
             let mut named: Vec<_> = found
                 .patterns
@@ -407,7 +407,7 @@ mod tests {
         let samples = (0..20).map(|at| (at * 100, if at < 10 { 0.9 } else { 0.1 }));
         let samples = samples.collect();
         draft.0.counters.push(Counter { resource: Resource::Sm, samples });
-        draft.0.settle();
+        draft.0.settle(0);
         let found = profile(&draft.0, &PatternSettings::default());
         let pattern = found.patterns.values().next().unwrap();
         assert!((pattern.mu - 0.9).abs() < 1e-6 && pattern.is_measured(), "{pattern:?}");

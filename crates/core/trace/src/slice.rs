@@ -167,9 +167,10 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Puts slices into their order and drops what cannot be true: kernels without a time,
+    /// Puts slices onto their clock, `shift_ns` later than they were read, and into their order.
+    /// Drops what cannot be true: kernels without a time, which profilers write as zeros,
     /// durations of weeks, device slices that reach into the next one of their stream.
-    pub fn settle(&mut self) {
+    pub fn settle(&mut self, shift_ns: i64) {
         const WEEK_NS: i64 = 7 * 86_400 * 1_000_000_000;
         let before = self.slices.len();
         self.slices.retain(|slice| {
@@ -179,6 +180,10 @@ impl Trace {
         let dropped = before - self.slices.len();
         if dropped > 0 {
             self.losses.push(format!("{dropped} slices without a time that can be true"));
+        }
+        for slice in &mut self.slices {
+            slice.start_ns = slice.start_ns.saturating_add(shift_ns);
+            slice.end_ns = slice.end_ns.saturating_add(shift_ns);
         }
         self.slices.sort_by_key(|slice| {
             (slice.start_ns, std::cmp::Reverse(slice.end_ns), slice.track)
@@ -192,6 +197,9 @@ impl Trace {
             }
         }
         for counter in &mut self.counters {
+            for (at, _) in &mut counter.samples {
+                *at = at.saturating_add(shift_ns);
+            }
             counter.samples.sort_by_key(|(at, _)| *at);
         }
     }

@@ -9,17 +9,24 @@ mod scan;
 
 use std::io::{self, Read};
 
+use memchr::memmem;
 use scan::{Stop, event, next_event, unquoted, value_end, visible};
 use trace::Trace;
 
-use build::Builder;
+use build::{Builder, YEAR_2000_NS};
 
 /// Bytes read at a time.
 const BLOCK_BYTES: usize = 1 << 20;
 /// Bytes one event, or one value beside the events, may take.
 const MAX_EVENT_BYTES: usize = 64 << 20;
+/// Bytes that damaged values beside the events may swallow, to be read again, before the rest is
+/// given up.
+const MAX_SWALLOWED_BYTES: u64 = MAX_EVENT_BYTES as u64;
 /// Places of malformed events that are told.
 const MAX_PLACES: usize = 3;
+/// Members of a document that are looked for behind one that is damaged, on whatever line.
+const MEMBERS: [&[u8]; 3] = [EVENTS, b"\"distributedInfo\"", b"\"baseTimeNanoseconds\""];
+const EVENTS: &[u8] = b"\"traceEvents\"";
 
 /// Reads a trace.
 ///
@@ -33,6 +40,8 @@ pub(crate) fn read(reader: impl Read) -> io::Result<Trace> {
         shift_ns: 0,
         malformed: 0,
         places: Vec::new(),
+        swallowed: 0,
+        next_begins: (0, false),
     };
     let ended = scanner.document()?;
     Ok(scanner.finish(ended))
@@ -48,8 +57,6 @@ struct Blocks<R> {
     /// Place in the file of the first byte of the window.
     offset: u64,
     is_at_end: bool,
-    /// Whether more was needed than there is.
-    is_spent: bool,
     /// Why it ended before its end.
     damage: Option<String>,
 }
@@ -57,16 +64,7 @@ struct Blocks<R> {
 impl<R: Read> Blocks<R> {
     fn new(reader: R) -> Self {
         let bytes = vec![0; BLOCK_BYTES];
-        Self {
-            reader,
-            bytes,
-            from: 0,
-            to: 0,
-            offset: 0,
-            is_at_end: false,
-            is_spent: false,
-            damage: None,
-        }
+        Self { reader, bytes, from: 0, to: 0, offset: 0, is_at_end: false, damage: None }
     }
 
     fn rest(&self) -> &[u8] {
@@ -151,6 +149,11 @@ struct Scanner<R> {
     shift_ns: i64,
     malformed: u64,
     places: Vec<u64>,
+    /// Bytes of damaged values beside the events that were read in vain.
+    swallowed: u64,
+    /// Up to which place in the file no event begins behind the one that is read, and whether one
+    /// does there.
+    next_begins: (u64, bool),
 }
 
 impl<R: Read> Scanner<R> {
@@ -170,67 +173,89 @@ impl<R: Read> Scanner<R> {
 
     /// The members of the document.
     fn object(&mut self) -> io::Result<Ended> {
+        let mut ended = Ended::CutOff;
         loop {
             match self.blocks.next()? {
-                None => return Ok(Ended::CutOff),
-                Some(b'}') => return Ok(Ended::Well),
+                None => return Ok(ended),
+                // The end of the document, or of what a damaged member has left.
+                Some(b'}') => {
+                    self.blocks.from += 1;
+                    ended = Ended::Well;
+                    continue;
+                }
                 Some(_) => {}
             }
             let rest = self.blocks.rest();
-            match key_of(rest) {
+            let stop = match key_of(rest) {
                 Ok((b"traceEvents", from)) if rest[from] == b'[' => {
                     self.blocks.from += from + 1;
                     if self.events()? == Ended::CutOff {
                         return Ok(Ended::CutOff);
                     }
+                    continue;
                 }
                 Ok((key, from)) => match value_end(rest, from) {
-                    Ok(end) => {
+                    Ok(end) if memmem::find(&rest[from..end], EVENTS).is_none() => {
                         let value = unquoted(&rest[from..end]);
                         self.builder.describe(key, value, &mut self.shift_ns);
                         self.blocks.from += end;
+                        continue;
                     }
-                    Err(stop) => self.pass_over(stop)?,
+                    // A bracket that is not closed has swallowed the events.
+                    Ok(end) => {
+                        self.swallowed += end as u64;
+                        Stop::Malformed(from)
+                    }
+                    Err(stop) => stop,
                 },
-                Err(stop) => self.pass_over(stop)?,
-            }
-            if self.blocks.is_spent {
+                Err(stop) => stop,
+            };
+            if !self.pass_over(stop)? {
                 return Ok(Ended::CutOff);
             }
         }
     }
 
-    /// Reads more of a member, or goes on behind what is wrong with it.
-    fn pass_over(&mut self, stop: Stop) -> io::Result<()> {
-        match stop {
-            Stop::More => {
-                self.blocks.is_spent = !self.blocks.more()?;
-                Ok(())
-            }
-            Stop::Malformed(at) => {
-                self.note_malformed(self.blocks.place() + at as u64);
-                self.blocks.from += at.max(1);
-                self.skip_member()
-            }
+    /// Reads more of a member, or goes on behind what is wrong with it; `false` if there is nothing
+    /// to go on with.
+    fn pass_over(&mut self, stop: Stop) -> io::Result<bool> {
+        let place = self.blocks.place();
+        let (at, swallowed) = match stop {
+            Stop::More if self.blocks.more()? => return Ok(true),
+            // Cut off, or a bracket that is not closed.
+            Stop::More => (0, self.blocks.rest().len()),
+            Stop::Malformed(at) => (at, at),
+        };
+        self.swallowed += swallowed as u64;
+        // A quote too many may have swallowed where the events begin.
+        let swallowed = memmem::find(&self.blocks.rest()[..at], EVENTS);
+        self.blocks.from += swallowed.unwrap_or(at).max(1);
+        if self.swallowed > MAX_SWALLOWED_BYTES || !self.skip_member()? {
+            return Ok(false);
         }
+        self.note_malformed(place + at as u64);
+        Ok(true)
     }
 
-    /// Goes on at the next line that looks like a member, after one that is damaged.
-    fn skip_member(&mut self) -> io::Result<()> {
+    /// Goes on at the next member, after one that is damaged: at a line that looks like one, or at
+    /// one that is needed. `false` if there is none.
+    fn skip_member(&mut self) -> io::Result<bool> {
         loop {
             let rest = self.blocks.rest();
-            let lines = memchr::memchr_iter(b'\n', rest).map(|at| at + 1);
-            let begins = |at: &usize| {
+            let mut lines = memchr::memchr_iter(b'\n', rest).map(|at| at + 1);
+            let line = lines.find(|at| {
                 let line = rest[*at..].trim_ascii_start();
                 line.starts_with(b"\"") && line.iter().take(60).any(|byte| *byte == b':')
-            };
-            if let Some(at) = { lines }.find(begins) {
+            });
+            let before = &rest[..line.unwrap_or(rest.len())];
+            let members = MEMBERS.iter().filter_map(|key| memmem::find(before, key));
+            if let Some(at) = members.min().or(line) {
                 self.blocks.from += at;
-                return Ok(());
+                return Ok(true);
             }
             if !self.blocks.more()? {
                 self.blocks.from = self.blocks.to;
-                return Ok(());
+                return Ok(false);
             }
         }
     }
@@ -252,7 +277,8 @@ impl<R: Read> Scanner<R> {
                     }
                 }
             }
-            let bytes = &self.blocks.bytes[self.blocks.from..self.blocks.to];
+            let limit = self.event_limit();
+            let bytes = &self.blocks.rest()[..limit];
             match event(bytes) {
                 Ok((event, length)) => {
                     if self.first_key.is_empty()
@@ -266,7 +292,12 @@ impl<R: Read> Scanner<R> {
                 Err(Stop::More) => {
                     // An open string or bracket may swallow all that follows.
                     let place = self.blocks.place();
-                    if !self.blocks.more()? {
+                    let is_all = limit == self.blocks.rest().len();
+                    let (_, is_open) = std::mem::take(&mut self.next_begins);
+                    if !is_all && !is_open {
+                        continue;
+                    }
+                    if is_open || !self.blocks.more()? {
                         if !self.resume(1)? {
                             return Ok(Ended::CutOff);
                         }
@@ -281,6 +312,22 @@ impl<R: Read> Scanner<R> {
                 }
             }
         }
+    }
+
+    /// Bytes the event that comes next may have: all that are there, or, in a file that is damaged,
+    /// up to where another begins. What one open bracket after the other swallows would be read
+    /// again and again.
+    fn event_limit(&mut self) -> usize {
+        let (place, rest) = (self.blocks.place(), self.blocks.rest());
+        if self.malformed == 0 {
+            return rest.len();
+        }
+        if self.next_begins.0 <= place {
+            let next = next_event(&rest[1..], &self.first_key).map(|at| at + 1);
+            let at = next.unwrap_or(rest.len());
+            self.next_begins = (place + at as u64, next.is_some());
+        }
+        ((self.next_begins.0 - place) as usize).min(rest.len())
     }
 
     /// Goes on at the next event, at least `from` bytes on; `false` if there is none.
@@ -312,10 +359,9 @@ impl<R: Read> Scanner<R> {
     }
 
     fn finish(self, ended: Ended) -> Trace {
-        const CENTURY_BEGAN_NS: i64 = 946_684_800 * 1_000_000_000;
         let mut trace = self.builder.finish(self.shift_ns);
         let first = trace.slices.first().map_or(0, |slice| slice.start_ns);
-        trace.absolute = first > CENTURY_BEGAN_NS;
+        trace.absolute = first > YEAR_2000_NS;
         if self.malformed > 0 {
             let places = self.places.iter().map(u64::to_string).collect::<Vec<_>>();
             let more = if self.malformed as usize > places.len() { ", …" } else { "" };

@@ -18,7 +18,7 @@ use crate::names::{collective_of_kernel, without_counts};
 use crate::recording::io_error;
 use crate::{FormatError, Limits};
 use calls::Calls;
-use tables::{MAX_PACKED_BYTES, Tables};
+use tables::{Loss, MAX_PACKED_BYTES, Tables};
 
 pub(crate) use tables::MAGIC;
 
@@ -38,7 +38,8 @@ const COPIES: [(i64, &str); 5] = [
     (0, "Memcpy"),
 ];
 
-/// Metrics of `GPU_METRICS` and what they measure.
+/// Metrics of `GPU_METRICS` by how their names begin, and what they measure; the first that a
+/// device has counts.
 const METRICS: [(&str, Resource); 6] = [
     ("SMs Active", Resource::Sm),
     ("SM Active", Resource::Sm),
@@ -101,29 +102,29 @@ fn read(path: &Path, tables: &Tables) -> Result<Vec<Trace>, FormatError> {
         if let (Some(id), Some(text)) = (number(row[0]), text(row[1])) {
             strings.insert(id, text.into_owned());
         }
-    })?;
+    });
     let mut started_ns = None;
     tables.rows("TARGET_INFO_SESSION_START_TIME", ["utcEpochNs"], |row| {
         started_ns = started_ns.or(number(row[0]));
-    })?;
+    });
     let mut host = None;
     tables.rows("TARGET_INFO_SYSTEM_ENV", ["name", "value"], |row| {
         if text(row[0]).as_deref() == Some("Hostname") {
             host = text(row[1]).map(Cow::into_owned);
         }
-    })?;
+    });
     let mut report = Report {
         strings,
         processes: BTreeMap::new(),
-        calls: Calls::of(tables)?,
+        calls: Calls::of(tables),
         launched: HashMap::new(),
         kept: 0,
         too_many: 0,
     };
-    report.device(tables)?;
-    report.ranges(tables)?;
-    report.runtime(tables)?;
-    report.metrics(tables)?;
+    report.device(tables);
+    report.ranges(tables);
+    report.runtime(tables);
+    report.metrics(tables);
     report.name_transfers();
     let seats = report.seats();
     let (too_many, shift_ns) = (report.too_many, started_ns.unwrap_or(0));
@@ -132,7 +133,7 @@ fn read(path: &Path, tables: &Tables) -> Result<Vec<Trace>, FormatError> {
         processes.retain(|(_, process)| !process.devices.is_empty());
     }
     processes.sort_by_key(|(_, process)| process.devices.iter().min().copied());
-    let several = processes.len() > 1;
+    let (several, losses) = (processes.len() > 1, tables.losses());
     let traces = processes.into_iter().enumerate().map(|(at, (pid, process))| {
         let mut trace = process.trace;
         trace.rank = several.then(|| u32::try_from(at).unwrap_or(u32::MAX));
@@ -144,19 +145,19 @@ fn read(path: &Path, tables: &Tables) -> Result<Vec<Trace>, FormatError> {
         if too_many > 0 {
             trace.losses.push(format!("{too_many} events beyond what is kept"));
         }
-        for slice in &mut trace.slices {
-            slice.start_ns = slice.start_ns.saturating_add(shift_ns);
-            slice.end_ns = slice.end_ns.saturating_add(shift_ns);
-        }
-        for (at, _) in trace.counters.iter_mut().flat_map(|c| &mut c.samples) {
-            *at = at.saturating_add(shift_ns);
-        }
-        trace.settle();
+        let losses = losses.iter().map(|Loss { place, reason }| {
+            format!("{place}: {reason}; what follows there is left out")
+        });
+        trace.losses.extend(losses);
+        trace.settle(shift_ns);
         number_steps(&mut trace);
         trace
     });
     let traces: Vec<Trace> = traces.filter(|trace| !trace.slices.is_empty()).collect();
     if traces.is_empty() {
+        if let Some(Loss { place, reason }) = losses.first().cloned() {
+            return Err(FormatError::Damaged { path: path.to_owned(), place, reason });
+        }
         return refused(
             "the report has neither NVTX ranges nor CUDA events: record them with \
              nsys profile --trace=cuda,nvtx",
@@ -241,7 +242,7 @@ impl Report {
         (kind == SliceKind::Collective).then_some(detail as usize)
     }
 
-    fn device(&mut self, tables: &Tables) -> Result<(), FormatError> {
+    fn device(&mut self, tables: &Tables) {
         let [start, end, device, stream, process] =
             ["start", "end", "deviceId", "streamId", "globalPid"];
         let place = |row: &[ValueRef<'_>]| {
@@ -262,7 +263,7 @@ impl Report {
             if let Some((transfer, launch)) = transfer.zip(number(row[7])) {
                 self.launched.insert((process, launch), transfer);
             }
-        })?;
+        });
         let copies = [start, end, device, stream, process, "copyKind"];
         tables.rows("CUPTI_ACTIVITY_KIND_MEMCPY", copies, |row| {
             let Some((process, place)) = place(row) else { return };
@@ -270,15 +271,15 @@ impl Report {
             let known = COPIES.iter().find(|(number, _)| *number == kind);
             let name = known.map_or("Memcpy", |(_, name)| name);
             self.add(process, place, name, SliceKind::Memory, row);
-        })?;
+        });
         let sets = [start, end, device, stream, process];
         tables.rows("CUPTI_ACTIVITY_KIND_MEMSET", sets, |row| {
             let Some((process, place)) = place(row) else { return };
             self.add(process, place, "Memset", SliceKind::Memory, row);
-        })
+        });
     }
 
-    fn ranges(&mut self, tables: &Tables) -> Result<(), FormatError> {
+    fn ranges(&mut self, tables: &Tables) {
         let [start, end, kind, thread, text] =
             ["start", "end", "eventType", "globalTid", "text"];
         let columns = [start, end, kind, thread, text, "textId", "binaryData"];
@@ -295,11 +296,11 @@ impl Report {
             let kind = if is_op { SliceKind::Op } else { SliceKind::Annotation };
             self.calls.range((pid_of(thread), thread), &name, row[0], row[6]);
             self.add(pid_of(thread), (HOST, thread & 0xff_ffff), &name, kind, row);
-        })
+        });
     }
 
     /// Calls of the runtime in which the host waits for the device, or launches a collective.
-    fn runtime(&mut self, tables: &Tables) -> Result<(), FormatError> {
+    fn runtime(&mut self, tables: &Tables) {
         let columns = ["start", "end", "globalTid", "nameId", "correlationId"];
         tables.rows("CUPTI_ACTIVITY_KIND_RUNTIME", columns, |row| {
             let Some(thread) = number(row[2]) else { return };
@@ -312,7 +313,7 @@ impl Report {
             let Some(name) = name.map(Cow::into_owned) else { return };
             let place = (HOST, thread & 0xff_ffff);
             self.add(pid_of(thread), place, &name, SliceKind::Wait, row);
-        })
+        });
     }
 
     /// Says of collectives what NCCL has said of the calls for them.
@@ -343,18 +344,23 @@ impl Report {
         }
     }
 
-    fn metrics(&mut self, tables: &Tables) -> Result<(), FormatError> {
-        let mut known: HashMap<(i64, i64), Resource> = HashMap::new();
+    fn metrics(&mut self, tables: &Tables) {
+        // The metrics of each device by the place in the list of what they are.
+        let mut known: HashMap<(i64, i64), usize> = HashMap::new();
+        let mut chosen: HashMap<(i64, Resource), usize> = HashMap::new();
         let columns = ["typeId", "metricId", "metricName"];
         tables.rows("TARGET_INFO_GPU_METRICS", columns, |row| {
             let name = text(row[2]).unwrap_or_default();
-            let metric = METRICS.iter().find(|(metric, _)| name.starts_with(metric));
-            if let (Some(kind), Some(id), Some((_, resource))) =
+            let metric = METRICS.iter().position(|(metric, _)| name.starts_with(metric));
+            if let (Some(kind), Some(id), Some(metric)) =
                 (number(row[0]), number(row[1]), metric)
             {
-                known.insert((kind, id), *resource);
+                known.insert((kind, id), metric);
+                let first = chosen.entry((kind, METRICS[metric].1)).or_insert(metric);
+                *first = metric.min(*first);
             }
-        })?;
+        });
+        known.retain(|(kind, _), metric| chosen[&(*kind, METRICS[*metric].1)] == *metric);
         let mut samples: BTreeMap<(i64, Resource), Vec<(i64, f32)>> = BTreeMap::new();
         let columns = ["timestamp", "typeId", "metricId", "value"];
         tables.rows("GPU_METRICS", columns, |row| {
@@ -365,19 +371,32 @@ impl Report {
                 ValueRef::Real(value) => value as f32,
                 _ => return,
             };
-            if let Some(resource) = known.get(&(kind, id)) {
-                let share = (value / 100.0).clamp(0.0, 1.0);
-                samples.entry((kind & 0xff, *resource)).or_default().push((at, share));
+            if let Some(metric) = known.get(&(kind, id)) {
+                let place = (kind & 0xff, METRICS[*metric].1);
+                samples
+                    .entry(place)
+                    .or_default()
+                    .push((at, value.clamp(0.0, 100.0) / 100.0));
             }
-        })?;
-        for ((device, resource), samples) in samples {
+        });
+        for ((device, resource), mut samples) in samples {
+            // Metrics that begin alike are parts of one, such as what a link carries for
+            // requests and for responses.
+            samples.sort_by_key(|(at, _)| *at);
+            samples.dedup_by(|next, kept| {
+                let is_part = next.0 == kept.0;
+                kept.1 += if is_part { next.1 } else { 0.0 };
+                is_part
+            });
+            for (_, share) in &mut samples {
+                *share = share.min(1.0);
+            }
             let uses = |process: &&mut Process| process.devices.contains(&device);
             for process in self.processes.values_mut().filter(uses) {
                 let samples = samples.clone();
                 process.trace.counters.push(Counter { resource, samples });
             }
         }
-        Ok(())
     }
 }
 
@@ -506,6 +525,68 @@ mod tests {
             (Some(rank), Some(4), "AllReduce".to_owned(), group, 4096)
         };
         assert_eq!(told.collect::<Vec<_>>(), [expected(3), expected(2)]);
+    }
+
+    /// A report of one device with kernels enough for many pages.
+    fn report_with_kernels(rest: &str) -> Vec<u8> {
+        let mut made = rusqlite::Connection::open_in_memory().unwrap();
+        made.execute_batch(&format!(
+            "CREATE TABLE StringIds (id, value);
+             CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL
+                (start, end, deviceId, streamId, globalPid, shortName);
+             WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 999)
+             INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL
+                SELECT i * 10, i * 10 + 5, 0, 7, 0, 'kernel ' || i FROM n;
+             {rest}"
+        ))
+        .unwrap();
+        made.serialize(rusqlite::MAIN_DB).unwrap().to_vec()
+    }
+
+    #[test]
+    fn a_damaged_table_loses_what_lies_behind_the_damage() {
+        let mut file = report_with_kernels(
+            "CREATE TABLE NVTX_EVENTS (start, end, eventType, globalTid, text);
+             INSERT INTO NVTX_EVENTS VALUES (0, 9000, 59, 5, 'step 1');",
+        );
+        let marker = file.windows(10).position(|bytes| bytes == b"kernel 500").unwrap();
+        file[marker / 4096 * 4096] = 0xff;
+        let traces = read_packed(Path::new("f"), &*file, Limits::default()).unwrap();
+        let trace = &traces[0];
+        let kernels = trace.slices.iter().filter(|s| s.kind == SliceKind::Kernel).count();
+        assert!((1..500).contains(&kernels), "{kernels}");
+        assert!(trace.slices.iter().any(|slice| slice.kind == SliceKind::Step));
+        assert_eq!(
+            trace.losses,
+            [format!(
+                "CUPTI_ACTIVITY_KIND_KERNEL, after row {kernels}: database disk image is \
+                 malformed; what follows there is left out"
+            )]
+        );
+    }
+
+    #[test]
+    fn metrics_of_a_device_are_one_series_for_each_resource() {
+        let file = report_with_kernels(
+            "CREATE TABLE TARGET_INFO_GPU_METRICS (typeId, metricId, metricName);
+             INSERT INTO TARGET_INFO_GPU_METRICS VALUES
+                (256, 1, 'SM Active'), (256, 2, 'SMs Active [Throughput %]'),
+                (256, 3, 'NVLink RX Requests User Data [Throughput %]'),
+                (256, 4, 'NVLink RX Responses User Data [Throughput %]'),
+                (257, 1, 'SMs Active [Throughput %]');
+             CREATE TABLE GPU_METRICS (timestamp, typeId, metricId, value);
+             INSERT INTO GPU_METRICS VALUES
+                (20, 256, 1, 11), (20, 256, 2, 90), (20, 256, 3, 25), (20, 256, 4, 50),
+                (10, 256, 2, 80), (10, 256, 3, 70), (10, 256, 4, 60), (10, 257, 1, 5);",
+        );
+        let traces = read_packed(Path::new("f"), &*file, Limits::default()).unwrap();
+        let told = traces[0].counters.iter().map(|c| (c.resource, c.samples.clone()));
+        let told: BTreeMap<_, _> = told.collect();
+        let expected = BTreeMap::from([
+            (Resource::Sm, vec![(10, 0.8), (20, 0.9)]),
+            (Resource::NvLink, vec![(10, 1.0), (20, 0.75)]),
+        ]);
+        assert_eq!(told, expected);
     }
 
     #[test]

@@ -16,6 +16,9 @@ const MAX_SLICES: usize = 1 << 28;
 /// Tracks of one trace.
 const MAX_TRACKS: usize = 1 << 15;
 
+/// Times from here on count from the epoch.
+pub(super) const YEAR_2000_NS: i64 = 946_684_800 * 1_000_000_000;
+
 /// What a category of events becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Category {
@@ -296,18 +299,17 @@ impl Builder {
 
     pub(super) fn finish(mut self, shift_ns: i64) -> Trace {
         let mut trace = self.trace;
-        for slice in &mut trace.slices {
-            slice.start_ns = slice.start_ns.saturating_add(shift_ns);
-            slice.end_ns = slice.end_ns.saturating_add(shift_ns);
+        // The writer clamps times before its base to zero, and what is without a time has zero
+        // too: where times count from long ago, nothing was recorded then.
+        if shift_ns != 0 || trace.slices.iter().any(|slice| slice.start_ns > YEAR_2000_NS)
+        {
+            for slice in trace.slices.iter_mut().filter(|slice| slice.start_ns == 0) {
+                slice.end_ns = 0;
+            }
         }
-        let shifted = |(at, value): (i64, f32)| (at.saturating_add(shift_ns), value);
-        trace.counters = std::mem::take(&mut self.counters)
-            .into_iter()
-            .map(|(resource, samples)| Counter {
-                resource,
-                samples: samples.into_iter().map(shifted).collect(),
-            })
-            .collect();
+        let counters = std::mem::take(&mut self.counters).into_iter();
+        trace.counters =
+            counters.map(|(resource, samples)| Counter { resource, samples }).collect();
         if self.no_time > 0 {
             let lost =
                 format!("{} events whose time or value is no number", self.no_time);
@@ -327,7 +329,7 @@ impl Builder {
                 transfer.members.clone_from(members);
             }
         }
-        trace.settle();
+        trace.settle(shift_ns);
         trace
     }
 }

@@ -175,3 +175,126 @@ fn old_and_new_names_of_things_mean_the_same() {
     assert_eq!(trace.transfers[0].sequence, Some(9));
     assert_eq!(trace.transfers[1].op, "all_reduce");
 }
+
+/// Whatever spelling, with a member that is damaged before the events.
+fn damaged_before_events(spelling: impl Fn(&str) -> String) {
+    let members = [
+        "\"deviceProperties\": [\n    {\n      \"name\": \"a\"b\",\n      \"id\": 0\n    }\n  ]",
+        "\"deviceProperties\": [\n    {\n      \"name\": \"a\"\n    }",
+        "\"LOG\": [\"one\"two\", \"three\"]",
+        "\"LOG\": {\"one\": [1, 2}",
+        "\"LOG\" 7",
+    ];
+    for member in members {
+        let text = document(&events(3)).replace("\"schemaVersion\": 1", member);
+        let trace = trace_of(&spelling(&text));
+        assert_eq!(names(&trace), ["aten::op0", "aten::op1", "aten::op2"], "{member}");
+        assert_eq!((trace.rank, trace.absolute), (Some(3), true), "{member}");
+        assert!(trace.losses[0].contains("not JSON"), "{:?}", trace.losses);
+    }
+}
+
+#[test]
+fn a_damaged_member_leaves_the_events() {
+    damaged_before_events(str::to_owned);
+}
+
+#[test]
+fn a_damaged_member_leaves_the_events_on_the_same_line() {
+    damaged_before_events(|text| text.replace('\n', " "));
+}
+
+#[test]
+fn a_damaged_member_behind_the_events_leaves_the_others() {
+    let text = document(&events(3)).replace("\"rank\": 3", "\"rank\": \"3");
+    for text in [text.clone(), text.replace('\n', " ")] {
+        let trace = trace_of(&text);
+        assert_eq!((trace.slices.len(), trace.rank, trace.absolute), (3, None, true));
+    }
+}
+
+/// Each of them would be read up to the end of the file.
+#[test]
+fn open_brackets_cost_no_more_than_what_they_stand_in() {
+    let open = "{\"ph\": \"X\", \"args\": [},\n";
+    let list = format!("[{}{}]", open.repeat(20_000), events(1)[0]);
+    let trace = trace_of(&list);
+    assert_eq!(names(&trace), ["aten::op0"]);
+    assert!(trace.losses[0].starts_with("20000 events"), "{:?}", trace.losses);
+    let members = format!("{{{}", "\n\"a\": [".repeat(20_000));
+    assert!(trace_of(&members).slices.is_empty());
+    let hidden = format!("{{{}", "\"traceEvents\": {".repeat(20_000));
+    assert!(trace_of(&hidden).slices.is_empty());
+}
+
+fn slice(category: &str, thread: u32, at: &str, took: &str, args: &str) -> String {
+    format!(
+        "{{\"ph\": \"X\", \"cat\": \"{category}\", \"name\": \"a\", \"pid\": 1, \"tid\": {thread}, \
+         \"ts\": {at}, \"dur\": {took}, \"args\": {{{args}}}}}"
+    )
+}
+
+fn times(trace: &Trace) -> Vec<(i64, i64)> {
+    trace.slices.iter().map(|slice| (slice.start_ns, slice.end_ns)).collect()
+}
+
+/// The base lies up to three months before the recording.
+#[test]
+fn times_that_were_clamped_to_zero_are_no_times() {
+    let mut all = vec![
+        slice("kernel", 7, "0", "0", ""),
+        slice("kernel", 7, "0", "5", ""),
+        slice("cpu_op", 8, "0.000", "5", ""),
+    ];
+    all.extend(events(1));
+    let base = 1_790_857_026_000_000_000;
+    let kept = [(base + 1_000_125, base + 1_001_625)];
+    let relative = trace_of(&document(&all));
+    assert_eq!(times(&relative), kept);
+    assert_eq!(relative.losses, ["3 slices without a time that can be true"]);
+    all[3] = all[3].replace("1000.125", "1790857026001000.125");
+    let absolute = trace_of(&format!("[{}]", all.join(",")));
+    assert_eq!((times(&absolute), absolute.absolute), (kept.to_vec(), true));
+    // A list that counts from its own beginning has one.
+    let own = [slice("kernel", 7, "0", "5", ""), slice("kernel", 7, "0", "0", "")];
+    assert_eq!(times(&trace_of(&format!("[{}]", own.join(",")))), [(0, 5000)]);
+}
+
+#[test]
+fn durations_of_weeks_and_what_reaches_into_the_next_of_a_stream_are_mended() {
+    let week_us = (7_u64 * 86_400 * 1_000_000 + 1).to_string();
+    let all = [
+        slice("kernel", 7, "10", "50", ""),
+        slice("kernel", 7, "20", &week_us, ""),
+        slice("kernel", 7, "30", "10", ""),
+        slice("kernel", 8, "35", "10", ""),
+    ];
+    let trace = trace_of(&format!("[{}]", all.join(",")));
+    assert_eq!(times(&trace), [(10_000, 30_000), (30_000, 40_000), (35_000, 45_000)]);
+    assert_eq!(trace.losses, ["1 slices without a time that can be true"]);
+}
+
+/// Events name 30 ranks at most, on-demand traces write lists as text.
+#[test]
+fn members_of_a_group_are_those_the_group_has() {
+    let collective = |group: &str, ranks: &str| {
+        let args = format!(
+            "\"Collective name\": \"allreduce\", \"Process Group Name\": \"{group}\", \
+             \"Process Group Ranks\": \"{ranks}\""
+        );
+        slice("kernel", 7, "10", "5", &args)
+            .replace("\"a\"", "\"ncclDevKernel_AllReduce\"")
+    };
+    let all = [
+        collective("0", "[0, 1, ...]"),
+        collective("1", "[4, 5, ...]"),
+        collective("2", "[0, 7]"),
+        collective("3", "[0, 1, ...]"),
+    ];
+    let groups = "\"pg_config\": [{\"pg_name\": \"0\", \"ranks\": [0, 1, 2, 3]}, \
+                  {\"pg_name\": \"1\", \"ranks\": \"[4, 5, 6]\"}], \"rank\": 3";
+    let text = document(&all).replace("\"rank\": 3", groups);
+    let members: Vec<Vec<u32>> =
+        trace_of(&text).transfers.into_iter().map(|t| t.members).collect();
+    assert_eq!(members, [vec![0, 1, 2, 3], vec![4, 5, 6], vec![0, 7], vec![]]);
+}

@@ -12,7 +12,6 @@ use trace::Transfer;
 
 use super::tables::Tables;
 use super::{number, text};
-use crate::FormatError;
 
 /// Bytes before the fields of a payload; the number of its schema is at 8.
 const HEADER: usize = 32;
@@ -57,7 +56,7 @@ pub(super) struct Calls {
 
 impl Calls {
     /// The calls that ranges of these tables may tell of.
-    pub(super) fn of(tables: &Tables) -> Result<Self, FormatError> {
+    pub(super) fn of(tables: &Tables) -> Self {
         let mut calls = Self::default();
         let columns = ["schemaId", "name", "offset"];
         tables.rows("NVTX_PAYLOAD_SCHEMA_ENTRIES", columns, |row| {
@@ -75,8 +74,8 @@ impl Calls {
                 "Peer rank" => schema.peer = at,
                 _ => {}
             }
-        })?;
-        Ok(calls)
+        });
+        calls
     }
 
     /// Takes a range of a thread, with the payload it has.
@@ -207,7 +206,7 @@ mod tests {
         )
         .unwrap();
         let file = made.serialize(rusqlite::MAIN_DB).unwrap();
-        Calls::of(&Tables::of_bytes(Path::new("f"), &file).unwrap()).unwrap()
+        Calls::of(&Tables::of_bytes(Path::new("f"), &file).unwrap())
     }
 
     fn ranges(calls: &mut Calls, thread: i64, told: &[(i64, &str, Vec<u8>)]) {

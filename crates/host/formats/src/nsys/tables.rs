@@ -5,6 +5,7 @@
 //! "Defense Against The Dark Arts", sqlite.org/security.html.
 
 use std::array;
+use std::cell::{Ref, RefCell};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -36,6 +37,16 @@ pub(super) struct Tables {
     path: PathBuf,
     connection: Connection,
     file_bytes: u64,
+    losses: RefCell<Vec<Loss>>,
+}
+
+/// What could not be read of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Loss {
+    /// The table, and how far it was read.
+    pub(super) place: String,
+    /// What is wrong there.
+    pub(super) reason: String,
 }
 
 impl Tables {
@@ -86,32 +97,48 @@ impl Tables {
             Ok(connection)
         });
         match connection {
-            Ok(connection) => Ok(Self { path: path.to_owned(), connection, file_bytes }),
-            Err(error) => Err(damaged(path, "the header".to_owned(), &error)),
+            Ok(connection) => {
+                let (path, losses) = (path.to_owned(), RefCell::default());
+                Ok(Self { path, connection, file_bytes, losses })
+            }
+            Err(error) => Err(damaged(path, "the header", &error)),
         }
     }
 
     /// Whether there is such a table: no view or virtual table, which could be anything.
+    ///
+    /// # Errors
+    /// What SQLite says of the schema.
     pub(super) fn has(&self, table: &str) -> Result<bool, FormatError> {
+        let found = self.exists(table);
+        found.map_err(|error| damaged(&self.path, "sqlite_schema", &error))
+    }
+
+    fn exists(&self, table: &str) -> rusqlite::Result<bool> {
         let query = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND rootpage > 0 AND name = ?1";
-        let found = self.connection.prepare(query).and_then(|mut q| q.exists([table]));
-        found.map_err(|error| damaged(&self.path, "sqlite_schema".to_owned(), &error))
+        self.connection.prepare(query)?.exists([table])
+    }
+
+    /// What tables that were read have lost.
+    pub(super) fn losses(&self) -> Ref<'_, Vec<Loss>> {
+        self.losses.borrow()
     }
 
     /// Hands out these columns of every row of a table; nothing where there is no such table,
-    /// [`ValueRef::Null`] where there is no such column.
+    /// [`ValueRef::Null`] where there is no such column. What cannot be read of it is a loss:
+    /// what came before is as good as ever, and so are other tables.
     pub(super) fn rows<const COLUMNS: usize>(
         &self,
         table: &str,
         columns: [&str; COLUMNS],
         mut each: impl FnMut(&[ValueRef<'_>; COLUMNS]),
-    ) -> Result<(), FormatError> {
-        if !self.has(table)? {
-            return Ok(());
-        }
+    ) {
         let mut number = 0_u64;
         let mut text_bytes = 0;
         let mut read = || {
+            if !self.exists(table)? {
+                return Ok(());
+            }
             // In the order of the table, not of an index.
             let from = format!("FROM \"{table}\" NOT INDEXED");
             // Qualified, or SQLite takes what is no column for a text.
@@ -137,9 +164,11 @@ impl Tables {
             }
             Ok(())
         };
-        let outcome = read();
-        let place = || format!("{table}, after row {number}");
-        outcome.map_err(|error| damaged(&self.path, place(), &error))
+        if let Err(error) = read() {
+            let place = format!("{table}, after row {number}");
+            let reason = reason(&error);
+            self.losses.borrow_mut().push(Loss { place, reason });
+        }
     }
 }
 
@@ -147,14 +176,18 @@ fn text_length(value: &ValueRef<'_>) -> u64 {
     value.as_bytes_or_null().ok().flatten().map_or(0, |bytes| bytes.len() as u64)
 }
 
-fn damaged(path: &Path, place: String, error: &Error) -> FormatError {
-    let reason = match error.sqlite_error_code() {
+fn damaged(path: &Path, place: &str, error: &Error) -> FormatError {
+    let (path, place) = (path.to_owned(), place.to_owned());
+    FormatError::Damaged { path, place, reason: reason(error) }
+}
+
+fn reason(error: &Error) -> String {
+    match error.sqlite_error_code() {
         Some(ErrorCode::OperationInterrupted) => {
             "it asks for more work than a table of its size is".to_owned()
         }
         _ => error.to_string(),
-    };
-    FormatError::Damaged { path: path.to_owned(), place, reason }
+    }
 }
 
 #[cfg(test)]
@@ -167,10 +200,18 @@ mod tests {
         made.serialize(MAIN_DB).unwrap().to_vec()
     }
 
-    fn texts(tables: &Tables) -> Result<Vec<String>, FormatError> {
+    fn texts(tables: &Tables) -> Vec<String> {
         let mut texts = Vec::new();
-        tables.rows("t", ["no", "a"], |row| texts.push(format!("{row:?}")))?;
-        Ok(texts)
+        tables.rows("t", ["no", "a"], |row| texts.push(format!("{row:?}")));
+        texts
+    }
+
+    /// What was lost, and how many rows were read.
+    fn losses(tables: &Tables) -> (Vec<String>, usize) {
+        let rows = texts(tables).len();
+        let losses = tables.losses();
+        let told = losses.iter().map(|loss| format!("{}: {}", loss.place, loss.reason));
+        (told.collect(), rows)
     }
 
     #[test]
@@ -180,17 +221,17 @@ mod tests {
         std::fs::write(&path, file("CREATE TABLE t (A); INSERT INTO t VALUES (7)"))
             .unwrap();
         let tables = Tables::of_file(&path).unwrap();
-        assert_eq!(texts(&tables).unwrap(), ["[Null, Integer(7)]"]);
+        assert_eq!(texts(&tables), ["[Null, Integer(7)]"]);
         assert_eq!(folder.path().read_dir().unwrap().count(), 1);
     }
 
     #[test]
-    fn a_file_that_is_cut_off_is_refused() {
+    fn a_file_that_is_cut_off_has_lost_its_tables() {
         let whole =
             file("CREATE TABLE t (a); INSERT INTO t VALUES (hex(zeroblob(9000)))");
         let tables = Tables::of_bytes(Path::new("f"), &whole[..whole.len() - 4096]);
-        let refused = texts(&tables.unwrap()).unwrap_err().to_string();
-        assert_eq!(refused, "f, at sqlite_schema: database disk image is malformed");
+        let lost = "t, after row 0: database disk image is malformed".to_owned();
+        assert_eq!(losses(&tables.unwrap()), (vec![lost], 0));
     }
 
     #[test]
@@ -199,7 +240,7 @@ mod tests {
         let at = bytes.windows(3).position(|name| name == b"Xab").unwrap();
         bytes[at] = 0x80;
         let tables = Tables::of_bytes(Path::new("f"), &bytes).unwrap();
-        assert_eq!(texts(&tables).unwrap(), ["[Null, Integer(2)]"]);
+        assert_eq!(texts(&tables), ["[Null, Integer(2)]"]);
     }
 
     #[test]
@@ -208,18 +249,18 @@ mod tests {
             "WITH RECURSIVE r(a) AS (SELECT 1 UNION ALL SELECT a FROM r) SELECT a FROM r";
         let bytes = file(&format!("CREATE VIEW t AS {endless}"));
         let tables = Tables::of_bytes(Path::new("f"), &bytes).unwrap();
-        assert_eq!(texts(&tables).unwrap(), Vec::<String>::new());
+        assert_eq!(texts(&tables), Vec::<String>::new());
     }
 
     #[test]
-    fn more_text_than_the_file_has_bytes_is_refused() {
+    fn more_text_than_the_file_has_bytes_is_not_read() {
         let bytes = file(
             "CREATE TABLE t (i, a AS (hex(zeroblob(7000)))); INSERT INTO t VALUES (1), (2), (3)",
         );
         let tables = Tables::of_bytes(Path::new("f"), &bytes).unwrap();
-        let refused = texts(&tables).unwrap_err().to_string();
         let reason = "its rows have more text than the file has bytes";
-        assert_eq!(refused, format!("f, at t, after row 2: {reason}"));
+        let lost = format!("t, after row 2: {reason}");
+        assert_eq!(losses(&tables), (vec![lost], 1));
     }
 
     #[test]
@@ -229,7 +270,7 @@ mod tests {
         let endless = "WITH RECURSIVE r(a) AS (SELECT 1 UNION ALL SELECT a FROM r) \
                        SELECT count(*) FROM r";
         let error = tables.connection.query_one(endless, [], |_| Ok(())).unwrap_err();
-        let refused = damaged(Path::new("f"), "t".to_owned(), &error).to_string();
+        let refused = damaged(Path::new("f"), "t", &error).to_string();
         assert_eq!(refused, "f, at t: it asks for more work than a table of its size is");
     }
 }
