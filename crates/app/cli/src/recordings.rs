@@ -10,6 +10,7 @@ use formats::{
     FormatError, Limits, RankTrace, Recording, Snapshot, TraceSet, load_watched,
     load_with_meta,
 };
+use model::Input;
 use verdict::{Job, Settings};
 
 use crate::loading::load_all;
@@ -32,10 +33,12 @@ pub(crate) enum Source<'files> {
 }
 
 /// Reads the recordings at `paths` and hands over the jobs they are of, with what they were read
-/// from. Files of other tools in one folder are one job.
+/// from. Files of other tools in one folder are one job; one of them that cannot be read is left out, and
+/// said to be.
 ///
 /// # Errors
-/// What the formats and `each` say; and if there is no job at all.
+/// What the formats say of a file that was named, or of a folder's where no other can be read;
+/// what `each` says; and if there is no job at all.
 pub(crate) fn for_each_job(
     paths: &[PathBuf],
     meta: Option<&Path>,
@@ -45,6 +48,7 @@ pub(crate) fn for_each_job(
     let mut snapshots = BTreeMap::new();
     let mut traces = BTreeMap::new();
     let mut found = 0;
+    let mut damaged: BTreeMap<PathBuf, Vec<FormatError>> = BTreeMap::new();
     for path in paths {
         let (files, in_folder) = files_at(path)?;
         let read = |file: &Path, read: &AtomicU64| {
@@ -82,6 +86,9 @@ pub(crate) fn for_each_job(
                 Err(error @ FormatError::Unknown { .. }) if in_folder => {
                     skipped.push(error);
                 }
+                Err(error) if in_folder => {
+                    damaged.entry(folder()).or_default().push(error);
+                }
                 Err(error) => failed = failed.take().or(Some(error)),
             }
         });
@@ -93,24 +100,36 @@ pub(crate) fn for_each_job(
         }
         taken?;
     }
+    if found == 0 && snapshots.is_empty() && traces.is_empty() {
+        match damaged.values().flatten().next() {
+            Some(error) => return Err(refused(error)),
+            None => bail!("no recording found in {}", paths[0].display()),
+        }
+    }
+    for error in damaged.values().flatten() {
+        say(&format!("laggard: left out: {}", refused(error)));
+    }
+    let note_damaged = |job: &mut Job, folder: &Path| {
+        for error in damaged.get(folder).into_iter().flatten() {
+            job.take(Input::Note { text: format!("left out: {error}") });
+        }
+    };
     for (folder, parts) in snapshots {
         let id = folder.display().to_string();
         let snapshot = Snapshot::new(parts);
         snapshot.check_layout(settings).with_context(|| {
             format!("the layout is not that of {id}: correct --tp, --pp and their like")
         })?;
-        found += 1;
-        each(snapshot.replay(&id, settings.clone()), Source::Folder)?;
+        let mut job = snapshot.replay(&id, settings.clone());
+        note_damaged(&mut job, &folder);
+        each(job, Source::Folder)?;
     }
     for (folder, ranks) in traces {
         for set in TraceSet::sets(ranks) {
-            found += 1;
-            let job = set.replay(&set.name(&folder), settings.clone());
+            let mut job = set.replay(&set.name(&folder), settings.clone());
+            note_damaged(&mut job, &folder);
             each(job, Source::Traces(&set))?;
         }
-    }
-    if found == 0 {
-        bail!("no recording found in {}", paths[0].display());
     }
     Ok(())
 }
