@@ -53,10 +53,16 @@ pub(crate) fn profile_text(profile: &ProfileSummary) -> String {
     for function in profile.functions.iter().take(SCREEN_FUNCTIONS) {
         let mut ranks: Vec<u32> = function.abnormal.iter().map(|a| a.rank).collect();
         ranks.sort_unstable();
-        let unlike = match function.problem.as_deref() {
-            Some("common") => "expected, on most ranks".to_owned(),
-            Some(_) => format!("rank {}", fold_ranks(&ranks)),
-            None => "-".to_owned(),
+        // Where some ranks are unlike the others it is theirs that costs.
+        let of_unlike = function.abnormal.iter().map(|abnormal| abnormal.beta);
+        let largest = of_unlike.fold(function.beta, f64::max);
+        let (share, unlike) = match function.problem.as_deref() {
+            Some("common") => (function.beta, "expected, on most ranks".to_owned()),
+            Some(_) => {
+                let usual = function.beta * 100.0;
+                (largest, format!("rank {}, usual {usual:.1} %", fold_ranks(&ranks)))
+            }
+            None => (function.beta, "-".to_owned()),
         };
         let mut name: String = function.name.chars().take(SCREEN_NAME).collect();
         if name.len() < function.name.len() {
@@ -65,9 +71,44 @@ pub(crate) fn profile_text(profile: &ProfileSummary) -> String {
         }
         text += &format!(
             "{:>5.1} %  {:11}  {name:SCREEN_NAME$}  {unlike}\n",
-            function.beta * 100.0,
+            share * 100.0,
             function.class,
         );
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{AbnormalRank, FunctionSummary};
+
+    use super::*;
+
+    #[test]
+    fn a_function_that_is_unlike_is_told_with_the_share_that_makes_it_so() {
+        let of_rank = |rank, beta| AbnormalRank { rank, beta, ..AbnormalRank::default() };
+        let function = |problem: &str, abnormal| FunctionSummary {
+            name: "recv_into".to_owned(),
+            class: "python".to_owned(),
+            beta: 0.003,
+            problem: Some(problem.to_owned()),
+            abnormal,
+            ..FunctionSummary::default()
+        };
+        let last_line = |function| {
+            let functions = vec![function];
+            let text = profile_text(&ProfileSummary { functions, ..Default::default() });
+            let line = text.lines().last().unwrap_or_default();
+            line.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        let unlike = vec![of_rank(5, 0.2), of_rank(2, 0.41)];
+        assert_eq!(
+            last_line(function("partial", unlike)),
+            "41.0 % python recv_into rank 2,5, usual 0.3 %"
+        );
+        assert_eq!(
+            last_line(function("common", vec![of_rank(5, 0.4)])),
+            "0.3 % python recv_into expected, on most ranks"
+        );
+    }
 }

@@ -244,3 +244,87 @@ fn a_trace_that_is_cut_off_gives_what_it_has_and_says_so() {
     assert_eq!(verdict["incidents"][0]["subject"]["ranks"][0], 2);
     assert!(text(&output.stderr).contains("rank9.json is not a recording laggard knows"));
 }
+
+#[test]
+fn a_damaged_file_of_a_folder_is_left_out_and_named() {
+    let folder = job();
+    fs::remove_file(folder.path().join("rank1.json")).expect("a file");
+    let damaged: [(&str, &[u8]); 2] = [
+        ("rank1.json.gz", b"\x1f\x8b\x08\0\0\0\0\0\0\x03nonsense"),
+        ("report.sqlite", b"SQLite format 3\0and no more"),
+    ];
+    for (name, bytes) in damaged {
+        fs::write(folder.path().join(name), bytes).expect("a file");
+    }
+    let output = analyze(folder.path(), &["--json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let verdict: serde_json::Value =
+        serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(verdict["incidents"][0]["subject"]["ranks"][0], 2);
+    let (notes, said) = (verdict["notes"].to_string(), text(&output.stderr));
+    for (name, _) in damaged {
+        assert!(said.contains("left out") && said.contains(name), "{said}");
+        assert!(notes.contains(name), "{notes}");
+    }
+    // A folder where nothing can be read is refused.
+    for rank in [0, 2, 3] {
+        let file = folder.path().join(format!("rank{rank}.json"));
+        fs::remove_file(file).expect("a file");
+    }
+    let output = analyze(folder.path(), &["--json"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("rank1.json.gz"), "{}", text(&output.stderr));
+}
+
+/// Each sample of a millisecond says that a third of the multiprocessors work.
+#[test]
+fn a_kernel_that_is_slow_on_all_ranks_is_named_by_what_the_settings_expect_of_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut counters = String::new();
+    for at_us in (1000..401_000).step_by(1000) {
+        write!(
+            counters,
+            ",\n  {{\n    \"ph\": \"C\", \"cat\": \"hardware_counters\", \"name\": \
+             \"sm__throughput.avg.pct_of_peak_sustained_elapsed\", \"pid\": \"GPU 0 Counters\", \
+             \"ts\": {at_us}.5, \"args\": {{\"\": 33}}\n  }}"
+        )
+        .expect("a string");
+    }
+    for rank in 0..4 {
+        let text =
+            trace(rank, 300, 4).replace("\n  ]\n}", &format!("{counters}\n  ]\n}}"));
+        fs::write(folder.path().join(format!("rank{rank}.json")), text).expect("a file");
+    }
+    let settings = tempfile::tempdir().expect("a folder");
+    let path = settings.path().join("laggard.toml");
+    let config = path.to_str().expect("a name");
+    let functions = |of: &str| {
+        fs::write(&path, of).expect("a file");
+        let output = analyze(folder.path(), &["--json", "--config", config]);
+        let verdict = serde_json::from_slice::<serde_json::Value>(&output.stdout);
+        let said = text(&output.stderr);
+        let Ok(verdict) = verdict else { return Err(said) };
+        let gemm = verdict["profile"]["functions"].as_array().expect("functions");
+        let gemm = gemm.iter().find(|function| function["name"] == "gemm");
+        assert!((gemm.expect("gemm")["mu"].as_f64().expect("mu") - 0.33).abs() < 1e-3);
+        let incidents = verdict["incidents"].as_array().expect("incidents").iter();
+        let named =
+            incidents.filter(|incident| incident["subject"]["function"] == "gemm");
+        Ok(named.map(|incident| incident["text"].clone()).collect::<Vec<_>>())
+    };
+    assert_eq!(functions("").expect("a verdict"), [""; 0]);
+    let of_gemm = |mu: &str| {
+        format!(
+            "[[pattern.expected]]\nfunction = \"gemm\"\nclass = \"gpu_compute\"\nmu = {mu}\n"
+        )
+    };
+    assert_eq!(
+        functions(&of_gemm("[0.66, 1.0]")).expect("a verdict"),
+        [
+            "all ranks spend 30 % of the time in gemm at 33 % utilisation, where 66 to 100 % is \
+          expected"
+        ]
+    );
+    let refused = functions(&of_gemm("[1.0, 0.7]")).expect_err("no range");
+    assert!(refused.contains("expected [low, high] from 0 to 1"), "{refused}");
+}

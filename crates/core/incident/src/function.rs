@@ -1,8 +1,8 @@
 //! The words of functions that stand out.
 
 use model::{
-    Cause, Evidence, FunctionClass, Incident, IncidentKind, Method, Pace, StageId,
-    Subject, fold_ranks,
+    Cause, Evidence, FaultKind, FunctionClass, Incident, IncidentKind, Method, Pace,
+    StageId, Subject, fold_ranks,
 };
 
 use crate::words::{percent, share, who};
@@ -13,6 +13,17 @@ const TOLD_CALLERS: usize = 3;
 /// Characters of a name that are told: kernels carry their template arguments.
 const TOLD_CHARACTERS: usize = 90;
 
+/// A dimension of a function's pattern.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dimension {
+    /// Share of the critical path.
+    Beta,
+    /// Utilisation.
+    Mu,
+    /// Its standard deviation.
+    Sigma,
+}
+
 /// A function that costs some ranks, or all, more than it should.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FunctionFault {
@@ -20,6 +31,8 @@ pub struct FunctionFault {
     pub name: String,
     /// What it does.
     pub class: FunctionClass,
+    /// What its pattern looks like on these ranks, if it looks alike on all of them.
+    pub kind: Option<FaultKind>,
     /// Its callers, innermost first.
     pub callers: Vec<String>,
     /// The ranks it costs so much; empty if it is all of them.
@@ -34,6 +47,8 @@ pub struct FunctionFault {
     pub cost_s: f64,
     /// Its mean utilisation there, and on the others that ran it; `None` if it was not measured.
     pub mu: (Option<f64>, Option<f64>),
+    /// In what it is not as somebody has said that it should be: dimension, value and range.
+    pub unexpected: Vec<(Dimension, f64, [f64; 2])>,
     /// Further functions that cost the same ranks more: name and excess.
     pub others: Vec<(String, f64)>,
     /// First and last step of the profile.
@@ -53,6 +68,11 @@ impl FunctionFault {
     pub fn is_garbage_collection(&self) -> bool {
         GARBAGE_COLLECTION.iter().any(|word| self.name.contains(word))
     }
+
+    /// Whether a link of these ranks is to blame.
+    pub fn is_of_link(&self) -> bool {
+        self.kind.is_some_and(FaultKind::is_of_link)
+    }
 }
 
 /// Words an incident about a function.
@@ -69,13 +89,28 @@ pub fn function(
     } else {
         format!("{} spend", who(&found.ranks))
     };
-    let peers = if found.ranks.is_empty() {
+    let peers = if !found.unexpected.is_empty() {
+        all_unexpected(found)
+    } else if found.ranks.is_empty() {
         ", more than is expected of such a function".to_owned()
     } else {
         format!("; its peers {}", share(found.peers_beta))
     };
     let place = place(&found.name, &found.callers);
-    let text = format!("{who} {} of the time in {place}{peers}", share(found.beta));
+    let text = match found.mu {
+        (Some(mu), Some(peers_mu))
+            if found.is_of_link() && found.unexpected.is_empty() =>
+        {
+            format!(
+                "{} of {} is used at {} in {place}, its peers' at {}",
+                if found.ranks.len() == 1 { "the link" } else { "the link of each" },
+                self::who(&found.ranks),
+                percent(mu),
+                percent(peers_mu)
+            )
+        }
+        _ => format!("{who} {} of the time in {place}{peers}", share(found.beta)),
+    };
     Incident {
         id,
         kind: IncidentKind::Slow,
@@ -105,6 +140,21 @@ pub fn function(
     }
 }
 
+/// In what a function is not as somebody has said: " at 35 % utilisation, where 70 to 100 % is
+/// expected".
+fn unexpected((dimension, value, [low, high]): &(Dimension, f64, [f64; 2])) -> String {
+    let what = match dimension {
+        Dimension::Beta => String::new(),
+        Dimension::Mu => format!(" at {} utilisation", percent(*value)),
+        Dimension::Sigma => format!(" with deviations of {}", percent(*value)),
+    };
+    format!("{what}, where {:.0} to {} is expected", low * 100.0, percent(*high))
+}
+
+fn all_unexpected(found: &FunctionFault) -> String {
+    found.unexpected.iter().map(unexpected).collect::<Vec<_>>().join(" and")
+}
+
 fn evidence(found: &FunctionFault) -> Evidence {
     let mut text = format!(
         "{} takes {} of the critical path",
@@ -120,6 +170,7 @@ fn evidence(found: &FunctionFault) -> Evidence {
             share(found.peers_beta)
         );
     }
+    text += &all_unexpected(found);
     match found.mu {
         (Some(mu), peers) => {
             text += &format!(", at {} utilisation", percent(mu));
@@ -129,6 +180,16 @@ fn evidence(found: &FunctionFault) -> Evidence {
         }
         (None, _) => text += "; utilisation of hardware was not recorded",
     }
+    text += match found.kind {
+        Some(FaultKind::Throttled) => {
+            ": less work at a time, as on a device that is throttled or shared"
+        }
+        Some(FaultKind::SlowLink) => ": the link is slow",
+        Some(FaultKind::Detour) => ": it carries what another link should",
+        Some(FaultKind::Waits) => ": it waits",
+        Some(FaultKind::Computes) => ": it computes",
+        None => "",
+    };
     for (name, excess) in &found.others {
         text += &format!("; {} {} more", short(name), share(*excess));
     }
@@ -140,12 +201,13 @@ fn evidence(found: &FunctionFault) -> Evidence {
     Evidence { cause: cause(found), ..evidence }
 }
 
-/// What it blames: code of the host, unless it reads from a network or waits for a device. Why work
-/// of a device takes longer it does not say.
+/// What it blames: code of the host, unless it reads from a network or waits for a device; a device
+/// that works at less than others. Why else work of a device takes longer it does not say.
 fn cause(found: &FunctionFault) -> Option<Cause> {
     let names = names(found);
     let has = |words: &[&str]| words.iter().any(|word| names.contains(word));
     match found.class {
+        _ if found.kind == Some(FaultKind::Throttled) => Some(Cause::Gpu),
         FunctionClass::Python | FunctionClass::OtherCpu if has(&READS) => {
             Some(Cause::Network)
         }
@@ -209,7 +271,17 @@ fn advice(found: &FunctionFault) -> String {
     let text = names(found);
     let fits = |words: &&[&str]| words.iter().any(|word| text.contains(word));
     let known = KNOWN.iter().find(|(words, _)| fits(words)).map(|(_, what)| *what);
+    let of_kind = match found.kind {
+        Some(FaultKind::Throttled) => {
+            "look at clocks, temperature and power of its GPU, and who else uses it"
+        }
+        Some(FaultKind::SlowLink | FaultKind::Detour) => {
+            "look at its links: NVLink, PCIe, network card and what they are bound to"
+        }
+        _ => "",
+    };
     match (known, found.ranks.as_slice()) {
+        (_, ranks) if !of_kind.is_empty() => format!("on {}, {of_kind}", who(ranks)),
         (Some(what), []) => format!("look at {what}"),
         (Some(what), ranks) => format!("on {}, look at {what}", who(ranks)),
         (None, []) => "look at what it does on every rank: it hides nothing".to_owned(),

@@ -41,7 +41,7 @@ pub use contradiction::contradictions;
 pub use death::death;
 pub use device::devices;
 pub use fault::{AFTER_OPTIMIZER, Fault, FaultKind, Hidden, find_faults};
-pub use function::{FunctionFault, function};
+pub use function::{Dimension, FunctionFault, function};
 pub use hang::hang;
 pub use host::{cores, too_few_cores, without_core};
 pub use link::{link_slowed, ports_idle};

@@ -37,8 +37,8 @@ pub use mark::{CollectiveOp, Mark, MarkKind, PAYLOAD_WORDS};
 pub use median::median;
 pub use network::{NetworkFault, QueuePairName};
 pub use profile::{
-    AbnormalRank, CollectiveTimes, FunctionSummary, ProfileSummary, ProfileWindow,
-    RankArrivals, RankProfile,
+    AbnormalRank, CollectiveTimes, Dimensions, FaultKind, FunctionSummary,
+    ProfileSummary, ProfileWindow, RankArrivals, RankProfile,
 };
 pub use ranks::{NoRanks, Ranks};
 pub use stack::{Frame, ProcessState, Stack};

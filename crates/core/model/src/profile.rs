@@ -142,6 +142,50 @@ pub struct AbnormalRank {
     pub sigma: f64,
     /// How far it lies outside of what is expected.
     pub distance: f64,
+    /// The same for each dimension: what is above 0 is not as expected.
+    #[serde(default)]
+    pub excess: Dimensions,
+    /// How far each dimension is from its median: above 0 more, below 0 less; 0 if not measured.
+    #[serde(default)]
+    pub deviation: Dimensions,
     /// Part of the compared ranks it differs from.
     pub differential: f64,
+    /// What that looks like; null if it looks like nothing in particular.
+    #[serde(default)]
+    pub kind: Option<FaultKind>,
+}
+
+/// A number for each dimension of a pattern.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Dimensions {
+    /// Of the share of the critical path.
+    pub beta: f64,
+    /// Of utilisation.
+    pub mu: f64,
+    /// Of its standard deviation.
+    pub sigma: f64,
+}
+
+/// What the pattern of a function on a rank looks like beside the others', where utilisation was
+/// measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FaultKind {
+    /// A device that works at less: throttled, or shared with others.
+    Throttled,
+    /// A link that carries less, and steadily so.
+    SlowLink,
+    /// A link that carries more: what another should.
+    Detour,
+    /// It waits: for a rank, storage, a network or a lock.
+    Waits,
+    /// It keeps a core busy.
+    Computes,
+}
+
+impl FaultKind {
+    /// Whether a link is to blame, rather than what goes over it.
+    pub fn is_of_link(self) -> bool {
+        matches!(self, Self::SlowLink | Self::Detour)
+    }
 }

@@ -1,4 +1,5 @@
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use model::{FunctionClass, Pattern};
 
@@ -10,6 +11,8 @@ pub type Range = [f64; 2];
 pub struct ExpectedBox {
     /// Of beta, mu and sigma.
     pub ranges: [Range; 3],
+    /// Which of them the settings file gives for this function.
+    pub is_declared: [bool; 3],
 }
 
 /// What the settings file expects of functions.
@@ -22,14 +25,23 @@ pub struct Expected {
     #[serde(default)]
     pub class: Option<FunctionClass>,
     /// Range of beta; that of the class if left out.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "range")]
     pub beta: Option<Range>,
     /// Range of mu.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "range")]
     pub mu: Option<Range>,
     /// Range of sigma.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "range")]
     pub sigma: Option<Range>,
+}
+
+fn range<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Range>, D::Error> {
+    let [low, high] = Range::deserialize(deserializer)?;
+    if 0.0 <= low && low <= high && high <= 1.0 {
+        return Ok(Some([low, high]));
+    }
+    let found = format!("[{low}, {high}]");
+    Err(D::Error::custom(format!("expected [low, high] from 0 to 1, found {found}")))
 }
 
 const ALL: Range = [0.0, 1.0];
@@ -48,7 +60,7 @@ impl ExpectedBox {
             FunctionClass::Collective => 0.30,
             FunctionClass::Python | FunctionClass::OtherCpu => 0.01,
         };
-        Self { ranges: [[0.0, most], ALL, ALL] }
+        Self { ranges: [[0.0, most], ALL, ALL], is_declared: [false; 3] }
     }
 
     /// What is expected of a function: what the first entry that fits says, else its class.
@@ -59,6 +71,7 @@ impl ExpectedBox {
         let mut expected = Self::of_class(class);
         if let Some(entry) = entries.iter().find(fits) {
             let given = [entry.beta, entry.mu, entry.sigma];
+            expected.is_declared = given.map(|given| given.is_some());
             for (range, given) in expected.ranges.iter_mut().zip(given) {
                 *range = given.unwrap_or(*range);
             }
@@ -82,6 +95,9 @@ impl ExpectedBox {
 
 #[cfg(test)]
 mod tests {
+    use serde::de::IntoDeserializer;
+    use serde::de::value::{self, SeqDeserializer};
+
     use super::*;
 
     #[test]
@@ -96,9 +112,25 @@ mod tests {
             ..Expected::default()
         };
         let expected = ExpectedBox::of(class, "ampere_sgemm_128", &[entry]);
+        assert_eq!(expected.is_declared, [false, true, false]);
         let [beta, mu, sigma] = expected.excess(&slow);
         assert_eq!((beta, sigma), (0.0, 0.0));
         assert!((mu - 0.5).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_range_that_no_pattern_can_lie_in_is_refused() {
+        let read = |values: &[f64]| {
+            let given: SeqDeserializer<_, value::Error> =
+                values.to_vec().into_deserializer();
+            range(given).map_err(|refused| refused.to_string())
+        };
+        assert_eq!(read(&[0.0, 1.0]), Ok(Some([0.0, 1.0])));
+        for wrong in [[0.9, 0.1], [-0.1, 0.5], [0.5, 1.1], [f64::NAN, 1.0]] {
+            let refused = read(&wrong).unwrap_err();
+            assert!(refused.starts_with("expected [low, high] from 0 to 1"), "{refused}");
+        }
+        assert!(read(&[0.5]).is_err());
     }
 
     #[test]

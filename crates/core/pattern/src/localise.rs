@@ -1,6 +1,7 @@
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use model::Pattern;
+use model::{FaultKind, FunctionClass, Pattern};
 
 use crate::columns::middle;
 use crate::{Columns, ExpectedBox, PatternSettings};
@@ -23,6 +24,11 @@ pub struct Abnormal {
     pub values: [f32; 3],
     /// How far each lies outside of what is expected.
     pub excess: [f64; 3],
+    /// How each compares with the median: clearly less, about the same or clearly more. Of what was
+    /// not measured it is the same.
+    pub direction: [Ordering; 3],
+    /// Whether mu and sigma were measured there.
+    pub measured: bool,
     /// Part of the sample it differs from.
     pub differential: f64,
     /// Whether that alone makes it abnormal.
@@ -36,6 +42,39 @@ impl Abnormal {
     /// PerfTracker (2025), equation 7.
     pub fn distance(&self) -> f64 {
         self.excess.iter().sum()
+    }
+
+    /// What kind of fault it looks like, in a function of this class.
+    ///
+    /// # Source
+    /// PerfTracker (2025), its cases: a throttled GPU works longer at less utilisation, a slow link
+    /// carries steadily less while those that wait for it come and go, and where a link is down
+    /// another carries more. The bounds are ours.
+    pub fn kind(&self, class: FunctionClass) -> Option<FaultKind> {
+        if !self.measured {
+            return None;
+        }
+        let [beta, mu, sigma] = self.direction;
+        match class {
+            FunctionClass::GpuCompute => mu.is_lt().then_some(FaultKind::Throttled),
+            FunctionClass::Collective if sigma.is_gt() => Some(FaultKind::Waits),
+            FunctionClass::Collective | FunctionClass::Memory if mu.is_lt() => {
+                Some(FaultKind::SlowLink)
+            }
+            FunctionClass::Collective if mu.is_gt() => Some(FaultKind::Detour),
+            FunctionClass::Collective => beta.is_gt().then_some(FaultKind::Waits),
+            FunctionClass::Memory => None,
+            FunctionClass::CpuCompute
+            | FunctionClass::Python
+            | FunctionClass::OtherCpu => {
+                let busy_share = f64::from(self.values[1]);
+                if busy_share <= WAITS_BELOW {
+                    Some(FaultKind::Waits)
+                } else {
+                    (busy_share >= COMPUTES_FROM).then_some(FaultKind::Computes)
+                }
+            }
+        }
     }
 }
 
@@ -53,6 +92,14 @@ pub struct FunctionFinding {
     /// Common or partial; `None` if no worker is abnormal.
     pub problem: Option<Problem>,
 }
+
+/// Part of the largest value by which one must be off the median to be less or more: half of the
+/// distance from which two patterns differ. Ours.
+const OFF_SHARE: f32 = 0.2;
+/// Utilisation of a core up to which a function of the host waits, and from which it computes.
+/// Between them lie those that do both, or share their core with others. Ours.
+const WAITS_BELOW: f64 = 0.25;
+const COMPUTES_FROM: f64 = 0.75;
 
 /// Lanes of the comparison: a whole number of vector registers.
 const LANES: usize = 8;
@@ -82,6 +129,9 @@ pub fn localise(
     let size = sample.len().max(1) as f64;
     let threshold =
         median + (settings.k_mad * mad).max(settings.min_excess * size).max(f64::EPSILON);
+    let [usual_mu, usual_sigma] = columns.usual();
+    let usual = [middle(columns.values[0].clone()), usual_mu, usual_sigma];
+    let scales = columns.scales();
     let mut abnormal = Vec::new();
     let mut unexpected = 0;
     for (at, count) in counts.iter().enumerate() {
@@ -101,6 +151,14 @@ pub fn localise(
                 worker: columns.workers[at],
                 values,
                 excess,
+                direction: [0, 1, 2].map(|at: usize| {
+                    let off_share = (values[at] - usual[at]) * scales[at];
+                    if at > 0 && measured == 0 || off_share.abs() < OFF_SHARE {
+                        return Ordering::Equal;
+                    }
+                    off_share.total_cmp(&0.0)
+                }),
+                measured: measured > 0,
                 differential: f64::from(*count) / size,
                 differs,
             });
@@ -111,10 +169,9 @@ pub fn localise(
     } else {
         Problem::Partial
     });
-    let [mu, sigma] = columns.usual();
     FunctionFinding {
         workers: columns.len(),
-        median: [middle(columns.values[0].clone()), mu, sigma],
+        median: usual,
         usual: (median / size, mad / size),
         abnormal,
         problem,

@@ -83,13 +83,19 @@ impl Trigger {
         };
         self.shortest_s = Some(shortest_s);
         let cools = |fired_at_s| now_s - fired_at_s < self.settings.cool_down_s;
-        if mean_s <= self.settings.slow_ratio * shortest_s
-            || self.fired_at_s.is_some_and(cools)
-        {
+        if !self.is_slow() || self.fired_at_s.is_some_and(cools) {
             return false;
         }
         self.fired_at_s = Some(now_s);
         true
+    }
+
+    /// Whether its last iterations are slower than it was.
+    pub fn is_slow(&self) -> bool {
+        let mean_s = self.mean_s().filter(|_| self.is_full());
+        mean_s.zip(self.shortest_s).is_some_and(|(mean_s, shortest_s)| {
+            mean_s > self.settings.slow_ratio * shortest_s
+        })
     }
 
     /// Whether a loop of which nothing was heard for `quiet_s` is blocked.
@@ -194,6 +200,9 @@ mod tests {
         fires(&mut trigger, std::iter::repeat_n(1.0, 100));
         let fired = (0..1300).filter(|at| trigger.iteration(1.2, 100.0 + f64::from(*at)));
         assert_eq!(fired.count(), 3, "at 13, 613 and 1213 seconds");
+        assert!(trigger.is_slow());
+        assert_eq!(fires(&mut trigger, std::iter::repeat_n(1.0, 50)), None);
+        assert!(!trigger.is_slow(), "it is as fast as it was");
         trigger.relearn();
         assert_eq!(fires(&mut trigger, std::iter::repeat_n(1.2, 100)), None);
     }

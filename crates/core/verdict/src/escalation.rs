@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{ProfileWindow, RankNs, RankStep, median, threshold};
 use pattern::{Trigger, TriggerSettings};
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 use steps::{Iteration, IterationTimer};
 
 /// Suspects that are profiled.
@@ -15,6 +16,9 @@ const UNSUSPECTED: usize = 4;
 const REMEMBERED_STEPS: usize = 50;
 /// Steps by which a window is ordered ahead, beside the time that the order takes.
 const AHEAD_STEPS: f64 = 2.0;
+/// Seconds no window is longer than, whoever asks for it: what is recorded, some 10 MB a second
+/// with stacks, stands in the memory of training, which waits until it is written. Chosen.
+pub const MAX_WINDOW_S: f64 = 60.0;
 /// Seconds of a step where none is known yet.
 const UNKNOWN_STEP_S: f64 = 1.0;
 
@@ -31,8 +35,8 @@ pub struct ProfileSettings {
     /// Seconds from one such window to the next.
     #[serde(deserialize_with = "threshold")]
     pub every_s: f64,
-    /// Seconds a window lasts at most.
-    #[serde(deserialize_with = "threshold")]
+    /// Seconds a window lasts at most; [`MAX_WINDOW_S`] at most.
+    #[serde(deserialize_with = "window_length")]
     pub max_s: f64,
     /// Steps a window has at most: stopping a profiler takes as long as it recorded much.
     pub max_steps: u32,
@@ -44,6 +48,14 @@ impl Default for ProfileSettings {
     fn default() -> Self {
         Self { enabled: true, every_s: 600.0, max_s: 20.0, max_steps: 10, peers: 2 }
     }
+}
+
+fn window_length<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    let seconds = threshold(deserializer)?;
+    if seconds <= MAX_WINDOW_S {
+        return Ok(seconds);
+    }
+    Err(D::Error::custom(format!("expected {MAX_WINDOW_S} or less, found {seconds}")))
 }
 
 /// A profile window that is wanted: the same steps on all its ranks, whatever their hosts.
@@ -164,30 +176,52 @@ impl Escalation {
         let waits =
             |ordered_at: RankNs| now.seconds_since(ordered_at) < self.settings.every_s;
         // A job that stands still comes to no step's beginning: its stacks are asked for.
-        let blocked = self.trigger.is_blocked(now.seconds_since(last_at));
         self.settings.enabled
             && self.under_way.is_none()
-            && !blocked
+            && !self.is_blocked(now, last_at)
             && !self.ordered_at.is_some_and(waits)
             && std::mem::take(&mut self.fresh)
     }
 
-    /// Whether the loop has become slower; asked once, answered once.
-    pub(crate) fn take_slower(&mut self) -> bool {
-        std::mem::take(&mut self.slower)
+    /// Whether nobody has done anything for as long as several iterations take.
+    pub(crate) fn is_blocked(&self, now: RankNs, last_at: RankNs) -> bool {
+        self.trigger.is_blocked(now.seconds_since(last_at))
     }
 
-    /// The ranks to profile: suspects and some to compare them with, or just some.
-    pub(crate) fn choose(&self, suspects: &[u32], all: &[u32]) -> Vec<u32> {
-        let others = all.iter().filter(|rank| !suspects.contains(rank));
-        let (suspects, others) = if suspects.is_empty() {
-            (Vec::new(), others.take(UNSUSPECTED).collect::<Vec<_>>())
-        } else {
-            let suspects = suspects.iter().take(MAX_SUSPECTS).copied().collect();
-            (suspects, others.take(self.settings.peers).collect())
-        };
-        let mut ranks: Vec<u32> =
-            suspects.into_iter().chain(others.into_iter().copied()).collect();
+    /// Whether the loop has become slower, and still is; asked once, answered once.
+    pub(crate) fn take_slower(&mut self) -> bool {
+        std::mem::take(&mut self.slower) && self.trigger.is_slow()
+    }
+
+    /// The ranks to profile: suspects and some to compare them with, or just some. Ranks that are
+    /// `named` for something else come last, the others by turns from the first suspect's host and
+    /// from others: what a host does to its ranks is told from what the suspect does.
+    pub(crate) fn choose(
+        &self,
+        suspects: &[u32],
+        all: &[u32],
+        named: &BTreeSet<u32>,
+        hosts: &BTreeMap<u32, String>,
+    ) -> Vec<u32> {
+        let host = suspects.first().or(all.first()).and_then(|rank| hosts.get(rank));
+        let (mut beside, mut elsewhere) = (0, 0);
+        let mut others: Vec<(bool, usize, u32)> = all
+            .iter()
+            .filter(|rank| !suspects.contains(rank))
+            .map(|rank| {
+                let is_named = named.contains(rank);
+                // Of two at the same turn the first rank comes first.
+                let turn =
+                    if hosts.get(rank) == host { &mut beside } else { &mut elsewhere };
+                *turn += usize::from(!is_named);
+                (is_named, *turn, *rank)
+            })
+            .collect();
+        others.sort_unstable();
+        let room = if suspects.is_empty() { UNSUSPECTED } else { self.settings.peers };
+        let others = others.into_iter().take(room).map(|(_, _, rank)| rank);
+        let suspects = suspects.iter().take(MAX_SUSPECTS).copied();
+        let mut ranks: Vec<u32> = suspects.chain(others).collect();
         ranks.sort_unstable();
         ranks
     }
@@ -261,6 +295,10 @@ impl Ordered {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
+    use model::{Ending, MarkKind, Segment, StageId};
+
     use super::*;
 
     const fn at(seconds: u64) -> RankNs {
@@ -275,10 +313,77 @@ mod tests {
     fn suspects_are_compared_with_two_peers_and_without_suspects_four_ranks() {
         let escalation = escalation(ProfileSettings::default());
         let all: Vec<u32> = (0..8).collect();
-        assert_eq!(escalation.choose(&[5], &all), [0, 1, 5]);
-        assert_eq!(escalation.choose(&[0, 1], &all), [0, 1, 2, 3]);
-        assert_eq!(escalation.choose(&[], &all), [0, 1, 2, 3]);
-        assert_eq!(escalation.choose(&all, &all), [0, 1, 2, 3, 4, 5]);
+        let choose = |suspects: &[u32]| {
+            escalation.choose(suspects, &all, &BTreeSet::new(), &BTreeMap::new())
+        };
+        assert_eq!(choose(&[5]), [0, 1, 5]);
+        assert_eq!(choose(&[0, 1]), [0, 1, 2, 3]);
+        assert_eq!(choose(&[]), [0, 1, 2, 3]);
+        assert_eq!(choose(&all), [0, 1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn peers_are_named_by_no_other_incident_and_one_is_of_another_host() {
+        let escalation = escalation(ProfileSettings::default());
+        let all: Vec<u32> = (0..8).collect();
+        let choose = |suspects: &[u32], named: &[u32], of_host: u32| {
+            let hosts = all.iter().map(|rank| (*rank, format!("n{}", rank / of_host)));
+            let named = named.iter().copied().collect();
+            escalation.choose(suspects, &all, &named, &hosts.collect())
+        };
+        assert_eq!(choose(&[2], &[0, 2], 8), [1, 2, 3]);
+        assert_eq!(choose(&[2], &[0, 2], 4), [1, 2, 4]);
+        assert_eq!(choose(&[5], &[4, 5], 4), [0, 5, 6]);
+        assert_eq!(choose(&[], &[1], 4), [0, 2, 4, 5]);
+        // Where all others are named, too, they are better than none.
+        assert_eq!(choose(&[2], &all, 8), [0, 1, 2]);
+    }
+
+    /// Steps of a plain loop that last `lasts_s` each, from `start_s` on.
+    fn steps(start_s: f64, lasts_s: f64, numbers: Range<u32>) -> Vec<RankStep> {
+        let at =
+            |steps: u32| RankNs(((start_s + lasts_s * f64::from(steps)) * 1e9) as u64);
+        let of_step = numbers.zip(0..).map(|(step, before)| RankStep {
+            step,
+            start: at(before),
+            segments: vec![Segment {
+                stage: StageId::OTHER,
+                after: MarkKind::OptimizerBegin,
+                ending: Ending::Mark(MarkKind::OptimizerEnd),
+                end: at(before + 1),
+            }],
+            micro_steps: 1,
+            batches: 1,
+            side: Vec::new(),
+            overlap_s: 0.0,
+            complete: true,
+        });
+        of_step.collect()
+    }
+
+    #[test]
+    fn a_loop_that_became_slower_and_is_as_fast_again_is_not_profiled_for_it() {
+        let slower = |back: u32| {
+            let mut escalation = escalation(ProfileSettings::default());
+            let spans =
+                [(0.0, 0.1, 0..100), (10.0, 0.2, 100..130), (16.0, 0.1, 130..130 + back)];
+            for (start_s, lasts_s, numbers) in spans {
+                for step in steps(start_s, lasts_s, numbers) {
+                    escalation.step(3, &step);
+                }
+            }
+            (escalation.take_slower(), escalation.take_slower())
+        };
+        assert_eq!(slower(0), (true, false), "it is told once");
+        assert_eq!(slower(60), (false, false));
+    }
+
+    #[test]
+    fn no_window_is_longer_than_a_minute() {
+        let read = |text: &str| serde_json::from_str::<ProfileSettings>(text);
+        assert!(read("{\"max_s\": 60}").is_ok());
+        let refused = read("{\"max_s\": 61}").unwrap_err().to_string();
+        assert!(refused.starts_with("expected 60 or less, found 61"), "{refused}");
     }
 
     #[test]

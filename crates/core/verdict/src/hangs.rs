@@ -3,8 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use collective::{Collectives, Communication, HangSettings, Stall, StallKind};
 use incident::{Scene, death, hang, standstill};
 use model::{
-    CollectiveOp, Communicator, Evidence, Incident, Mark, MarkKind, Operation, RankNs,
-    Ranks, Stack,
+    CollectiveOp, Communicator, Evidence, Incident, Mark, MarkKind, Operation, ProcessState, RankNs, Ranks, Stack,
 };
 use schedule::Standstill;
 
@@ -21,6 +20,7 @@ const PROFILER_S: f64 = 30.0;
 /// Hangs of a job: the one under way, and those that passed.
 #[derive(Debug, Default)]
 pub(crate) struct Hangs {
+    quiet_min_s: f64,
     collectives: Collectives,
     communication: Communication,
     now: Option<Under>,
@@ -40,9 +40,18 @@ struct Under {
     /// Ranks on whose hosts a port is down.
     ports_down: BTreeSet<u32>,
     told: bool,
+    /// Whether it is blocked only, and has been quiet for longer before: it may pass by itself.
+    early: Option<Look>,
     /// The time until which it is known to last.
     at: RankNs,
     left_orderly: BTreeSet<u32>,
+}
+
+/// How far a look at a blocked job has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Look {
+    Wanted,
+    Done,
 }
 
 #[derive(Debug)]
@@ -55,9 +64,10 @@ struct Passed {
 
 impl Hangs {
     pub(crate) fn new(settings: HangSettings) -> Self {
+        let quiet_min_s = settings.quiet_min_s;
         let communication = Communication::new(settings.clone());
         let collectives = Collectives::new(settings);
-        Self { collectives, communication, ..Self::default() }
+        Self { quiet_min_s, collectives, communication, ..Self::default() }
     }
 
     pub(crate) fn join(&mut self, group: u32, name: &str, members: &Ranks) {
@@ -137,10 +147,23 @@ impl Hangs {
     }
 
     /// Nobody has done anything until `at`; `halts` says where pipelines stand then.
-    pub(crate) fn quiet(&mut self, at: RankNs, halts: impl FnOnce() -> Vec<Standstill>) {
+    ///
+    /// A job that `is_blocked`, though it has paused for longer before, is looked at as well: what
+    /// cannot pass by itself is told then.
+    pub(crate) fn quiet(
+        &mut self,
+        at: RankNs,
+        is_blocked: bool,
+        halts: impl FnOnce() -> Vec<Standstill>,
+    ) {
+        let is_still = self.collectives.is_still(at);
         if let Some(under) = &mut self.now {
             under.at = at;
-            return;
+            if under.early.is_none() || !is_still {
+                return;
+            }
+            // Now it is quiet for longer than ever: all of it is looked at anew.
+            self.now = None;
         }
         let is_recent = |since: &RankNs| at.seconds_since(*since) < PROFILER_S;
         if self.in_profiler.values().any(is_recent) {
@@ -158,13 +181,19 @@ impl Hangs {
             }
             Some(stall) => Some(stall),
             // Pipelines may wait in sends and receives only.
-            None => self.collectives.is_still(at).then(halts).and_then(|halts| {
+            None => is_still.then(halts).and_then(|halts| {
                 let text: Vec<String> = halts.iter().map(standstill).collect();
                 let ranks = halts.iter().map(|halt| halt.rank).collect();
                 self.collectives.halt(ranks, text.join(", "))
             }),
         };
         self.now = stall.map(|stall| Under::new(stall, at));
+        let quiet_s = self.last_at().map_or(0.0, |last_at| at.seconds_since(last_at));
+        if self.now.is_none() && is_blocked && quiet_s >= self.quiet_min_s {
+            let early = Some(Look::Wanted);
+            let under = |stall| Under { early, ..Under::new(stall, at) };
+            self.now = self.collectives.stuck().map(under);
+        }
     }
 
     /// A rank has a communicator.
@@ -231,7 +260,8 @@ impl Hangs {
 
     /// Ranks whose stacks would help to say what is wrong.
     pub(crate) fn wanted_stacks(&self) -> Vec<u32> {
-        let Some(under) = self.now.as_ref().filter(|under| !under.told) else {
+        let is_wanted = |under: &&Under| !under.told && under.early != Some(Look::Done);
+        let Some(under) = self.now.as_ref().filter(is_wanted) else {
             return Vec::new();
         };
         let culprits = under.stall.culprits.iter().take(ASKED_CULPRITS);
@@ -263,7 +293,11 @@ impl Hangs {
     /// The hang to speak of, once all that can be known of it is.
     pub(crate) fn tell(&mut self, scene: Scene<'_>) -> Option<Incident> {
         let under = self.now.as_mut().filter(|under| !under.told)?;
-        under.told = true;
+        if under.early.is_some() && !under.is_final() {
+            under.early = Some(Look::Done);
+            return None;
+        }
+        (under.told, under.early) = (true, None);
         Some(under.incident(scene))
     }
 
@@ -290,7 +324,20 @@ impl Under {
     fn new(stall: Stall, at: RankNs) -> Self {
         let (stacks, left_orderly) = (BTreeMap::new(), BTreeSet::new());
         let (network, ports_down) = (Vec::new(), BTreeSet::new());
-        Self { stall, stacks, network, ports_down, told: false, at, left_orderly }
+        let (told, early) = (false, None);
+        Self { stall, stacks, network, ports_down, told, early, at, left_orderly }
+    }
+
+    /// Whether it cannot pass by itself: somebody has ended, was stopped, or entered another
+    /// collective than the others. What else takes long may have taken long before.
+    fn is_final(&self) -> bool {
+        let Stall { kind, gone, culprits, .. } = &self.stall;
+        let is_stopped = |rank: &u32| {
+            self.stacks.get(rank).is_some_and(|it| it.state == ProcessState::Stopped)
+        };
+        *kind == StallKind::Mismatch
+            || !gone.is_empty()
+            || culprits.iter().any(is_stopped)
     }
 
     /// The stall, with what hosts say of its culprits.

@@ -1,4 +1,5 @@
 mod calls;
+mod compared;
 mod fusion;
 mod network;
 mod profile;
@@ -236,7 +237,12 @@ impl Job {
                 self.hangs.join(group, &name, &members);
                 self.arrivals.join(group, &name);
             }
-            Input::Quiet { at } => self.hangs.quiet(at, || self.pipelines.halts()),
+            Input::Quiet { at } => {
+                let last_at = self.last_at();
+                let is_blocked = last_at
+                    .is_some_and(|last_at| self.escalation.is_blocked(at, last_at));
+                self.hangs.quiet(at, is_blocked, || self.pipelines.halts());
+            }
             Input::ProfileOrdered { ranks, first_step, steps } => {
                 self.order_profile(&ranks, first_step, steps);
             }

@@ -15,7 +15,7 @@ mod series;
 mod settings;
 mod usages;
 
-pub use escalation::{ProfileSettings, WantedProfile};
+pub use escalation::{MAX_WINDOW_S, ProfileSettings, WantedProfile};
 pub use gathering::Gathering;
 pub use job::{CALLS, Job, ProfiledRank, SNAPSHOT, TIMED, WHAT_IF, WorkRequests};
 pub use record::{LateRank, Remember, StageRecord, WindowRecord};

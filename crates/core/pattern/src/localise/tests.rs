@@ -183,10 +183,18 @@ proptest! {
         prop_assert_eq!(by_worker(&found(scaled, class)), by_worker(&found(rows, class)));
     }
 
-    /// PT-P6 and PT-P7.
+    /// PT-P6.
     #[test]
     fn identical_kernels_are_never_abnormal(row in [0.0..=1.0f32, 0.0..=1.0, 0.0..=1.0], n in 1..300usize) {
         prop_assert!(found(vec![row; n], FunctionClass::GpuCompute).abnormal.is_empty());
+    }
+
+    /// PT-P7.
+    #[test]
+    fn no_kernel_lies_outside_of_what_is_expected(rows in any_rows()) {
+        let found = found(rows, FunctionClass::GpuCompute);
+        prop_assert!(found.abnormal.iter().all(|abnormal| abnormal.distance() == 0.0));
+        prop_assert!(found.problem != Some(Problem::Common));
     }
 
     #[test]

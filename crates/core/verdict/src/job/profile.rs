@@ -5,15 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use collective::Late;
 use incident::{FunctionFault, Scene, function, without_core};
 use model::{
-    AbnormalRank, CollectiveOp, CollectiveTimes, Dictionary, Ending, Evidence,
-    FunctionClass, FunctionId, FunctionSummary, Incident, IncidentKind, Input, MarkKind,
-    Pattern, ProfileSummary, RankArrivals, RankNs, RankProfile, RankStep, Ranks, Segment,
-    StageNames,
+    CollectiveOp, CollectiveTimes, Dictionary, Ending, Evidence, FunctionClass, FunctionId, Incident, IncidentKind, Input, MarkKind, Pattern, ProfileSummary, RankArrivals, RankNs, RankProfile, RankStep, Ranks, Segment, StageNames,
 };
-use pattern::{Columns, ExpectedBox, FunctionFinding, Problem, by_host, localise};
+use pattern::{Columns, ExpectedBox, Problem, localise};
 use steps::{Aligner, WindowSettings};
 use trace::{Matches, Profile};
 
+use super::compared::{Blamed, Compared, MAX_CALLERS};
 use super::{Job, Note};
 
 /// Stage of the time by which a rank enters a recording's only step after the first to do so.
@@ -24,15 +22,12 @@ const LATE_SHARE: f64 = 0.75;
 /// Functions that are told for their cost alone, and altogether.
 const TOLD_FOR_COST: usize = 20;
 const MAX_TOLD: usize = 60;
-/// Ranks told of one function, and functions of one incident beside its own.
-const MAX_ABNORMAL: usize = 64;
+/// Functions of one incident beside its own.
 const MAX_OTHERS: usize = 3;
 /// What is on the stack of whatever a step does, and waits for it: no reason for what all do.
 const FRAMES: [&str; 1] = ["run_backward"];
 /// Share of what steps became slower by that a function must take, to be why.
 const EXPLAINED_SHARE: f64 = 0.5;
-/// Callers of a function that are kept.
-const MAX_CALLERS: usize = 12;
 
 /// What is left of one rank's trace once its slices are gone.
 #[derive(Clone, Debug, Default)]
@@ -68,14 +63,6 @@ impl Profiled {
     fn saw(&self, incident: &Incident) -> bool {
         self.window.is_none_or(|(first, last)| incident.went_on_in(first, last))
     }
-}
-
-/// One function over the ranks.
-struct Compared {
-    id: FunctionId,
-    class: FunctionClass,
-    columns: Columns,
-    found: FunctionFinding,
 }
 
 impl Job {
@@ -232,7 +219,7 @@ impl Job {
             {
                 found.problem = Some(Problem::Partial);
             }
-            Some(Compared { id, class: function.class, columns, found })
+            Some(Compared { id, class: function.class, expected, columns, found })
         });
         let mut compared: Vec<Compared> = compared.collect();
         compared
@@ -249,8 +236,6 @@ impl Job {
 
     /// What is worth an incident: functions that cost some ranks more than their peers, one
     /// incident for the same ranks, and functions of the host that cost most ranks much.
-    ///
-    /// A collective that takes long is waited in: who waits is not to blame.
     fn function_faults(
         &self,
         ranks: &[ProfiledRank],
@@ -261,32 +246,14 @@ impl Job {
         let settings = &self.settings.pattern;
         let span_s = ranks.iter().map(|rank| rank.profile.span_s).fold(0.0, f64::max);
         let mut faults: Vec<FunctionFault> = Vec::new();
-        for one in compared.iter().filter(|one| one.class != FunctionClass::Collective) {
-            let Some(problem) = one.found.problem else { continue };
-            let shares = one.shares(ranks);
-            let usual = f64::from(one.found.median[0]);
-            // Of two ranks the median is between them, and says nothing of either.
-            let middle = shares.get(shares.len().saturating_sub(1) / 2);
-            let common = problem == Problem::Common
-                && usual >= settings.common_share_min
-                && middle.is_some_and(|middle| *middle >= settings.partial_share_min);
-            let (culprits, beta, peers_beta) = if common {
-                let on_host =
-                    matches!(one.class, FunctionClass::Python | FunctionClass::OtherCpu);
-                if !on_host || ranks.len() < 2 {
-                    continue;
-                }
-                (Vec::new(), usual, 0.0)
-            } else {
-                let found = one.culprits(&shares, problem, settings.partial_share_min);
-                let Some(found) = found else { continue };
-                found
-            };
-            let excess_share = beta - peers_beta;
+        for one in compared {
+            let Some(blamed) = one.blamed(ranks.len(), settings) else { continue };
+            let Blamed { ranks: culprits, beta, peers_beta, excess_share, .. } = blamed;
             let mut names =
                 dictionary.stack(one.id).map(|function| function.name.clone());
             let name = names.next().unwrap_or_default();
-            if common && FRAMES.iter().any(|frame| name.contains(frame)) {
+            let is_frame = FRAMES.iter().any(|frame| name.contains(frame));
+            if is_frame && culprits.is_empty() && blamed.unexpected.is_empty() {
                 continue;
             }
             let same = faults.iter_mut().find(|fault| fault.ranks == culprits);
@@ -299,8 +266,10 @@ impl Job {
             faults.push(FunctionFault {
                 name,
                 class: one.class,
+                kind: one.kind(&culprits),
                 callers: names.take(MAX_CALLERS).collect(),
                 mu: one.mu(&culprits),
+                unexpected: blamed.unexpected,
                 ranks: culprits,
                 beta,
                 peers_beta,
@@ -332,19 +301,32 @@ impl Job {
         for (fault, at) in profiled.faults.iter().zip(1..) {
             let id = format!("f{at}");
             let found = function(fault, scene, id, &self.settings.incident);
-            // What slows all, or by turns, is what all do, or by turns.
-            let same = incidents.iter_mut().find(|incident| {
-                incident.subject.ranks == fault.ranks
-                    && incident.subject.function.is_none()
-                    && (!fault.ranks.is_empty() || profiled.window.is_some())
+            let may_join = |incident: &Incident| {
+                incident.subject.function.is_none()
                     && profiled.saw(incident)
                     && is_large_enough(fault, incident)
+            };
+            // What slows all, or by turns, is what all do, or by turns; or a link that all wait for.
+            let same = incidents.iter().position(|incident| {
+                may_join(incident)
+                    && incident.subject.ranks == fault.ranks
+                    && (!fault.ranks.is_empty() || profiled.window.is_some())
             });
-            match same {
-                Some(incident) => {
+            let slower = || {
+                let of_all = incidents.iter().position(|incident| {
+                    may_join(incident) && incident.kind == IncidentKind::Degraded
+                });
+                of_all.filter(|_| fault.is_of_link() && profiled.window.is_some())
+            };
+            match same.or_else(slower) {
+                Some(at) => {
+                    let incident = &mut incidents[at];
                     let is_told = |stage: &String| incident.text.contains(stage);
+                    let are_others = incident.subject.ranks != fault.ranks;
+                    let ranks = if are_others { fault.ranks.clone() } else { Vec::new() };
                     let evidence = found.evidence.into_iter().map(|evidence| Evidence {
                         stage: evidence.stage.filter(|stage| !is_told(stage)),
+                        ranks: ranks.clone(),
                         ..evidence
                     });
                     incident.evidence.extend(evidence);
@@ -353,6 +335,7 @@ impl Job {
                 }
                 // Nor is it an incident where its steps show none, if they ask for it.
                 None if profiled.window.is_some()
+                    && fault.unexpected.is_empty()
                     && (!fault.ranks.is_empty()
                         || is_explained
                         || !fault.is_garbage_collection()) => {}
@@ -372,121 +355,6 @@ impl Job {
                 incident.evidence.push(evidence);
                 incident.advice = advice;
             }
-        }
-    }
-}
-
-impl Compared {
-    /// Its largest share on any rank.
-    fn largest(&self) -> f32 {
-        self.columns.values[0].iter().copied().fold(0.0, f32::max)
-    }
-
-    /// What it costs each rank, the least first; zero for ranks that never ran it.
-    fn shares(&self, ranks: &[ProfiledRank]) -> Vec<f64> {
-        let mut shares: Vec<f64> =
-            self.columns.values[0].iter().map(|beta| f64::from(*beta)).collect();
-        shares.resize(ranks.len(), 0.0);
-        shares.sort_by(f64::total_cmp);
-        shares
-    }
-
-    /// Ranks it costs more than it does the others, the largest share of them and the median of
-    /// the others', given what it costs each.
-    ///
-    /// The others are all it costs what is expected; where that is less than half of the ranks,
-    /// the half it costs least.
-    fn culprits(
-        &self,
-        shares: &[f64],
-        problem: Problem,
-        excess_min: f64,
-    ) -> Option<(Vec<u32>, f64, f64)> {
-        let abnormal = &self.found.abnormal;
-        let half = shares.len().div_ceil(2);
-        let mut others = match problem {
-            Problem::Common => shares[..half].to_vec(),
-            Problem::Partial => {
-                let columns = &self.columns;
-                let known: BTreeSet<u32> =
-                    abnormal.iter().map(|worker| worker.worker).collect();
-                let ran = columns.workers.iter().zip(&columns.values[0]);
-                let others = ran.filter(|(worker, _)| !known.contains(worker));
-                let idle = shares.len().saturating_sub(columns.workers.len());
-                let idle = std::iter::repeat_n(0.0, idle);
-                others.map(|(_, beta)| f64::from(*beta)).chain(idle).collect()
-            }
-        };
-        let peers = model::median(&mut others)?;
-        let more = abnormal
-            .iter()
-            .filter(|worker| f64::from(worker.values[0]) - peers >= excess_min);
-        let mut culprits: Vec<u32> = more.clone().map(|worker| worker.worker).collect();
-        culprits.sort_unstable();
-        let largest = more.map(|worker| f64::from(worker.values[0])).fold(0.0, f64::max);
-        let are_few =
-            problem == Problem::Partial || culprits.len() <= shares.len() - half;
-        (!culprits.is_empty() && are_few).then_some((culprits, largest, peers))
-    }
-
-    /// Mean utilisation on these ranks, or on all if there are none, and on the others that ran
-    /// it; `None` for what was not measured.
-    fn mu(&self, ranks: &[u32]) -> (Option<f64>, Option<f64>) {
-        let mean = |of_ranks: bool| {
-            let Columns { workers, values, measured } = &self.columns;
-            let chosen = workers.iter().zip(measured).zip(&values[1]).filter(
-                |((rank, measured), _)| {
-                    **measured && (ranks.is_empty() || ranks.contains(rank)) == of_ranks
-                },
-            );
-            let (count, sum) = chosen
-                .fold((0.0, 0.0), |(n, sum), (_, mu)| (n + 1.0, sum + f64::from(*mu)));
-            (count > 0.0).then(|| sum / count)
-        };
-        (mean(true), mean(false))
-    }
-
-    fn summary(
-        &self,
-        dictionary: &Dictionary,
-        hosts: &BTreeMap<u32, String>,
-    ) -> FunctionSummary {
-        let mut names = dictionary.stack(self.id).map(|function| function.name.clone());
-        let [beta, mu, sigma] = self.found.median.map(f64::from);
-        let abnormal = self.found.abnormal.iter().map(|abnormal| {
-            let [beta, mu, sigma] = abnormal.values.map(f64::from);
-            AbnormalRank {
-                rank: abnormal.worker,
-                beta,
-                mu,
-                sigma,
-                distance: abnormal.distance(),
-                differential: abnormal.differential,
-            }
-        });
-        let mut abnormal: Vec<AbnormalRank> = abnormal.collect();
-        let host = |rank| hosts.get(&rank).map_or("", String::as_str);
-        let hosts = by_host(&self.found.abnormal, host).into_iter();
-        let hosts = hosts.filter(|(host, _)| !host.is_empty());
-        abnormal.sort_by(|a, b| {
-            b.differential.total_cmp(&a.differential).then(b.beta.total_cmp(&a.beta))
-        });
-        abnormal.truncate(MAX_ABNORMAL);
-        let problem = self.found.problem.map(|problem| match problem {
-            Problem::Common => "common".to_owned(),
-            Problem::Partial => "partial".to_owned(),
-        });
-        FunctionSummary {
-            name: names.next().unwrap_or_default(),
-            callers: names.take(MAX_CALLERS).collect(),
-            class: self.class.name().to_owned(),
-            ranks: self.found.workers,
-            beta,
-            mu,
-            sigma,
-            problem,
-            abnormal,
-            hosts: hosts.map(|(host, _)| host.to_owned()).collect(),
         }
     }
 }
@@ -680,6 +548,35 @@ mod tests {
         };
         // The function takes half a second of the window's nine steps.
         assert_eq!((by(0.9), by(1.1)), (vec![1], vec![0]));
+    }
+
+    /// A link alone opens no incident of a running job; where all became slower it is why.
+    #[test]
+    fn a_slow_link_joins_what_made_all_ranks_slower() {
+        let mut job = job();
+        let ranks = (0..4).map(|rank| {
+            let mut profile = Profile { span_s: 1.0, ..Profile::default() };
+            let class = FunctionClass::Collective;
+            let id = profile.dictionary.intern(class, "AllReduce", None);
+            let mu = if rank == 2 { 0.3 } else { 0.8 };
+            let pattern = Pattern { beta: 0.5, mu, sigma: 0.1, events: 1, measured: 1 };
+            profile.patterns.insert(id, pattern);
+            ProfiledRank { rank, profile, ..ProfiledRank::default() }
+        });
+        let profiled = job.compare(&ranks.collect::<Vec<_>>(), (1, 9));
+        job.profiled = Some(Profiled { window: Some((1, 9)), ..profiled });
+        let joined = |before: Vec<Incident>| {
+            let mut incidents = before;
+            job.join_functions(&mut incidents);
+            incidents
+        };
+        assert_eq!(joined(Vec::new()), []);
+        let slower = crate::job::tests::degraded(1, 9);
+        let [slower] = &joined(vec![Incident { cost_s: 0.5, ..slower }])[..] else {
+            panic!("one incident")
+        };
+        assert_eq!(slower.subject.function.as_deref(), Some("AllReduce"));
+        assert_eq!(slower.evidence[0].ranks, [2]);
     }
 
     #[test]

@@ -118,6 +118,97 @@ fn a_rank_that_stands_still_for_its_profiler_does_not_hang() {
     assert_eq!(quiet(&mut job, 41), [1, 0]);
 }
 
+/// A job of two, with iterations of 0.1 s, that has once paused for 30 s, and where rank 1 did not
+/// come to its last collective.
+fn pauses_at_times() -> (Job, u64) {
+    let mut job = Job::new("job", "run", Settings::default());
+    job.take(Input::Group { group: 1, name: "default".to_owned(), members: vec![0, 1] });
+    let steps = 40;
+    let mut at_ms = 1000;
+    for step in 0..steps {
+        at_ms += if step == 20 { 30_000 } else { 0 };
+        let kinds = [
+            (MarkKind::DataBegin, 0),
+            (MarkKind::DataEnd, 10),
+            (MarkKind::CollectiveIssue, 40),
+            (MarkKind::OptimizerBegin, 80),
+            (MarkKind::OptimizerEnd, 90),
+        ];
+        for (kind, after_ms) in kinds {
+            for rank in [0, 1] {
+                let is_issue = kind == MarkKind::CollectiveIssue;
+                if step == steps - 1 && after_ms >= 40 && (rank == 1 || !is_issue) {
+                    continue;
+                }
+                let args =
+                    if is_issue { [1, 0, u64::from(step) + 1, 0, 0] } else { [0; 5] };
+                let at = RankNs((at_ms + after_ms) * 1_000_000);
+                let code = if is_issue { 3 } else { 0 };
+                let mark = Mark { at, step, kind, on_loop_thread: true, code, args };
+                job.take(Input::Mark { rank, mark });
+            }
+        }
+        at_ms += 100;
+    }
+    (job, at_ms)
+}
+
+fn take_stacks(job: &mut Job, state: model::ProcessState, function: &str) {
+    let frame = |function: &str| model::Frame {
+        function: function.to_owned(),
+        file: "train.py".to_owned(),
+        line: 7,
+    };
+    for (rank, state, function) in
+        [(1, state, function), (0, model::ProcessState::Sleeping, "main")]
+    {
+        let stack =
+            model::Stack { state, holds_gil: None, frames: vec![frame(function)] };
+        job.take(Input::Stack { rank, stack });
+    }
+    job.take(Input::StacksTold);
+}
+
+/// It has paused for longer before: by that alone it would be looked at after a minute.
+#[test]
+fn a_blocked_job_is_looked_at_and_what_cannot_pass_is_told() {
+    let (mut job, at_ms) = pauses_at_times();
+    let quiet = |job: &mut Job, after_ms: u64| {
+        job.take(Input::Quiet { at: RankNs((at_ms + after_ms) * 1_000_000) });
+        job.wanted_stacks()
+    };
+    assert_eq!(quiet(&mut job, 1300), [] as [u32; 0]);
+    assert_eq!(quiet(&mut job, 1700), [1, 0]);
+    take_stacks(&mut job, model::ProcessState::Stopped, "main");
+    let [hang] = &job.verdict().incidents[..] else { panic!("{:?}", job.verdict()) };
+    assert_eq!(
+        (hang.subject.ranks.as_slice(), hang.severity),
+        (&[1][..], Severity::Critical)
+    );
+    assert_eq!(quiet(&mut job, 60_000), [] as [u32; 0], "it is told once");
+    assert_eq!(job.verdict().incidents.len(), 1);
+}
+
+#[test]
+fn a_blocked_job_that_may_only_pause_is_told_when_it_pauses_longer_than_usual() {
+    for function in ["save_checkpoint", "log_everything"] {
+        let (mut job, at_ms) = pauses_at_times();
+        let quiet = |job: &mut Job, after_ms: u64| {
+            job.take(Input::Quiet { at: RankNs((at_ms + after_ms) * 1_000_000) });
+            job.wanted_stacks()
+        };
+        assert_eq!(quiet(&mut job, 1700), [1, 0]);
+        take_stacks(&mut job, model::ProcessState::Running, function);
+        assert!(job.verdict().incidents.is_empty(), "{:?}", job.verdict().incidents);
+        assert_eq!(quiet(&mut job, 20_000), [] as [u32; 0], "it was looked at");
+        assert_eq!(quiet(&mut job, 90_000), [1, 0], "what they do now");
+        take_stacks(&mut job, model::ProcessState::Running, function);
+        let [hang] = &job.verdict().incidents[..] else { panic!("{:?}", job.verdict()) };
+        let is_pause = function == "save_checkpoint";
+        assert_eq!(hang.severity == Severity::Info, is_pause, "{}", hang.text);
+    }
+}
+
 /// One rank stands still in its last backward, and the other waits for it in a collective.
 #[test]
 fn where_a_pipeline_stands_still_joins_what_its_collectives_say() {

@@ -15,9 +15,11 @@ impl Job {
         if !self.escalation.may_order(now, last_at) {
             return None;
         }
+        // Whoever is suspected is why it is slower.
+        let slower = self.escalation.take_slower();
         let suspects = match self.suspects() {
             Some(suspects) => suspects,
-            None if self.escalation.take_slower() => Vec::new(),
+            None if slower => Vec::new(),
             None => return None,
         };
         let ranks = self.with_peers(&suspects);
@@ -43,7 +45,9 @@ impl Job {
         let role = suspects.first().and_then(|rank| self.aligner.role(*rank));
         let comparable = |rank: &u32| role.is_none() || self.aligner.role(*rank) == role;
         let all: Vec<u32> = self.seen_ranks.iter().copied().filter(comparable).collect();
-        self.escalation.choose(suspects, &all)
+        let incidents = self.incidents().into_iter().filter(|incident| incident.open);
+        let named = incidents.flat_map(|incident| incident.subject.ranks).collect();
+        self.escalation.choose(suspects, &all, &named, &self.hosts)
     }
 
     /// What a step usually takes, in seconds.
