@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use agent::ProfileRequest;
 use anyhow::{Context, Result, bail};
 use ring::RingDirectory;
+use verdict::MAX_WINDOW_S;
 
 use crate::environment;
 use crate::output::{print, say};
@@ -31,10 +32,10 @@ Examples:
 pub(crate) struct ProfileArgs {
     /// The job, as its lines name it; not needed while only one runs
     job: Option<String>,
-    /// Ranks to profile, as in 0-3,7
+    /// Ranks to profile, as in 0-3,7; of this host
     #[arg(long)]
     ranks: Option<String>,
-    /// How long to record, in seconds; without it as long as the settings say
+    /// How long to record, in seconds, 60 at most; without it as long as the settings say
     #[arg(long, value_name = "N")]
     seconds: Option<f64>,
     /// How long to wait for the answer, in seconds
@@ -50,7 +51,7 @@ pub(crate) fn profile(args: &ProfileArgs) -> Result<ExitCode> {
         ranks: args.ranks.as_deref().map_or(Ok(Vec::new()), ranks_of)?,
         seconds: args
             .seconds
-            .map(|seconds| positive("--seconds", seconds))
+            .map(|seconds| positive("--seconds", seconds).and_then(short))
             .transpose()?,
     };
     let patience = Duration::try_from_secs_f64(positive("--patience", args.patience)?)?;
@@ -58,8 +59,10 @@ pub(crate) fn profile(args: &ProfileArgs) -> Result<ExitCode> {
     request.ask(&job).context("failed to ask the job's agent")?;
     let asked = Instant::now();
     let verdict = loop {
-        if let Some(verdict) = ProfileRequest::answer(&job)? {
-            break verdict;
+        match ProfileRequest::answer(&job)? {
+            Some(Ok(verdict)) => break verdict,
+            Some(Err(why)) => bail!("nothing was profiled: {why}"),
+            None => {}
         }
         if !job.path().is_dir() {
             bail!("the job ended before its ranks were profiled");
@@ -87,6 +90,17 @@ fn positive(name: &str, value: f64) -> Result<f64> {
         return Ok(value);
     }
     bail!("{name} {value} is no time: give seconds above 0")
+}
+
+/// Seconds that a window may last.
+fn short(seconds: f64) -> Result<f64> {
+    if seconds <= MAX_WINDOW_S {
+        return Ok(seconds);
+    }
+    bail!(
+        "--seconds {seconds} is too long: {MAX_WINDOW_S} at most, for what is recorded stands in \
+         the memory of training, which waits until it is written"
+    )
 }
 
 /// Ranks from text as in `0-3,7`.
@@ -135,6 +149,13 @@ mod tests {
             assert!(ranks_of(wrong).is_err(), "{wrong}");
         }
         assert_eq!(ranks_of("0-4294967295").unwrap().len(), 1 << 17);
+    }
+
+    #[test]
+    fn a_window_of_more_than_a_minute_is_refused() {
+        assert!(short(60.0).is_ok());
+        let refused = short(61.0).unwrap_err().to_string();
+        assert!(refused.starts_with("--seconds 61 is too long: 60 at most"), "{refused}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use formats::JournalWriter;
 use model::Input;
 use ring::{JobReader, RankState, RingDirectory};
-use verdict::{Job, ProfileSettings, Settings};
+use verdict::{Job, MAX_WINDOW_S, ProfileSettings, Settings};
 
 use crate::asked::ProfileRequest;
 use crate::deaths::{Deaths, End};
@@ -179,11 +179,16 @@ impl Agent {
         let directory = reader.directory();
         if std::mem::take(&mut self.asked) {
             // Whoever asked may have gone.
-            drop(ProfileRequest::tell(directory, &job.verdict()));
+            drop(ProfileRequest::tell(directory, &Ok(job.verdict())));
         }
-        let asked = ProfileRequest::take(directory);
-        self.asked = asked.is_some();
         let ranks: Vec<RankState> = reader.ranks().filter(|rank| rank.alive).collect();
+        let here: Vec<u32> = ranks.iter().map(|rank| rank.rank).collect();
+        let mut asked = ProfileRequest::take(directory);
+        if let Some(why) = asked.as_ref().and_then(|asked| asked.refusal(&here)) {
+            drop(ProfileRequest::tell(directory, &Err(why)));
+            asked = None;
+        }
+        self.asked = asked.is_some();
         let step = ranks.iter().filter_map(|rank| rank.step).max().unwrap_or(0);
         let usual_s = job.usual_step_s();
         let window = |settings: &ProfileSettings, ranks| {
@@ -193,7 +198,8 @@ impl Agent {
         let wanted = match (asked, &told.uplink) {
             (Some(ProfileRequest { mut ranks, seconds }), _) => {
                 if let Some(seconds) = seconds {
-                    (settings.max_s, settings.max_steps) = (seconds, u32::MAX);
+                    settings.max_s = seconds.min(MAX_WINDOW_S);
+                    settings.max_steps = u32::MAX;
                 }
                 if ranks.is_empty() {
                     ranks = job.ranks_to_profile();
@@ -202,10 +208,10 @@ impl Agent {
             }
             // Ranks of all hosts record the same steps: who hears of all of them says which.
             (None, Some(uplink)) => {
-                let here = |rank: &u32| ranks.iter().any(|known| known.rank == *rank);
+                let is_here = |rank: &u32| here.contains(rank);
                 uplink
                     .wanted_profile()
-                    .filter(|wanted| settings.enabled && wanted.ranks.iter().any(here))
+                    .filter(|wanted| settings.enabled && wanted.ranks.iter().any(is_here))
             }
             (None, None) => {
                 let ranks = job.wanted_profile(monotonic_now());

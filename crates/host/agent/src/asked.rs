@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::{fs, io};
 
-use model::Verdict;
+use model::{Verdict, fold_ranks};
 use ring::RingDirectory;
 use serde::{Deserialize, Serialize};
 
@@ -31,12 +31,28 @@ impl ProfileRequest {
         write(job.path(), ASKED, &serde_json::to_vec(self)?)
     }
 
-    /// The agent's answer, once it is there.
+    /// The agent's answer, once it is there: the verdict, or why nothing was recorded.
     ///
     /// # Errors
     /// What the operating system says, or that the answer is none.
-    pub fn answer(job: &RingDirectory) -> io::Result<Option<Verdict>> {
+    pub fn answer(job: &RingDirectory) -> io::Result<Option<Result<Verdict, String>>> {
         take(job.path(), TOLD)
+    }
+
+    /// Why it cannot be done by an agent that has these ranks.
+    pub(crate) fn refusal(&self, here: &[u32]) -> Option<String> {
+        let absent = self.ranks.iter().copied().filter(|rank| !here.contains(rank));
+        let mut absent: Vec<u32> = absent.collect();
+        absent.sort_unstable();
+        absent.dedup();
+        (!absent.is_empty()).then(|| {
+            format!(
+                "rank {} does not run on this host, which has rank {}: ask on the host where it \
+                 runs",
+                fold_ranks(&absent),
+                fold_ranks(here)
+            )
+        })
     }
 
     /// What is asked for, by the agent.
@@ -46,8 +62,11 @@ impl ProfileRequest {
     }
 
     /// Answers, by the agent.
-    pub(crate) fn tell(job: &RingDirectory, verdict: &Verdict) -> io::Result<()> {
-        write(job.path(), TOLD, &serde_json::to_vec(verdict)?)
+    pub(crate) fn tell(
+        job: &RingDirectory,
+        answer: &Result<Verdict, String>,
+    ) -> io::Result<()> {
+        write(job.path(), TOLD, &serde_json::to_vec(answer)?)
     }
 }
 
@@ -91,5 +110,19 @@ mod tests {
         assert_eq!(ProfileRequest::take(&job), None);
         fs::write(job.path().join(TOLD), "{").unwrap();
         assert!(ProfileRequest::answer(&job).is_err());
+        ProfileRequest::tell(&job, &Err("why".to_owned())).unwrap();
+        let told = ProfileRequest::answer(&job).unwrap().unwrap();
+        assert_eq!(told.unwrap_err(), "why");
+    }
+
+    #[test]
+    fn ranks_of_other_hosts_are_refused() {
+        let of = |ranks: &[u32]| ProfileRequest { ranks: ranks.to_vec(), seconds: None };
+        assert_eq!(of(&[]).refusal(&[0, 1, 2, 3]), None);
+        assert_eq!(of(&[1, 3]).refusal(&[0, 1, 2, 3]), None);
+        assert_eq!(
+            of(&[9, 1, 8, 9]).refusal(&[0, 1, 2, 3]).unwrap(),
+            "rank 8-9 does not run on this host, which has rank 0-3: ask on the host where it runs"
+        );
     }
 }

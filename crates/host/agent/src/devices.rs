@@ -18,12 +18,12 @@ use trace::Counter;
 use cards::Cards;
 use gpus::{GpuLook, Gpus};
 
+use crate::probes::KEPT_NS;
+
 /// Where the kernel shows devices.
 const SYSTEM: &str = "/sys";
 /// Where the library of NVIDIA's driver is asked for.
 const NVML: &str = "libnvidia-ml.so.1";
-/// Samples that are kept: three minutes, or as many seconds as a window takes at most.
-const KEPT: usize = 1800;
 
 /// Utilisation from 0 to 1 since a time of the wall clock in nanoseconds.
 type Samples = VecDeque<(i64, f32)>;
@@ -194,11 +194,10 @@ fn keep(
     share: f64,
 ) {
     let kept = samples.entry((gpu, resource)).or_default();
-    kept.push_back((
-        i64::try_from(at_ns).unwrap_or(i64::MAX),
-        share.clamp(0.0, 1.0) as f32,
-    ));
-    if kept.len() > KEPT {
+    let at_ns = i64::try_from(at_ns).unwrap_or(i64::MAX);
+    kept.push_back((at_ns, share.clamp(0.0, 1.0) as f32));
+    let kept_ns = KEPT_NS.cast_signed();
+    while kept.front().is_some_and(|(first_ns, _)| at_ns - first_ns > kept_ns) {
         kept.pop_front();
     }
 }

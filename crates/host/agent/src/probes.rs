@@ -21,8 +21,8 @@ pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(100);
 const LOOK_NS: u64 = 95_000_000;
 /// How often the analysis is told of what they did. Taste: an incident lasts longer.
 const TELL_EVERY: Duration = Duration::from_secs(10);
-/// Samples of a loop that are kept: three minutes, or as many seconds as a window takes at most.
-const KEPT: usize = 1800;
+/// How long samples are kept: longer than the longest window with what it takes to begin and end.
+pub(crate) const KEPT_NS: u64 = 180_000_000_000;
 /// Ticks a second of `/proc/PID/stat`, the same on every Linux.
 const TICK_NS: f64 = 1e7;
 
@@ -170,7 +170,9 @@ impl Process {
                 ran_ns: now.ran_ns.saturating_sub(before.ran_ns),
                 waited_ns: now.waited_ns.saturating_sub(before.waited_ns),
             });
-            if self.loops.len() > KEPT {
+            let is_old =
+                |sample: &LoopSample| at_ns.saturating_sub(sample.at_ns) > KEPT_NS;
+            while self.loops.front().is_some_and(is_old) {
                 self.loops.pop_front();
             }
         }
@@ -266,6 +268,18 @@ mod tests {
             panic!("{told:?}")
         };
         assert!(usage.is_sound() && (usage.lasted_s - 2.0).abs() < 1e-9, "{usage:?}");
+    }
+
+    #[test]
+    fn the_longest_window_sees_its_beginning_however_closely_it_is_looked() {
+        const LOOK: u64 = SECOND / 50;
+        let mut process = process();
+        let longest_ns = (verdict::MAX_WINDOW_S * 1e9) as u64;
+        for look in 0..=(2 * KEPT_NS / LOOK) {
+            process.look(look * LOOK);
+        }
+        let kept_ns = 2 * KEPT_NS - process.loops[0].at_ns;
+        assert!((longest_ns..=KEPT_NS).contains(&kept_ns), "{kept_ns}");
     }
 
     #[test]
