@@ -85,10 +85,24 @@ def test_a_rank_that_shares_its_core_is_named(seed):
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_no_function_of_a_healthy_job_is_named(seed):
-    outcome = profiled("none", seed)
+def test_no_function_of_a_healthy_job_is_named(seed, tmp_path):
+    # By the published rule any jitter orders a window.
+    config = tmp_path / "laggard.toml"
+    config.write_text('[trigger]\nshortest = "min"\n')
+    outcome = profiled("none", seed, STEPS="400", LAGGARD_CONFIG=str(config))
     assert outcome.code == 0
+    assert len(outcome.verdict["profile"]["ranks"]) == 4, outcome.verdict["notes"]
     assert [i for i in outcome.incidents if i["subject"]["function"]] == []
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_what_makes_all_ranks_slower_later_on_is_named(seed):
+    """Nobody is suspected: the trigger orders the window, of four ranks."""
+    outcome = profiled("forward", seed, STEPS="400", FROM="150", SLOW_RANK="-1", DELAY="0.03")
+    assert len(outcome.verdict["profile"]["ranks"]) == 4, outcome.verdict["notes"]
+    (incident,) = (i for i in outcome.incidents if i["subject"]["function"])
+    assert (incident["kind"], incident["subject"]["ranks"]) == ("degraded", [])
+    assert "augment_in_python" in incident["subject"]["function"]
 
 
 def test_a_recorded_window_says_the_same_again(tmp_path):
@@ -144,6 +158,9 @@ def test_a_window_can_be_asked_for(running, rings):
     assert [rank["rank"] for rank in found["ranks"]] == [0, 1]
     assert any("augment_in_python" in function["name"] for function in found["functions"])
     assert not list(rings.glob("*/traces/*")), "traces are removed"
+    elsewhere = laggard("profile", "--ranks", "0,7", LAGGARD_DIR=str(rings))
+    assert (elsewhere.code, elsewhere.stdout) == (2, "")
+    assert "rank 7 does not run on this host, which has rank 0-1" in elsewhere.stderr
     wrong = laggard("profile", "nobody", LAGGARD_DIR=str(rings))
     assert (wrong.code, "no job nobody here" in wrong.stderr) == (2, True)
 
@@ -151,7 +168,7 @@ def test_a_window_can_be_asked_for(running, rings):
 def test_a_job_may_end_while_it_is_profiled(running, rings):
     job = running(100)
     # Longer than the job lasts.
-    asked = laggard("profile", "--seconds", "1000", LAGGARD_DIR=str(rings))
+    asked = laggard("profile", "--seconds", "60", LAGGARD_DIR=str(rings))
     assert asked.code == 2
     _, said = job.communicate(timeout=60)
     assert job.returncode == 0, said

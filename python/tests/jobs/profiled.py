@@ -1,4 +1,5 @@
-"""A plain DDP loop with a fault in one of its functions: argument FAULT, environment SLOW_RANK."""
+"""A plain DDP loop with a fault in one of its functions: argument FAULT, environment SLOW_RANK, -1
+for all ranks, from step FROM on."""
 
 import gc
 import os
@@ -18,13 +19,14 @@ from torch.utils.data import DataLoader, Dataset
 
 FAULT = sys.argv[1]
 SEED = int(os.environ.get("SEED", "0"))
+FROM = int(os.environ.get("FROM", "0"))
 SHARD_BYTES = 64 << 10
 WIDTH = 1 << 12
 BATCH = 512
 
 dist.init_process_group("gloo")
 RANK = dist.get_rank()
-SLOW = RANK == SLOW_RANK
+SLOW = SLOW_RANK in (RANK, -1)
 torch.manual_seed(SEED)
 dice = random.Random(SEED * 100 + RANK)
 
@@ -76,9 +78,11 @@ class Layer(nn.Module):
     def __init__(self):
         super().__init__()
         self.inner = nn.Sequential(nn.Linear(32, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 32))
+        self.steps = 0
 
     def forward(self, x):
-        if FAULT == "forward" and SLOW:
+        self.steps += 1
+        if FAULT == "forward" and SLOW and self.steps > FROM:
             augment_in_python(DELAY)
         return self.inner(x)
 
