@@ -185,7 +185,7 @@ def test_a_rank_that_is_killed_fails_the_job_as_without_laggard(tmp_path, rings)
     assert job.process.returncode == 1
     assert "ChildFailedError" in stderr
     verdict = json.loads(stdout.splitlines()[-1])
-    guesses = [incident for incident in verdict["incidents"] if incident["id"] != "k0"]
+    guesses = [incident for incident in verdict["incidents"] if incident["id"] != "k1"]
     blamed = [incident["subject"]["ranks"] for incident in guesses]
     assert not any(blamed), "a dead rank is no guess at a slow one"
 

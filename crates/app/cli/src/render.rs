@@ -108,7 +108,14 @@ pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour, verbose: bool) -> 
         if verbose && incident.cost_s > 0.0 {
             let (exposed, waited) =
                 (seconds(incident.cost_s), seconds(incident.cost_gpu_s));
-            text += &format!("  cost  {exposed} exposed, {waited} of GPUs that waited\n");
+            let who = if incident.victims.is_empty() {
+                String::new()
+            } else {
+                format!(" (rank {})", incident.victims)
+            };
+            text += &format!(
+                "  cost  {exposed} exposed, {waited} of GPUs that waited{who}\n"
+            );
         }
         text += &format!("  next  {}\n", incident.advice);
     }

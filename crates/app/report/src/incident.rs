@@ -116,7 +116,18 @@ fn facts(
     } else {
         "no exposed time is charged to it".to_owned()
     };
+    facts += &fact("Victims", &victims(incident));
     facts + &fact("Cost", &cost)
+}
+
+fn victims(incident: &Incident) -> String {
+    let victims = &incident.victims;
+    let noun = if victims.len() == 1 { "rank" } else { "ranks" };
+    match (victims.is_empty(), incident.subject.ranks.is_empty()) {
+        (true, _) => "nobody waits for it now".to_owned(),
+        (false, true) => format!("{noun} {victims}{}", small("all are slower")),
+        (false, false) => format!("{noun} {victims}{}", small("waited")),
+    }
 }
 
 fn saving(incident: &Incident) -> String {

@@ -66,6 +66,8 @@ pub struct Late {
     pub places: Vec<LateIn>,
     /// Ranks that are late elsewhere because they wait for these.
     pub victims: Vec<u32>,
+    /// The other ranks of the collectives they are late to.
+    pub waited: Vec<u32>,
     /// Seconds the others waited for them.
     pub cost_s: f64,
     /// That as a share of the time in these collectives from the first late one on.
@@ -182,9 +184,13 @@ impl Arrivals {
                 told.push((late, places));
             }
         }
-        for (late, _) in &mut told {
+        for (late, places) in &mut told {
             late.ranks.sort_unstable();
             late.victims.sort_unstable();
+            let sequences: BTreeSet<usize> = places.iter().map(|(at, _)| *at).collect();
+            let there = sequences.into_iter().flat_map(|at| &seen[at].ranks);
+            let waited = there.filter(|rank| late.ranks.binary_search(rank).is_err());
+            late.waited = waited.copied().collect::<BTreeSet<_>>().into_iter().collect();
         }
         told.into_iter().map(|(late, _)| late).collect()
     }
@@ -303,8 +309,15 @@ impl Arrivals {
         let cost_share = if time_s > 0.0 { (cost_s / time_s).min(1.0) } else { 0.0 };
         let notable =
             struck.len() >= STRUCK_OF_LAST && cost_share >= self.settings.share_min;
-        let (ranks, victims) = (vec![rank], Vec::new());
-        let late = Late { ranks, places: in_order, victims, cost_s, cost_share, open };
+        let late = Late {
+            ranks: vec![rank],
+            places: in_order,
+            victims: Vec::new(),
+            waited: Vec::new(),
+            cost_s,
+            cost_share,
+            open,
+        };
         notable.then_some((late, struck))
     }
 }

@@ -17,6 +17,8 @@ const MIN_BASELINE_WINDOWS: usize = 3;
 /// A communicator that became slow, without anybody being late.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Slowed {
+    /// What tells it from all others of the job: number of the communicator, operation, size.
+    pub key: String,
     /// Name of the communicator.
     pub group: String,
     /// Ranks that were timed in it.
@@ -59,9 +61,11 @@ impl Arrivals {
                         .push((number, operation));
                 }
             }
-            let slow =
-                |class: &Vec<(u64, &Operation)>| self.slowed_class(group, op, class);
-            found.extend(classes.values().filter_map(slow));
+            let slow = |(class, operations): (&u32, &Vec<_>)| {
+                let key = format!("{group}.{}.{class}", op.0);
+                self.slowed_class(key, (group, op), operations)
+            };
+            found.extend(classes.iter().filter_map(slow));
         }
         found.sort_by(|a: &Slowed, b| b.cost_s.total_cmp(&a.cost_s));
         found.truncate(MAX_FINDINGS);
@@ -70,8 +74,8 @@ impl Arrivals {
 
     fn slowed_class(
         &self,
-        group: u32,
-        op: CollectiveOp,
+        key: String,
+        (group, op): (u32, CollectiveOp),
         class: &[(u64, &Operation)],
     ) -> Option<Slowed> {
         let mut healthy: Vec<f64> = Vec::new();
@@ -104,6 +108,7 @@ impl Arrivals {
             class.iter().flat_map(|(_, op)| op.busy_ns.keys().copied()).collect();
         let first = first.filter(|_| cost_share >= self.settings.share_min)?;
         Some(Slowed {
+            key,
             group: self.name(group),
             ranks: ranks.into_iter().collect(),
             op,

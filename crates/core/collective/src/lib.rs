@@ -24,6 +24,7 @@ mod roots;
 mod settings;
 mod stall;
 mod state;
+mod tables;
 mod trigger;
 
 pub use arrival::{ArrivalSettings, Arrivals, Late, LateIn};

@@ -102,6 +102,11 @@ impl<'block> Replay<'block> {
     /// # Properties
     /// Not larger than before if no own time grows.
     pub fn makespan_with(&self, change: impl Fn(usize, usize, f64) -> f64) -> f64 {
+        self.ends_with(change).into_iter().fold(f64::NEG_INFINITY, f64::max)
+    }
+
+    /// The same, and when each rank ends the step, in seconds since its own start of it.
+    pub fn ends_with(&self, change: impl Fn(usize, usize, f64) -> f64) -> Vec<f64> {
         let mut now = vec![0.0f64; self.ranks];
         let mut arrivals: Vec<BTreeMap<u32, f64>> =
             Vec::with_capacity(self.boundaries.len());
@@ -116,7 +121,7 @@ impl<'block> Replay<'block> {
             }
             arrivals.push(self.last_arrivals(boundary, &now));
         }
-        now.into_iter().fold(f64::NEG_INFINITY, f64::max)
+        now
     }
 
     /// Whether ranks meet at this boundary.

@@ -2,7 +2,9 @@
 //! became slow.
 
 use collective::{Late, LateIn, Slowed};
-use model::{CollectiveOp, Evidence, Incident, IncidentKind, Method, Pace, Subject};
+use model::{
+    CollectiveOp, Evidence, Incident, IncidentKind, Method, Pace, Ranks, Subject,
+};
 
 use crate::words::{are, duration, percent, who};
 use crate::{IncidentSettings, Scene};
@@ -36,6 +38,7 @@ pub fn late(
         );
     }
     let hosts = scene.hosts_of(&late.ranks);
+    let victims = late.waited.iter().chain(&late.victims).copied().collect();
     Incident {
         kind: IncidentKind::Slow,
         subject: Subject {
@@ -55,7 +58,7 @@ pub fn late(
              others wait for it and are fine",
             if late.ranks.len() == 1 { "does" } else { "do" }
         ),
-        ..incident(id, text, late.open, (late.cost_s, late.cost_share), settings)
+        ..incident(id, text, late.open, victims, (late.cost_s, late.cost_share), settings)
     }
 }
 
@@ -100,7 +103,14 @@ pub fn slowed(
         advice:
             "look at links and network cards of these hosts, and at other jobs on them"
                 .to_owned(),
-        ..incident(id, text, slowed.open, (slowed.cost_s, slowed.cost_share), settings)
+        ..incident(
+            id,
+            text,
+            slowed.open,
+            slowed.ranks.iter().copied().collect(),
+            (slowed.cost_s, slowed.cost_share),
+            settings,
+        )
     }
 }
 
@@ -109,6 +119,7 @@ fn incident(
     id: String,
     text: String,
     open: bool,
+    victims: Ranks,
     (cost_s, cost_share): (f64, f64),
     settings: &IncidentSettings,
 ) -> Incident {
@@ -121,12 +132,15 @@ fn incident(
         pace: Pace::Steady,
         first_step: 0,
         last_step: 0,
+        victims,
         cost_s,
         cost_gpu_s: 0.0,
         cost_share,
         gain_alone_s: cost_s,
         next_in_line: Vec::new(),
         contradictions: Vec::new(),
+        stacks: Vec::new(),
+        progress: Vec::new(),
         text,
         evidence: Vec::new(),
         advice: String::new(),

@@ -61,7 +61,7 @@ impl SlowBlocks {
         let last = self.steps.last().copied().unwrap_or_default();
         let steps: Vec<u64> = self.steps.iter().copied().collect();
         let pace = pace_of(&steps, &(first..=last_step).into(), last_step);
-        let open = last.saturating_add(2) >= last_step;
+        let open = !scene.ended && last.saturating_add(2) >= last_step;
         let share = self.lost_s / exposed_s.max(self.lost_s);
         Incident {
             id,
@@ -78,12 +78,15 @@ impl SlowBlocks {
             pace,
             first_step: first,
             last_step: last,
+            victims: scene.others(&self.ranks),
             cost_s: self.lost_s,
             cost_gpu_s: 0.0,
             cost_share: share,
             gain_alone_s: self.lost_s,
             next_in_line: Vec::new(),
             contradictions: Vec::new(),
+            stacks: Vec::new(),
+            progress: Vec::new(),
             text: self.sentence(pace, share, open, (first, last)),
             evidence: self
                 .blocks

@@ -58,12 +58,12 @@ pub(crate) fn common_causes(
         let dominant = cost_s >= settings.input_share_min * found.exposed_s;
         if dominant && cost_s > 0.0 {
             let kind = FaultKind::InputBound;
-            causes.push(common(kind, StageId::DATA, cost_s, found));
+            causes.push(common(kind, StageId::DATA, cost_s, (window, found)));
         }
     }
     if causes.is_empty() {
         let all_s: f64 = faults.iter().map(|fault| fault.cost_s).sum();
-        causes.extend(degraded(found, all_s, reference, settings));
+        causes.extend(degraded(window, found, all_s, reference, settings));
     }
     if causes.is_empty() && !faults.iter().any(|fault| fault.notable) {
         causes.extend(unknown_rank(window, found, settings));
@@ -72,6 +72,7 @@ pub(crate) fn common_causes(
 }
 
 fn degraded(
+    window: &Window,
     found: &WindowFrontier,
     explained_s: f64,
     reference: Option<&Reference>,
@@ -94,7 +95,10 @@ fn degraded(
         found.stages.iter().copied().max_by(|a, b| growth(a).total_cmp(&growth(b)))?;
     let cost_s = (unexplained_s - reference.step_s) * steps;
     // One slow window is weather: the tracker speaks of it when a second one follows.
-    Some(Fault { notable: false, ..common(FaultKind::Degraded, stage, cost_s, found) })
+    Some(Fault {
+        notable: false,
+        ..common(FaultKind::Degraded, stage, cost_s, (window, found))
+    })
 }
 
 fn unknown_rank(
@@ -109,10 +113,16 @@ fn unknown_rank(
     let synchronises = found.stages[slot] == StageId::BACKWARD
         || frontier::synchronising_stages(window).contains(&found.stages[slot]);
     let unknown = window.ranks.len() > 1 && assumed && dominant && synchronises;
-    unknown.then(|| common(FaultKind::UnknownRank, found.stages[slot], 0.0, found))
+    unknown
+        .then(|| common(FaultKind::UnknownRank, found.stages[slot], 0.0, (window, found)))
 }
 
-fn common(kind: FaultKind, stage: StageId, cost_s: f64, found: &WindowFrontier) -> Fault {
+fn common(
+    kind: FaultKind,
+    stage: StageId,
+    cost_s: f64,
+    (window, found): (&Window, &WindowFrontier),
+) -> Fault {
     let steps = found.steps.len().max(1) as f64;
     Fault {
         kind,
@@ -124,6 +134,7 @@ fn common(kind: FaultKind, stage: StageId, cost_s: f64, found: &WindowFrontier) 
         lateness_s: cost_s / steps,
         cost_s,
         gain_alone_s: cost_s,
+        victims: window.ranks.iter().copied().collect(),
         hides: Vec::new(),
         hidden: false,
         notable: true,

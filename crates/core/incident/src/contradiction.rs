@@ -109,7 +109,7 @@ fn cause(_: &Incident, evidence: &Evidence) -> Option<(Trust, String)> {
 
 #[cfg(test)]
 mod tests {
-    use model::{IncidentKind, Pace, Severity, Subject};
+    use model::{IncidentKind, Pace, Ranks, Severity, Subject};
     use proptest::prelude::*;
 
     use super::*;
@@ -128,12 +128,15 @@ mod tests {
             pace: Pace::Steady,
             first_step: 0,
             last_step: 9,
+            victims: Ranks::default(),
             cost_s: 1.0,
             cost_gpu_s: 0.0,
             cost_share: 0.5,
             gain_alone_s: 1.0,
             next_in_line: Vec::new(),
             contradictions: Vec::new(),
+            stacks: Vec::new(),
+            progress: Vec::new(),
             text: String::new(),
             evidence,
             advice: String::new(),

@@ -18,8 +18,8 @@ pub fn death(
     stall: Option<&Stall>,
     scene: Scene<'_>,
     id: String,
-    open: bool,
 ) -> Incident {
+    let open = !scene.ended;
     let mut text = match signal {
         Some(signal) => {
             let name = name(signal);
@@ -53,12 +53,17 @@ pub fn death(
         pace: Pace::Once { step },
         first_step: step,
         last_step: step,
+        victims: wait
+            .map(|wait| wait.entered.iter().copied().collect())
+            .unwrap_or_default(),
         cost_s: 0.0,
         cost_gpu_s: 0.0,
         cost_share: 0.0,
         gain_alone_s: 0.0,
         next_in_line: Vec::new(),
         contradictions: Vec::new(),
+        stacks: Vec::new(),
+        progress: Vec::new(),
         text,
         evidence: std::iter::once(ended)
             .chain(wait.map(|wait| of_wait(StallKind::Missing, wait)))
@@ -79,7 +84,7 @@ fn name(signal: i32) -> &'static str {
     }
 }
 
-fn advice(rank: u32, signal: Option<i32>) -> String {
+pub(crate) fn advice(rank: u32, signal: Option<i32>) -> String {
     match signal {
         Some(9) => {
             "look in the kernel's log of its host for \"Out of memory\", and at who may \

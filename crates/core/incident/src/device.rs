@@ -293,6 +293,7 @@ fn errors(view: &View<'_>) -> Option<Telling> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::documented::assert_documented;
 
     fn gpu(rank: u32, gauges: &[(Gauge, f64)]) -> (Vec<u32>, DeviceUsage) {
         device(vec![rank], Device::Gpu(rank), gauges)
@@ -318,6 +319,8 @@ mod tests {
     fn said(ranks: &[u32], told: &[(Vec<u32>, DeviceUsage)]) -> Vec<String> {
         let found = devices(ranks, told).into_iter();
         let line = |(evidence, advice): (Evidence, Option<String>)| {
+            let what = advice.as_deref().and_then(|it| it.split_once("look at "));
+            what.into_iter().for_each(|(_, what)| assert_documented(what));
             let advice = advice.map(|advice| format!(" -> {advice}")).unwrap_or_default();
             format!("{}: {}{advice}", evidence.label, evidence.text)
         };

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use frontier::{Gates, WindowFrontier, ranking};
-use model::{Boundary, Ending, MarkKind, Pace, StageId, Window, median};
+use model::{Boundary, Ending, MarkKind, Pace, Ranks, StageId, Window, median};
 
 use crate::IncidentSettings;
 use crate::lateness::{Lateness, medians_of_others};
@@ -23,6 +23,13 @@ pub(crate) const OTHER_SIZE_RATIO: f64 = 2.5;
 /// Share of a stage's lateness that must lie outside the worst ranks, and share of steps
 /// struck, from which the fault is said to rotate.
 const ROTATING_OUTSIDE_SHARE: f64 = 0.4;
+
+/// Struck steps of a window that are looked at for who waited in them: it is the same ranks in
+/// all of them.
+const VICTIM_ROWS: usize = 8;
+/// Share of what a fault cost the job that a rank must have waited for it, to be its victim. Ours:
+/// who meets the culprits waits as long as the job loses, and who does not waits not at all.
+const VICTIM_SHARE: f64 = 0.5;
 
 /// The place of what a rank does behind its optimizer.
 pub const AFTER_OPTIMIZER: &str = "between optimizer and the next batch";
@@ -79,6 +86,9 @@ pub struct Fault {
     pub cost_s: f64,
     /// Exposed seconds of the window saved by mending only it.
     pub gain_alone_s: f64,
+    /// Ranks that waited for the culprits in the steps it struck, or were slower where there are
+    /// none.
+    pub victims: Ranks,
     /// Faults it hides.
     pub hides: Vec<Hidden>,
     /// Whether it is hidden itself: it costs nothing until another one is mended.
@@ -261,6 +271,7 @@ fn weigh(
         left_s = after_s;
         let mut fault = describe(window, found, lateness, candidate);
         fault.cost_s = cost_s;
+        fault.victims = victims(window, found, lateness, candidate, &after);
         fault.gain_alone_s = gain_s(&[candidate]).max(0.0);
         fault.hidden = cost_s < 0.5 * weights[*at];
         if fault.hidden && fault.kind == FaultKind::LateRanks {
@@ -309,6 +320,52 @@ fn gain_of(
         gain_s += (replay.makespan_s() - makespan_s).max(0.0);
     }
     gain_s
+}
+
+/// Ranks that would have ended their steps earlier without a candidate, those after it mended as
+/// its cost has it; what they worked themselves is the same.
+///
+/// Where they meet only after the step nobody is seen to wait in it, and all do.
+fn victims(
+    window: &Window,
+    found: &WindowFrontier,
+    lateness: &Lateness<'_>,
+    candidate: &Candidate,
+    after: &[&Candidate],
+) -> Ranks {
+    let ranks = window.ranks.len();
+    if candidate.rotating {
+        return window.ranks.iter().copied().collect();
+    }
+    let mended: Vec<&Candidate> =
+        after.iter().copied().chain(std::iter::once(candidate)).collect();
+    let (mut cost_s, mut waited_s) = (0.0, vec![0.0; ranks]);
+    for row in candidate.rows.iter().take(VICTIM_ROWS) {
+        let boundaries = &window.blocks[found.steps[*row].block].boundaries;
+        let [before, without] = [after, &mended].map(|mended| {
+            let struck = mended.iter().filter(|one| one.rows.contains(row));
+            let struck: Vec<&&Candidate> = struck.collect();
+            let own_s = mended_row(boundaries, found, lateness, *row, &struck);
+            lateness.replays[*row]
+                .ends_with(|boundary, rank, _| own_s[boundary * ranks + rank])
+        });
+        let last = |ends: &[f64]| ends.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        cost_s += (last(&before) - last(&without)).max(0.0);
+        for (waited_s, (before, without)) in
+            waited_s.iter_mut().zip(before.iter().zip(&without))
+        {
+            *waited_s += before - without;
+        }
+    }
+    if cost_s <= 0.0 {
+        return Ranks::default();
+    }
+    let others = || (0..ranks).filter(|column| !candidate.columns.contains(column));
+    let of =
+        |columns: Vec<usize>| columns.into_iter().map(|at| window.ranks[at]).collect();
+    let waited = others().filter(|at| waited_s[*at] >= VICTIM_SHARE * cost_s);
+    let waited: Vec<usize> = waited.collect();
+    if waited.is_empty() { of(others().collect()) } else { of(waited) }
 }
 
 /// Own work of a row, `[boundary][rank]`, with each late rank at the level of the others: the
@@ -383,6 +440,7 @@ fn describe(
         lateness_s,
         cost_s: 0.0,
         gain_alone_s: 0.0,
+        victims: Ranks::default(),
         hides: Vec::new(),
         hidden: false,
         notable: false,
@@ -461,6 +519,7 @@ fn join_stages(faults: Vec<Fault>) -> Vec<Fault> {
                 host.lateness_s += fault.lateness_s;
                 host.cost_s += fault.cost_s;
                 host.gain_alone_s = host.gain_alone_s.max(host.cost_s);
+                host.victims = host.victims.and(&fault.victims);
                 host.hides.extend(fault.hides);
             }
             None => joined.push(fault),
@@ -609,6 +668,25 @@ mod tests {
     #[test]
     fn noise_alone_is_no_fault() {
         assert_eq!(faults_of(&window(8, 50, |step, rank| 0.1 + noise_s(step, rank))), []);
+    }
+
+    /// Two groups of two that meet apart: rank 1 is late, and rank 0 waits for it.
+    #[test]
+    fn who_never_meets_a_late_rank_is_no_victim() {
+        let mut window = window(4, 20, |_, _| 0.0);
+        let boundary = |sync| Boundary { sync, ..window.blocks[0].boundaries[0].clone() };
+        let boundaries = [boundary(Sync::Assumed), boundary(Sync::None)];
+        let row = [0.1, 0.2, 0.1, 0.1, 0.15, 0.05, 0.05, 0.05];
+        window.blocks[0] = Block {
+            boundaries: boundaries.into(),
+            groups: Some([0, 0, 1, 1, 0, 0, 1, 1].into()),
+            durations_s: row.repeat(20),
+            ..window.blocks[0].clone()
+        };
+        let faults = faults_of(&window);
+        let found: Vec<_> =
+            faults.iter().map(|it| (&it.ranks[..], it.victims.to_string())).collect();
+        assert_eq!(found, [(&[1][..], "0".to_owned())]);
     }
 
     /// Each comparison of all ranks with all ranks shows here as minutes.

@@ -53,6 +53,8 @@ pub struct FunctionFault {
     pub others: Vec<(String, f64)>,
     /// First and last step of the profile.
     pub steps: (u64, u64),
+    /// The how many-th of its job it is; zero until that is known.
+    pub number: u64,
 }
 
 /// What functions are called that read from storage or a network.
@@ -125,12 +127,15 @@ pub fn function(
         pace: Pace::Steady,
         first_step: found.steps.0,
         last_step: found.steps.1,
+        victims: scene.others(&found.ranks),
         cost_s: found.cost_s,
         cost_gpu_s: 0.0,
         cost_share: found.excess_share,
         gain_alone_s: found.cost_s,
         next_in_line: Vec::new(),
         contradictions: Vec::new(),
+        stacks: Vec::new(),
+        progress: Vec::new(),
         text,
         evidence: vec![Evidence {
             stage: stage(found).map(|stage| scene.names.name(stage).to_owned()),
@@ -254,7 +259,7 @@ fn short(name: &str) -> String {
 }
 
 /// What to look at, by what the innermost functions are known to do.
-fn advice(found: &FunctionFault) -> String {
+pub(crate) fn advice(found: &FunctionFault) -> String {
     const KNOWN: [(&[&str], &str); 5] = [
         (&READS, "the storage and network it reads from"),
         (

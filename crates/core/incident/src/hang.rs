@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use collective::{Odd, Stall, StallKind, Wait};
 use model::{
-    Evidence, Frame, Incident, IncidentKind, MarkKind, Method, Pace, ProcessState,
-    Severity, Stack, StageId, Subject, fold_ranks,
+    Evidence, FoldedStack, Frame, Incident, IncidentKind, MarkKind, Method, Pace,
+    ProcessState, Ranks, Severity, Stack, StageId, Subject, fold_ranks,
 };
 
 use crate::words::{are, duration, who};
@@ -13,6 +13,9 @@ use crate::{Scene, inside};
 
 /// Frames of a stack that are told.
 const TOLD_FRAMES: usize = 4;
+/// Frames of a folded stack, and different ones of one hang. Taste: more is no longer looked at.
+const FOLDED_FRAMES: usize = 64;
+const MAX_FOLDS: usize = 64;
 /// What functions and files are called in which jobs pause and do not hang.
 const PAUSES: [(&str, &str); 9] = [
     ("checkpoint", "writes a checkpoint"),
@@ -37,12 +40,13 @@ pub fn hang(
 ) -> Incident {
     let pause = pause(stall, stacks);
     let since = stall.step;
-    // What is not seen may be a pause as well.
+    // What is not seen may be a pause as well. It did not pass if the job ended in it.
     let severity = match stall.kind {
         _ if !open || pause.is_some() => Severity::Info,
-        StallKind::Unseen => Severity::Warning,
+        kind if scene.ended || kind == StallKind::Unseen => Severity::Warning,
         _ => Severity::Critical,
     };
+    let open = open && !scene.ended;
     let head = match (severity, open) {
         // A snapshot does not know of steps.
         (_, true) if since == 0 && pause.is_none() => "hang".to_owned(),
@@ -65,6 +69,7 @@ pub fn hang(
     let advice = advice(stall, stacks, pause);
     let stage = stall.culprits.first().and_then(|rank| stage_of(stall, *rank));
     let function = stall.culprits.first().and_then(|rank| own_frame(stacks.get(rank)?));
+    let victims: Ranks = stall.waiting.iter().copied().collect();
     let is_named = |rank: &u32| stall.culprits.contains(rank);
     let waits = stall.waits.iter().map(|wait| {
         let ranks =
@@ -95,12 +100,15 @@ pub fn hang(
         pace: Pace::Once { step: since },
         first_step: since,
         last_step: since,
+        victims: victims.without(&stall.culprits),
         cost_s: quiet_s,
         cost_gpu_s: 0.0,
         cost_share: 0.0,
         gain_alone_s: quiet_s,
         next_in_line: Vec::new(),
         contradictions: Vec::new(),
+        stacks: Vec::new(),
+        progress: Vec::new(),
         text,
         evidence,
         advice,
@@ -254,7 +262,12 @@ fn pause(stall: &Stall, stacks: &BTreeMap<u32, Stack>) -> Option<&'static str> {
     })
 }
 
-fn advice(stall: &Stall, stacks: &BTreeMap<u32, Stack>, pause: Option<&str>) -> String {
+/// What to look at next. The table stands in docs/incidents.md, as all advice does.
+pub(crate) fn advice(
+    stall: &Stall,
+    stacks: &BTreeMap<u32, Stack>,
+    pause: Option<&str>,
+) -> String {
     if let (Some(failure), None) = (&stall.failure, pause) {
         return inside::advice(failure);
     }
@@ -324,6 +337,25 @@ pub(crate) fn of_wait(kind: StallKind, wait: &Wait) -> Evidence {
         ("missing_ranks", wait.missing.len() as f64),
     ];
     Evidence::new(Method::Collective, "min_op", text, &values)
+}
+
+/// Ranks that are in the same place, together: those of culprits first, then those of most ranks.
+pub fn folded<'a>(
+    stacks: impl Iterator<Item = (&'a u32, &'a Stack)>,
+    culprits: &[u32],
+) -> Vec<FoldedStack> {
+    let mut together: BTreeMap<(Vec<String>, ProcessState), Vec<u32>> = BTreeMap::new();
+    for (rank, stack) in stacks {
+        let frames = stack.frames.iter().take(FOLDED_FRAMES).map(Frame::text).collect();
+        together.entry((frames, stack.state)).or_default().push(*rank);
+    }
+    let is_named = |ranks: &Vec<u32>| ranks.iter().any(|rank| culprits.contains(rank));
+    let mut folds: Vec<_> = together.into_iter().collect();
+    folds.sort_by_key(|(_, ranks)| (!is_named(ranks), usize::MAX - ranks.len()));
+    let folds = folds.into_iter().take(MAX_FOLDS).map(|((frames, state), ranks)| {
+        FoldedStack { ranks: ranks.into_iter().collect(), state, frames }
+    });
+    folds.collect()
 }
 
 /// Stacks, equal ones folded, the culprits' first.

@@ -18,6 +18,8 @@ mod cause;
 mod contradiction;
 mod death;
 mod device;
+#[cfg(test)]
+mod documented;
 mod fault;
 mod function;
 mod hang;
@@ -42,7 +44,7 @@ pub use death::death;
 pub use device::devices;
 pub use fault::{AFTER_OPTIMIZER, Fault, FaultKind, Hidden, find_faults};
 pub use function::{Dimension, FunctionFault, function};
-pub use hang::hang;
+pub use hang::{folded, hang};
 pub use host::{cores, too_few_cores, without_core};
 pub use link::{link_slowed, ports_idle};
 pub use network::network;

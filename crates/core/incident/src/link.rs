@@ -64,6 +64,7 @@ pub fn link_slowed(
     }
     text += if link.open { "; it goes on" } else { "; recovered since" };
     let ranks = ranks.map_or(Vec::new(), Vec::from);
+    let victims = scene.others(&ranks);
     let [first_s, last_s] = [link.span_ns.0, link.span_ns.1].map(|ns| ns as f64 * 1e-9);
     let values: Vec<(&str, f64)> = [("onset_unix_s", first_s), ("end_unix_s", last_s)]
         .into_iter()
@@ -89,12 +90,15 @@ pub fn link_slowed(
         pace: Pace::Steady,
         first_step,
         last_step,
+        victims: victims,
         cost_s,
         cost_gpu_s: 0.0,
         cost_share,
         gain_alone_s: cost_s,
         next_in_line: Vec::new(),
         contradictions: Vec::new(),
+        stacks: Vec::new(),
+        progress: Vec::new(),
         text,
         evidence: vec![
             Evidence::new(Method::Schedule, label, said, &values),

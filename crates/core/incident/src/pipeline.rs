@@ -48,12 +48,15 @@ pub fn pipeline_slowed(
         pace,
         first_step: finding.first,
         last_step: finding.last,
+        victims: scene.others(&finding.ranks),
         cost_s: finding.lost_s,
         cost_gpu_s: 0.0,
         cost_share,
         gain_alone_s: finding.lost_s,
         next_in_line: Vec::new(),
         contradictions: Vec::new(),
+        stacks: Vec::new(),
+        progress: Vec::new(),
         text: sentence(finding),
         evidence: evidence(finding),
         advice: advice(finding),
@@ -220,8 +223,13 @@ fn of_pass(pass: &SlowPass) -> Evidence {
 }
 
 fn advice(finding: &Finding) -> String {
-    let who = who(&finding.ranks);
-    match finding.cause {
+    advice_of(finding.cause, &finding.ranks, &finding.unseen)
+}
+
+/// What to look at next, of ranks that are named or whose logs are missing.
+pub(crate) fn advice_of(cause: Cause, ranks: &[u32], unseen: &[u32]) -> String {
+    let who = who(ranks);
+    match cause {
         Cause::Compute => format!(
             "look at the GPU of {who} at that time: clocks, power, temperature, other work on \
              it; the ranks that wait for it are fine"
@@ -235,11 +243,11 @@ fn advice(finding: &Finding) -> String {
         Cause::Outside => format!(
             "look at what {who} does between iterations: optimizer, input, logging, checkpoints"
         ),
-        Cause::Unseen if finding.unseen.is_empty() => {
+        Cause::Unseen if unseen.is_empty() => {
             "look at what changed then on all hosts: clocks, other jobs, storage, input sizes"
                 .to_owned()
         }
-        Cause::Unseen => format!("get the logs of rank {}", fold_ranks(&finding.unseen)),
+        Cause::Unseen => format!("get the logs of rank {}", fold_ranks(unseen)),
     }
 }
 
@@ -312,12 +320,15 @@ pub fn pipeline_halted(halt: &Halt, scene: Scene<'_>, id: String) -> Incident {
         pace: Pace::Once { step: halt.iteration },
         first_step: halt.iteration,
         last_step: halt.iteration,
+        victims: scene.others(&halt.ranks),
         cost_s: 0.0,
         cost_gpu_s: 0.0,
         cost_share: 0.0,
         gain_alone_s: 0.0,
         next_in_line: Vec::new(),
         contradictions: Vec::new(),
+        stacks: Vec::new(),
+        progress: Vec::new(),
         text,
         evidence,
         advice: format!("look at what {culprits} is doing: its stack, its GPU"),

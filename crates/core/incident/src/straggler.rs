@@ -2,7 +2,7 @@
 
 use collective::{Cause, Straggler};
 use model::{
-    Evidence, Incident, IncidentKind, Method, Pace, Severity, Subject, fold_ranks,
+    Evidence, Incident, IncidentKind, Method, Pace, Ranks, Severity, Subject, fold_ranks,
 };
 
 use crate::Scene;
@@ -22,6 +22,8 @@ pub fn straggler(
 ) -> Incident {
     let ratio = found.slow.took_s / found.slow.usual_s;
     let place = collective(&found.wait);
+    let victims: Ranks = found.wait.entered.iter().copied().collect();
+    let victims = victims.without(&found.ranks);
     let since =
         if first_step == 0 { String::new() } else { format!(" since step {first_step}") };
     let text = format!(
@@ -44,12 +46,15 @@ pub fn straggler(
         pace: Pace::Steady,
         first_step,
         last_step,
+        victims: victims,
         cost_s: found.cost_s,
         cost_gpu_s: 0.0,
         cost_share: 0.0,
         gain_alone_s: found.cost_s,
         next_in_line: Vec::new(),
         contradictions: Vec::new(),
+        stacks: Vec::new(),
+        progress: Vec::new(),
         text,
         evidence: vec![evidence(found)],
         advice: advice(found),
@@ -116,7 +121,7 @@ fn evidence(found: &Straggler) -> Evidence {
     Evidence { cause, ..evidence }
 }
 
-fn advice(found: &Straggler) -> String {
+pub(crate) fn advice(found: &Straggler) -> String {
     let who = who(&found.ranks);
     match found.cause {
         Cause::NotDelivered if found.either => format!(

@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use frontier::{Gates, WindowFrontier, localise};
 use model::{
-    Evidence, Incident, IncidentKind, Label, Method, NextInLine, Pace, StageId,
+    Evidence, Incident, IncidentKind, Label, Method, NextInLine, Pace, Ranks, StageId,
     StageNames, Subject, Window,
 };
 
@@ -34,10 +34,18 @@ pub struct Scene<'job> {
     /// Host of each rank, where known.
     pub hosts: &'job BTreeMap<u32, String>,
     /// Ranks seen.
-    pub ranks: usize,
+    pub seen: &'job BTreeSet<u32>,
+    /// Whether the job's processes are gone: what was found of them is over.
+    pub ended: bool,
 }
 
 impl Scene<'_> {
+    /// All ranks seen but these.
+    pub(crate) fn others(&self, named: &[u32]) -> Ranks {
+        let seen: Ranks = self.seen.iter().copied().collect();
+        seen.without(named)
+    }
+
     /// The hosts of some ranks, each once, in order.
     pub(crate) fn hosts_of(&self, ranks: &[u32]) -> Vec<String> {
         let hosts: BTreeSet<&String> =
@@ -93,6 +101,7 @@ struct Track {
     cost_s: f64,
     gain_alone_s: f64,
     hides: Vec<Hidden>,
+    victims: Ranks,
     /// Exposed seconds from the first step to the end of the last window that showed it.
     exposed_s: f64,
     /// Exposed seconds of later windows, which count only if it comes back.
@@ -165,6 +174,16 @@ impl Tracker {
         spoken.sort_by(|a, b| b.cost_s.total_cmp(&a.cost_s).then(a.id.cmp(&b.id)));
         let sentence = |track: &&Track| words::sentence(&self.telling(track, scene));
         spoken.iter().map(sentence).collect()
+    }
+
+    /// The job is started over: its steps are counted anew, and what is found now is another
+    /// incident than what was. What its steps take at best is still known.
+    pub fn restart(&mut self) {
+        self.tracks.clear();
+        self.last_step = 0;
+        for group in &mut self.groups {
+            group.steps = Seen::default();
+        }
     }
 
     /// The incidents so far, costliest first.
@@ -278,14 +297,14 @@ impl Tracker {
             pace: track.pace,
             first_step: track.first_step,
             last_step: track.last_step,
-            open: self.goes_on(track),
+            open: !scene.ended && self.goes_on(track),
             lateness_s: track.late_sum_s / track.struck_steps.max(1) as f64,
             cost_s: track.cost_s,
             cost_share: track.cost_share(),
             share: track.share,
             hides: &track.hides,
             gain_alone_s: track.gain_alone_s,
-            group: (track.compared.len() < scene.ranks).then_some(&track.compared),
+            group: (track.compared.len() < scene.seen.len()).then_some(&track.compared),
         }
     }
 
@@ -316,12 +335,15 @@ impl Tracker {
             pace: telling.pace,
             first_step: track.first_step,
             last_step: track.last_step,
+            victims: track.victims.clone(),
             cost_s: track.cost_s,
             cost_gpu_s: 0.0,
             cost_share: share,
             gain_alone_s: track.gain_alone_s,
             next_in_line: next_in_line.collect(),
             contradictions: Vec::new(),
+            stacks: Vec::new(),
+            progress: Vec::new(),
             text: words::sentence(&telling),
             evidence: vec![track.evidence(&telling)],
             advice: words::advice(&telling),
@@ -358,6 +380,7 @@ impl Track {
             cost_s: 0.0,
             gain_alone_s: 0.0,
             hides: Vec::new(),
+            victims: Ranks::default(),
             exposed_s,
             quiet_s: 0.0,
             quiet_windows: 0,
@@ -374,6 +397,7 @@ impl Track {
         self.cost_s += fault.cost_s;
         self.gain_alone_s += fault.gain_alone_s;
         self.last_step = fault.strikes.last().copied().unwrap_or(self.last_step);
+        self.victims = self.victims.and(&fault.victims);
         self.strikes.extend(&fault.strikes);
         while self.strikes.len() > MAX_STRIKES {
             self.strikes.pop_front();

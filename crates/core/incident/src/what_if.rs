@@ -1,8 +1,8 @@
 //! The words of what a what-if analysis finds.
 
 use model::{
-    Evidence, Incident, IncidentKind, Method, Pace, Removal, Severity, Subject, WhatIf,
-    fold_ranks,
+    Evidence, Incident, IncidentKind, Method, Pace, Ranks, Removal, Severity, Subject,
+    WhatIf, fold_ranks,
 };
 use whatif::{Cause, Findings, PassRatios};
 
@@ -99,6 +99,8 @@ pub fn what_if(
     let explained = !matches!(cause, Cause::Unexplained { .. });
     let severity = if explained { settings.severity(cost_share) } else { Severity::Info };
     let total_s = cost_s * what_if.steps.len() as f64;
+    let victims: Ranks = what_if.ranks.iter().map(|rank| rank.rank).collect();
+    let victims = victims.without(&words.subject.ranks);
     Incident {
         id,
         kind: IncidentKind::Slow,
@@ -108,12 +110,15 @@ pub fn what_if(
         pace,
         first_step: what_if.steps.first().copied().unwrap_or_default(),
         last_step: what_if.steps.last().copied().unwrap_or_default(),
+        victims: victims,
         cost_s: total_s,
         cost_gpu_s: 0.0,
         cost_share,
         gain_alone_s: total_s,
         next_in_line: Vec::new(),
         contradictions: Vec::new(),
+        stacks: Vec::new(),
+        progress: Vec::new(),
         text: words.text,
         evidence: vec![words.evidence],
         advice: words.advice,

@@ -70,7 +70,7 @@ impl Input {
             | Self::Profiled { rank, .. }
             | Self::Usage { rank, .. }
             | Self::Network { rank, .. } => Some(*rank),
-            Self::Group { members, .. } => members.iter().max(),
+            Self::Group { members, .. } => members.iter().last(),
             Self::ProfileOrdered { ranks, .. }
             | Self::ProfileEnded { ranks }
             | Self::Device { ranks, .. } => ranks.iter().max().copied(),

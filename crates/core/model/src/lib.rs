@@ -18,6 +18,7 @@ mod profile;
 mod ranks;
 mod stack;
 mod stage;
+mod standstill;
 mod step;
 mod threshold;
 mod usage;
@@ -43,6 +44,7 @@ pub use profile::{
 pub use ranks::{NoRanks, Ranks};
 pub use stack::{Frame, ProcessState, Stack};
 pub use stage::{StageId, StageNames};
+pub use standstill::{Entered, FlowProgress, FoldedStack, Progress};
 pub use step::{Ending, RankStep, Segment, SideSample};
 pub use threshold::{threshold, thresholds};
 pub use usage::CoreUsage;

@@ -1,26 +1,29 @@
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::MAX_RANKS;
+use crate::{MAX_RANKS, fold_ranks};
 
-/// Ranks of a group, as runs that go up evenly: all members of a job of many thousand ranks
-/// are told by each of them.
+/// Ranks of a job, as runs that go up evenly: there may be many, and most of them neighbours, or
+/// so many apart.
 ///
-/// In text a run is `FIRST`, `FIRST-LAST`, or `FIRST-LAST:STRIDE`, and runs are parted by
-/// commas: `0-3,8-120:8`. Where it is read a list of numbers stands for the same.
-///
+/// # Shape
+/// In JSON a run is its first and last rank, and what lies between two of them if that is not one:
+/// `[[0, 3], [8, 120, 8]]`. Where it is read a list of numbers stands for the same.
 /// # Invariants
-/// At most [`MAX_RANKS`] ranks, all below that, however it was made.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "TextOrList")]
+/// Ascending, each below [`MAX_RANKS`]; what is collected and has no place is left out.
+#[derive(
+    Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[serde(into = "Vec<Vec<u32>>", try_from = "Told")]
 pub struct Ranks {
     runs: Vec<Run>,
     count: u32,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Run {
     first: u32,
     count: u32,
@@ -33,18 +36,31 @@ pub struct NoRanks;
 
 impl fmt::Display for NoRanks {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            formatter,
-            "ranks are numbers below {MAX_RANKS}, and ranges of them, as in 0-3,8-120:8"
-        )
+        write!(formatter, "ranks are numbers below {MAX_RANKS}, or runs of them that go up")
     }
 }
 
 impl std::error::Error for NoRanks {}
 
 impl Run {
+    fn one(rank: u32) -> Self {
+        Self { first: rank, count: 1, stride: 1 }
+    }
+
+    fn new(first: u32, last: u32, stride: u32) -> Result<Self, NoRanks> {
+        if first > last || last >= MAX_RANKS || stride == 0 {
+            return Err(NoRanks);
+        }
+        Ok(Self { first, count: (last - first) / stride + 1, stride })
+    }
+
     fn last(self) -> u32 {
         self.first + self.stride * (self.count - 1)
+    }
+
+    /// Two ranks that are far apart are no run.
+    fn is_pair(self) -> bool {
+        self.count == 2 && self.stride > 1
     }
 }
 
@@ -68,98 +84,132 @@ impl Ranks {
         self.count == 0
     }
 
-    /// Adds the next one; whether it has a place.
-    fn push(&mut self, rank: u32) -> bool {
-        if rank >= MAX_RANKS || self.count == MAX_RANKS {
-            return false;
-        }
+    /// Whether a rank is one of them.
+    pub fn contains(&self, rank: u32) -> bool {
+        let is_in = |run: &Run| {
+            (run.first..=run.last()).contains(&rank)
+                && (rank - run.first).is_multiple_of(run.stride)
+        };
+        self.runs.iter().any(is_in)
+    }
+
+    /// These and others.
+    #[must_use]
+    pub fn and(&self, others: &Self) -> Self {
+        self.iter().chain(others.iter()).collect()
+    }
+
+    /// These without others.
+    #[must_use]
+    pub fn without(&self, others: &[u32]) -> Self {
+        let others: BTreeSet<&u32> = others.iter().collect();
+        self.iter().filter(|rank| !others.contains(rank)).collect()
+    }
+
+    /// Adds a rank above all others.
+    fn push(&mut self, rank: u32) {
         self.count += 1;
         match self.runs.last_mut() {
-            Some(run) if run.count == 1 && rank > run.first => {
+            Some(run) if run.count == 1 => {
                 (run.count, run.stride) = (2, rank - run.first);
             }
-            Some(run) if run.count > 1 && run.last() + run.stride == rank => {
-                run.count += 1
+            Some(run) if run.last() + run.stride == rank => run.count += 1,
+            Some(run) if run.is_pair() => {
+                let between = Run { first: run.last(), count: 2, stride: rank - run.last() };
+                *run = Run::one(run.first);
+                self.runs.push(between);
             }
-            _ => self.runs.push(Run { first: rank, count: 1, stride: 1 }),
+            _ => self.runs.push(Run::one(rank)),
         }
-        true
     }
-}
 
-/// What has no place is left out.
-impl FromIterator<u32> for Ranks {
-    fn from_iter<I: IntoIterator<Item = u32>>(ranks: I) -> Self {
+    /// All ranks of runs that may overlap.
+    fn of_runs(runs: impl IntoIterator<Item = Result<Run, NoRanks>>) -> Result<Self, NoRanks> {
         let mut all = Self::default();
-        for rank in ranks {
-            all.push(rank);
-        }
-        all
-    }
-}
-
-impl fmt::Display for Ranks {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (nth, run) in self.runs.iter().enumerate() {
-            let comma = if nth > 0 { "," } else { "" };
-            let (first, last) = (run.first, run.last());
-            match (run.count, run.stride) {
-                (1, _) => write!(formatter, "{comma}{first}")?,
-                (_, 1) => write!(formatter, "{comma}{first}-{last}")?,
-                (_, stride) => write!(formatter, "{comma}{first}-{last}:{stride}")?,
-            }
-        }
-        Ok(())
-    }
-}
-
-impl FromStr for Ranks {
-    type Err = NoRanks;
-
-    fn from_str(text: &str) -> Result<Self, NoRanks> {
-        let mut all = Self::default();
-        for part in text.split(',').filter(|part| !part.is_empty()) {
-            let number = |text: &str| text.parse::<u32>().map_err(|_| NoRanks);
-            let (range, stride) = part.split_once(':').unwrap_or((part, "1"));
-            let (first, last) = range.split_once('-').unwrap_or((range, range));
-            let (first, last, stride) = (number(first)?, number(last)?, number(stride)?);
-            if first > last || last >= MAX_RANKS || stride == 0 {
-                return Err(NoRanks);
-            }
-            let run = Run { first, count: (last - first) / stride + 1, stride };
-            all.count += run.count;
+        for run in runs {
+            let run = run?;
+            all.count = all.count.checked_add(run.count).ok_or(NoRanks)?;
             if all.count > MAX_RANKS {
                 return Err(NoRanks);
             }
             all.runs.push(run);
         }
-        Ok(all)
+        let ascends = all.runs.is_sorted_by(|a, b| a.last() < b.first);
+        Ok(if ascends { all } else { all.iter().collect() })
     }
 }
 
-impl From<Ranks> for String {
+impl FromIterator<u32> for Ranks {
+    fn from_iter<I: IntoIterator<Item = u32>>(ranks: I) -> Self {
+        let mut sorted: Vec<u32> =
+            ranks.into_iter().filter(|rank| *rank < MAX_RANKS).collect();
+        sorted.sort_unstable();
+        sorted.dedup();
+        let mut all = Self::default();
+        for rank in sorted {
+            all.push(rank);
+        }
+        if let Some(run) = all.runs.last_mut().filter(|run| run.is_pair()) {
+            let last = Run::one(run.last());
+            *run = Run::one(run.first);
+            all.runs.push(last);
+        }
+        all
+    }
+}
+
+/// For reading: `0-3,7`.
+impl fmt::Display for Ranks {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&fold_ranks(&self.iter().collect::<Vec<_>>()))
+    }
+}
+
+/// From text as in `0-3,8-120:8`, where every eighth of the second run is meant.
+impl FromStr for Ranks {
+    type Err = NoRanks;
+
+    fn from_str(text: &str) -> Result<Self, NoRanks> {
+        let number = |text: &str| text.parse::<u32>().map_err(|_| NoRanks);
+        let run = |part: &str| {
+            let (range, stride) = part.split_once(':').unwrap_or((part, "1"));
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            Run::new(number(first)?, number(last)?, number(stride)?)
+        };
+        Self::of_runs(text.split(',').filter(|part| !part.is_empty()).map(run))
+    }
+}
+
+impl From<Ranks> for Vec<Vec<u32>> {
     fn from(ranks: Ranks) -> Self {
-        ranks.to_string()
+        let of_run = |run: Run| match run.stride {
+            1 => vec![run.first, run.last()],
+            stride => vec![run.first, run.last(), stride],
+        };
+        ranks.runs.into_iter().map(of_run).collect()
     }
 }
 
+/// Ranks as they are read.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum TextOrList {
-    Text(String),
+enum Told {
+    Runs(Vec<Vec<u32>>),
     List(Vec<u32>),
 }
 
-impl TryFrom<TextOrList> for Ranks {
+impl TryFrom<Told> for Ranks {
     type Error = NoRanks;
 
-    fn try_from(told: TextOrList) -> Result<Self, NoRanks> {
+    fn try_from(told: Told) -> Result<Self, NoRanks> {
         match told {
-            TextOrList::Text(text) => text.parse(),
-            TextOrList::List(list) => {
-                let mut all = Self::default();
-                let fits = list.into_iter().all(|rank| all.push(rank));
-                fits.then_some(all).ok_or(NoRanks)
+            Told::Runs(runs) => Self::of_runs(runs.into_iter().map(|run| match run[..] {
+                [first, last] => Run::new(first, last, 1),
+                [first, last, stride] => Run::new(first, last, stride),
+                _ => Err(NoRanks),
+            })),
+            Told::List(list) => {
+                Self::of_runs(list.into_iter().map(|rank| Run::new(rank, rank, 1)))
             }
         }
     }
@@ -167,7 +217,7 @@ impl TryFrom<TextOrList> for Ranks {
 
 #[cfg(test)]
 mod tests {
-    use proptest::collection::vec;
+    use proptest::collection::btree_set;
     use proptest::prelude::*;
 
     use super::*;
@@ -177,33 +227,41 @@ mod tests {
     }
 
     #[test]
-    fn ranks_read_as_they_are_written() {
+    fn ranks_are_kept_as_runs() {
+        let ranks: Ranks = [7, 1, 0, 2, 2, u32::MAX, 5, 30, 20, 40].into_iter().collect();
+        assert_eq!(ranks.to_string(), "0-2,5,7,20,30,40");
+        let json = "[[0,2],[5,5],[7,7],[20,40,10]]";
+        assert_eq!(serde_json::to_string(&ranks).unwrap(), json);
+        assert_eq!((ranks.len(), ranks.contains(30), ranks.contains(31)), (8, true, false));
+        let changed = ranks.without(&[1, 7, 30]).and(&[3].into_iter().collect());
+        assert_eq!(changed.to_string(), "0,2-3,5,20,40");
+    }
+
+    #[test]
+    fn ranks_are_read_from_text_and_from_lists() {
         assert_eq!(ranks("0-2,7"), Ok(vec![0, 1, 2, 7]));
-        assert_eq!(ranks("8-24:8,3"), Ok(vec![8, 16, 24, 3]));
+        assert_eq!(ranks("8-24:8,3"), Ok(vec![3, 8, 16, 24]));
         assert_eq!(ranks(""), Ok(Vec::new()));
         for wrong in ["x", "0-x", "3-1", "0-4:0", "0-4294967295", "131072"] {
             assert_eq!(ranks(wrong), Err(NoRanks), "{wrong}");
         }
         assert_eq!(ranks(&"0-131071,".repeat(2)), Err(NoRanks));
-        let of = |list: &[u32]| list.iter().copied().collect::<Ranks>().to_string();
-        assert_eq!(of(&[0, 1, 2, 3]), "0-3");
-        assert_eq!(of(&[0, 8, 16, 24, 25]), "0-24:8,25");
-        assert_eq!(of(&[5]), "5");
-    }
-
-    #[test]
-    fn a_list_of_older_recordings_is_read_too() {
         let read = |text| serde_json::from_str::<Ranks>(text).map_err(drop);
-        assert_eq!(read("[0,1,2,7]"), read("\"0-2,7\""));
-        assert_eq!(read("[131072]"), Err(()));
+        assert_eq!(read("[0,1,2,7]"), Ok("0-2,7".parse().unwrap()));
+        assert_eq!(read("[[0,2],[7,7]]").map(|ranks| ranks.len()), Ok(4));
+        assert_eq!(read("[]"), Ok(Ranks::default()));
+        assert_eq!((read("[131072]"), read("[[0]]")), (Err(()), Err(())));
     }
 
     proptest! {
         #[test]
-        fn folding_loses_nothing(list in vec(0_u32..40, 0..60)) {
-            let folded: Ranks = list.iter().copied().collect();
-            prop_assert_eq!(folded.len(), list.len());
-            prop_assert_eq!(ranks(&folded.to_string()), Ok(list));
+        fn folding_loses_nothing(set in btree_set(0_u32..60, 0..40)) {
+            let folded: Ranks = set.iter().copied().collect();
+            prop_assert_eq!(folded.len(), set.len());
+            prop_assert!(folded.iter().eq(set.iter().copied()));
+            let json = serde_json::to_string(&folded).unwrap();
+            let read: Ranks = serde_json::from_str(&json).unwrap();
+            prop_assert_eq!(read.iter().collect::<Vec<_>>(), set.into_iter().collect::<Vec<_>>());
         }
     }
 }

@@ -1,7 +1,9 @@
 use serde::{Deserialize, Serialize};
 
 /// What a process does, as its operating system says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum ProcessState {
     /// It runs, or could.

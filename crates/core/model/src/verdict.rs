@@ -2,7 +2,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ProfileSummary, WhatIf};
+use crate::{FoldedStack, ProfileSummary, Progress, Ranks, WhatIf};
 
 /// Name and version of the verdict document. Changes within a version only add fields.
 pub const SCHEMA: &str = "laggard.verdict/1";
@@ -479,10 +479,14 @@ pub struct Incident {
     pub first_step: u64,
     /// Last step that suffered.
     pub last_step: u64,
+    /// Ranks that lost time to it through no fault of their own: they waited for those it names,
+    /// or, where it names nobody, were slower themselves.
+    #[serde(default)]
+    pub victims: Ranks,
     /// Exposed seconds it added, waits of the victims included.
     pub cost_s: f64,
-    /// The same in seconds of GPUs: times the ranks that waited, which are all but those it names.
-    /// Zero until incidents of all methods are put together.
+    /// The same in seconds of GPUs: times the victims. Zero until incidents of all methods are put
+    /// together.
     #[serde(default)]
     pub cost_gpu_s: f64,
     /// [`Self::cost_s`] as a share of exposed time from its first step on.
@@ -498,6 +502,12 @@ pub struct Incident {
     /// What methods say differently of it; empty until incidents of all methods are put together.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub contradictions: Vec<Contradiction>,
+    /// Of a hang: where the ranks that were looked at are, those it names first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stacks: Vec<FoldedStack>,
+    /// Of a hang: how far ranks had come in their collectives when nothing moved any more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub progress: Vec<Progress>,
     /// What to look at next.
     pub advice: String,
 }

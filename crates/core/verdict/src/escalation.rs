@@ -8,10 +8,11 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use steps::{Iteration, IterationTimer};
 
-/// Suspects that are profiled.
-const MAX_SUSPECTS: usize = 6;
-/// Ranks that are profiled where nobody in particular is suspected.
-const UNSUSPECTED: usize = 4;
+use crate::{Finding, Rule};
+
+/// What is profiled where somebody is suspected, and where nobody is.
+const SUSPECTED: Rule = Finding::Slow.rule();
+const UNSUSPECTED: Rule = Finding::LongerSteps.rule();
 /// Steps whose length is remembered, to say what a window does to it.
 const REMEMBERED_STEPS: usize = 50;
 /// Steps by which a window is ordered ahead, beside the time that the order takes.
@@ -26,7 +27,7 @@ const UNKNOWN_STEP_S: f64 = 1.0;
 /// settings file.
 ///
 /// # Source
-/// PerfTracker (2025) for `max_s`; the others are our choice.
+/// [`Finding::rule`]; that of `max_steps` is our choice.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ProfileSettings {
@@ -46,7 +47,8 @@ pub struct ProfileSettings {
 
 impl Default for ProfileSettings {
     fn default() -> Self {
-        Self { enabled: true, every_s: 600.0, max_s: 20.0, max_steps: 10, peers: 2 }
+        let Rule { others: peers, every_s, lasts_s: max_s, .. } = SUSPECTED;
+        Self { enabled: true, every_s, max_s, max_steps: 10, peers }
     }
 }
 
@@ -218,9 +220,9 @@ impl Escalation {
             })
             .collect();
         others.sort_unstable();
-        let room = if suspects.is_empty() { UNSUSPECTED } else { self.settings.peers };
+        let room = if suspects.is_empty() { UNSUSPECTED.others } else { self.settings.peers };
         let others = others.into_iter().take(room).map(|(_, _, rank)| rank);
-        let suspects = suspects.iter().take(MAX_SUSPECTS).copied();
+        let suspects = suspects.iter().take(SUSPECTED.named).copied();
         let mut ranks: Vec<u32> = suspects.chain(others).collect();
         ranks.sort_unstable();
         ranks

@@ -2,13 +2,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use model::{Batch, Input, RankNs};
 
-use crate::{Job, Remember, Settings, WantedProfile, WindowRecord};
+use crate::{Finding, Job, Remember, Settings, WantedProfile, WindowRecord};
 
 /// How far the others go on before a host that is behind is waited for no more: its agent
 /// has much to catch up with, and what is held back for it takes memory.
 const MOST_BEHIND_S: f64 = 15.0;
 /// What hosts have to look where ranks of a job that stands still are.
-const STACKS_WITHIN_S: f64 = 3.0;
+const STACKS_WITHIN_S: f64 = Finding::Standstill.rule().lasts_s;
 /// What an order of a profile window takes to reach all hosts: they ask for it once a second, and
 /// what is known of their steps is as old.
 const ORDER_AHEAD_S: f64 = 4.0;
@@ -287,6 +287,8 @@ impl Gathering {
         let since = *self.asked_at.get_or_insert(now);
         if now.seconds_since(since) >= STACKS_WITHIN_S {
             self.job.take(Input::StacksTold);
+            // What is asked for next has its own time.
+            self.asked_at = None;
         }
     }
 

@@ -1,16 +1,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use collective::{Collectives, Communication, HangSettings, Stall, StallKind};
-use incident::{Scene, death, hang, standstill};
+use incident::{Scene, death, folded, hang, standstill};
 use model::{
-    CollectiveOp, Communicator, Evidence, Incident, Mark, MarkKind, Operation, ProcessState, RankNs, Ranks, Stack,
+    CollectiveOp, Communicator, Evidence, Incident, Mark, MarkKind, Operation, ProcessState,
+    Progress, RankNs, Ranks, Stack,
 };
 use schedule::Standstill;
 
-/// Waiting ranks whose stacks are asked for beside the culprits'.
-const COMPARED_RANKS: usize = 3;
-/// Culprits whose stacks are asked for.
-const ASKED_CULPRITS: usize = 8;
+use crate::{Finding, Rule};
+
+/// Whose stacks are asked for at first, and later.
+const FIRST: Rule = Finding::Standstill.rule();
+const LATER: Rule = Finding::Hang.rule();
 /// Hangs of one job that are kept; later ones replace the shortest.
 const MAX_HANGS: usize = 64;
 /// How long laggard's own profiler may hold a rank up before that is a hang like any other.
@@ -29,19 +31,39 @@ pub(crate) struct Hangs {
     in_profiler: BTreeMap<u32, RankNs>,
     /// The first rank that was killed, and by which signal.
     killed: Option<(u32, Option<i32>)>,
+    /// Hangs that were spoken of, of all starts of the job.
+    spoken: u64,
+    /// How often the job was started again.
+    restarts: u64,
+    /// When ranks that no hang names were asked for where they are.
+    others_asked: Option<RankNs>,
+}
+
+/// What was seen of a stall.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Of those that are named and some that wait for them.
+    stacks: BTreeMap<u32, Stack>,
+    /// Of others, once it was spoken of.
+    others: BTreeMap<u32, Stack>,
+    network: Vec<Evidence>,
+    /// How far ranks had come when nothing moved any more.
+    progress: Vec<Progress>,
 }
 
 /// A stall that still goes on.
 #[derive(Debug)]
 struct Under {
     stall: Stall,
-    stacks: BTreeMap<u32, Stack>,
-    network: Vec<Evidence>,
+    seen: Seen,
     /// Ranks on whose hosts a port is down.
     ports_down: BTreeSet<u32>,
-    told: bool,
+    /// Its number, once it was spoken of.
+    number: Option<u64>,
     /// Whether it is blocked only, and has been quiet for longer before: it may pass by itself.
     early: Option<Look>,
+    /// Whether the other ranks were asked for where they are as well.
+    all_asked: bool,
     /// The time until which it is known to last.
     at: RankNs,
     left_orderly: BTreeSet<u32>,
@@ -56,9 +78,9 @@ enum Look {
 
 #[derive(Debug)]
 struct Passed {
+    number: u64,
     stall: Stall,
-    stacks: BTreeMap<u32, Stack>,
-    network: Vec<Evidence>,
+    seen: Seen,
     quiet_s: f64,
 }
 
@@ -68,6 +90,13 @@ impl Hangs {
         let communication = Communication::new(settings.clone());
         let collectives = Collectives::new(settings);
         Self { quiet_min_s, collectives, communication, ..Self::default() }
+    }
+
+    /// The job is started over; no number is given twice.
+    pub(crate) fn restart(&mut self, settings: HangSettings) {
+        let Self { spoken, others_asked, .. } = *self;
+        let restarts = self.restarts + 1;
+        *self = Self { spoken, restarts, others_asked, ..Self::new(settings) };
     }
 
     pub(crate) fn join(&mut self, group: u32, name: &str, members: &Ranks) {
@@ -98,16 +127,18 @@ impl Hangs {
     fn moved(&mut self, at: RankNs) -> Option<f64> {
         let under = self.now.take_if(|under| at > under.stall.since)?;
         let quiet_s = at.seconds_since(under.stall.since);
-        if under.told {
-            let stall = under.explained();
-            let Under { stacks, network, .. } = under;
-            self.passed.push(Passed { stall, stacks, network, quiet_s });
-        }
+        let number = under.number?;
+        let stall = under.explained();
+        self.passed.push(Passed { number, stall, seen: under.seen, quiet_s });
         if self.passed.len() > MAX_HANGS {
-            self.passed.sort_by(|a, b| b.quiet_s.total_cmp(&a.quiet_s));
-            self.passed.truncate(MAX_HANGS);
+            let lengths = self.passed.iter().enumerate();
+            let shortest =
+                lengths.min_by(|(_, a), (_, b)| a.quiet_s.total_cmp(&b.quiet_s));
+            shortest.map(|(at, _)| at).into_iter().for_each(|at| {
+                self.passed.remove(at);
+            });
         }
-        under.told.then_some(quiet_s)
+        Some(quiet_s)
     }
 
     /// A rank's process has ended. Where all ranks of a stall end in good order, the job was
@@ -128,22 +159,18 @@ impl Hangs {
     /// A rank's process was killed: the first one is the reason for whatever follows. In a
     /// hang it is how somebody ended it.
     pub(crate) fn kill(&mut self, rank: u32, signal: Option<i32>) {
-        if self.now.as_ref().is_none_or(|under| !under.told) {
+        if self.now.as_ref().is_none_or(|under| under.number.is_none()) {
             self.killed.get_or_insert((rank, signal));
         }
     }
 
-    /// Which rank was killed, and who was left waiting for it; `open` if the job ended so.
-    pub(crate) fn death(
-        &self,
-        scene: Scene<'_>,
-        id: String,
-        open: bool,
-    ) -> Option<Incident> {
+    /// Which rank was killed, and who was left waiting for it.
+    pub(crate) fn death(&self, scene: Scene<'_>) -> Option<Incident> {
         let (rank, signal) = self.killed?;
         let step = self.collectives.step_of(rank);
         let stall = self.collectives.stuck();
-        Some(death(rank, signal, step, stall.as_ref(), scene, id, open))
+        let id = format!("k{}", self.restarts + 1);
+        Some(death(rank, signal, step, stall.as_ref(), scene, id))
     }
 
     /// Nobody has done anything until `at`; `halts` says where pipelines stand then.
@@ -187,11 +214,11 @@ impl Hangs {
                 self.collectives.halt(ranks, text.join(", "))
             }),
         };
-        self.now = stall.map(|stall| Under::new(stall, at));
+        self.now = stall.map(|stall| Under::new(stall, self.progress(), at));
         let quiet_s = self.last_at().map_or(0.0, |last_at| at.seconds_since(last_at));
         if self.now.is_none() && is_blocked && quiet_s >= self.quiet_min_s {
             let early = Some(Look::Wanted);
-            let under = |stall| Under { early, ..Under::new(stall, at) };
+            let under = |stall| Under { early, ..Under::new(stall, self.progress(), at) };
             self.now = self.collectives.stuck().map(under);
         }
     }
@@ -250,7 +277,13 @@ impl Hangs {
 
     /// What was told is one moment of a job that does not move.
     pub(crate) fn stuck(&mut self) {
-        self.now = self.collectives.stuck().map(|stall| Under::new(stall, RankNs(0)));
+        let stall = self.collectives.stuck();
+        self.now = stall.map(|stall| Under::new(stall, self.progress(), RankNs(0)));
+    }
+
+    /// How far ranks have come, inside operations first.
+    fn progress(&self) -> Vec<Progress> {
+        [self.communication.progress(), self.collectives.progress()].concat()
     }
 
     /// The last mark of any rank.
@@ -258,22 +291,34 @@ impl Hangs {
         self.collectives.last_at()
     }
 
-    /// Ranks whose stacks would help to say what is wrong.
-    pub(crate) fn wanted_stacks(&self) -> Vec<u32> {
-        let is_wanted = |under: &&Under| !under.told && under.early != Some(Look::Done);
+    /// Ranks whose stacks would help to say what is wrong; once it was said those of the others, of
+    /// `all`, to see who is where.
+    pub(crate) fn wanted_stacks(
+        &self,
+        all: impl ExactSizeIterator<Item = u32>,
+    ) -> Vec<u32> {
+        let is_wanted =
+            |under: &&Under| !under.all_asked && under.early != Some(Look::Done);
         let Some(under) = self.now.as_ref().filter(is_wanted) else {
             return Vec::new();
         };
-        let culprits = under.stall.culprits.iter().take(ASKED_CULPRITS);
-        culprits.chain(under.stall.waiting.iter().take(COMPARED_RANKS)).copied().collect()
+        if under.number.is_some() {
+            let Seen { stacks, others, .. } = &under.seen;
+            let every = all.len().div_ceil(LATER.others).max(1);
+            let is_known =
+                |rank: &u32| stacks.contains_key(rank) || others.contains_key(rank);
+            return all.step_by(every).filter(|rank| !is_known(rank)).collect();
+        }
+        let culprits = under.stall.culprits.iter().take(FIRST.named);
+        culprits.chain(under.stall.waiting.iter().take(FIRST.others)).copied().collect()
     }
 
     /// What a host sees of the network of a rank that was asked for.
     pub(crate) fn network(&mut self, evidence: Evidence) {
         if let Some(under) = &mut self.now
-            && !under.network.contains(&evidence)
+            && !under.seen.network.contains(&evidence)
         {
-            under.network.push(evidence);
+            under.seen.network.push(evidence);
         }
     }
 
@@ -286,46 +331,62 @@ impl Hangs {
 
     pub(crate) fn stack(&mut self, rank: u32, stack: Stack) {
         if let Some(under) = &mut self.now {
-            under.stacks.insert(rank, stack);
+            let Seen { stacks, others, .. } = &mut under.seen;
+            let stacks = if under.number.is_none() { stacks } else { others };
+            stacks.insert(rank, stack);
         }
     }
 
-    /// The hang to speak of, once all that can be known of it is.
+    /// The hang to speak of, once all that can be known of it is: the stacks that were asked for
+    /// were told.
     pub(crate) fn tell(&mut self, scene: Scene<'_>) -> Option<Incident> {
-        let under = self.now.as_mut().filter(|under| !under.told)?;
+        let under = self.now.as_mut()?;
+        if under.number.is_some() {
+            under.all_asked = true;
+            return None;
+        }
         if under.early.is_some() && !under.is_final() {
             under.early = Some(Look::Done);
             return None;
         }
-        (under.told, under.early) = (true, None);
-        Some(under.incident(scene))
+        under.early = None;
+        self.spoken += 1;
+        under.number = Some(self.spoken);
+        let is_recent = |asked: RankNs| under.at.seconds_since(asked) < LATER.every_s;
+        under.all_asked = self.others_asked.is_some_and(is_recent);
+        if !under.all_asked {
+            self.others_asked = Some(under.at);
+        }
+        under.incident(scene)
     }
 
     /// The hang that goes on at the end of what was seen, if it was spoken of.
     pub(crate) fn under_way(&self, scene: Scene<'_>) -> Option<Incident> {
-        let under = self.now.as_ref().filter(|under| under.told)?;
-        Some(under.incident(scene))
+        self.now.as_ref()?.incident(scene)
     }
 
     /// Stalls that were spoken of and passed.
     pub(crate) fn passed(&self, scene: Scene<'_>) -> Vec<Incident> {
-        let passed = self.passed.iter().enumerate().map(|(at, passed)| {
-            let id = format!("h{}", at + 1);
-            let Passed { stall, stacks, network, quiet_s } = passed;
-            let mut incident = hang(stall, stacks, scene, id, *quiet_s, false);
-            incident.evidence.extend_from_slice(network);
-            incident
+        let passed = self.passed.iter().map(|passed| {
+            let Passed { number, stall, seen, quiet_s } = passed;
+            seen.incident(stall, *number, scene, *quiet_s, false)
         });
         passed.collect()
     }
 }
 
 impl Under {
-    fn new(stall: Stall, at: RankNs) -> Self {
-        let (stacks, left_orderly) = (BTreeMap::new(), BTreeSet::new());
-        let (network, ports_down) = (Vec::new(), BTreeSet::new());
-        let (told, early) = (false, None);
-        Self { stall, stacks, network, ports_down, told, early, at, left_orderly }
+    fn new(stall: Stall, progress: Vec<Progress>, at: RankNs) -> Self {
+        Self {
+            stall,
+            seen: Seen { progress, ..Seen::default() },
+            ports_down: BTreeSet::new(),
+            number: None,
+            early: None,
+            all_asked: false,
+            at,
+            left_orderly: BTreeSet::new(),
+        }
     }
 
     /// Whether it cannot pass by itself: somebody has ended, was stopped, or entered another
@@ -333,7 +394,7 @@ impl Under {
     fn is_final(&self) -> bool {
         let Stall { kind, gone, culprits, .. } = &self.stall;
         let is_stopped = |rank: &u32| {
-            self.stacks.get(rank).is_some_and(|it| it.state == ProcessState::Stopped)
+            self.seen.stacks.get(rank).is_some_and(|it| it.state == ProcessState::Stopped)
         };
         *kind == StallKind::Mismatch
             || !gone.is_empty()
@@ -352,12 +413,28 @@ impl Under {
         stall
     }
 
-    fn incident(&self, scene: Scene<'_>) -> Incident {
+    /// What is said of it, if it was spoken of.
+    fn incident(&self, scene: Scene<'_>) -> Option<Incident> {
         let quiet_s = self.at.seconds_since(self.stall.since);
-        let id = "h0".to_owned();
-        let mut incident =
-            hang(&self.explained(), &self.stacks, scene, id, quiet_s, true);
+        let number = self.number?;
+        Some(self.seen.incident(&self.explained(), number, scene, quiet_s, true))
+    }
+}
+
+impl Seen {
+    fn incident(
+        &self,
+        stall: &Stall,
+        number: u64,
+        scene: Scene<'_>,
+        quiet_s: f64,
+        open: bool,
+    ) -> Incident {
+        let id = format!("h{number}");
+        let mut incident = hang(stall, &self.stacks, scene, id, quiet_s, open);
         incident.evidence.extend_from_slice(&self.network);
+        incident.stacks = folded(self.stacks.iter().chain(&self.others), &stall.culprits);
+        incident.progress.clone_from(&self.progress);
         incident
     }
 }

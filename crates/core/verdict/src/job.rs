@@ -48,8 +48,8 @@ const MAX_ENDS: usize = 8;
 /// Window summaries kept; the oldest make room.
 const MAX_WINDOWS: usize = 4096;
 
-/// Starts of a job of which it is kept who was killed.
-const MAX_DEATHS: usize = 64;
+/// Incidents of earlier starts that are kept, the latest.
+const MAX_EARLIER: usize = 256;
 
 /// Ranks that are waited for on the word of a rank beside them; no host has more.
 const MAX_NEIGHBOURS: usize = 4096;
@@ -69,8 +69,8 @@ pub struct Job {
     hangs: Hangs,
     holdups: Holdups,
     pipelines: Pipelines,
-    /// Ranks that were killed before the job was started again.
-    deaths: Vec<Incident>,
+    /// What was found before the job was started again, the latest start first.
+    earlier: Vec<Incident>,
     arrivals: Arrivals,
     call_logs: Option<Diagnosis>,
     requests: Option<WorkRequests>,
@@ -93,6 +93,8 @@ pub struct Job {
     side_channels: BTreeMap<StageId, SideTotal>,
     what_if: Option<Findings>,
     profiled: Option<Profiled>,
+    /// Functions that stood out in profiles so far.
+    functions: u64,
     escalation: Escalation,
     usages: Usages,
     /// By the host and the address of the other.
@@ -153,7 +155,7 @@ impl Job {
             hangs: Hangs::new(settings.hang.clone()),
             holdups: Holdups::default(),
             pipelines: Pipelines::new(settings.schedule.clone()),
-            deaths: Vec::new(),
+            earlier: Vec::new(),
             arrivals: Arrivals::new(settings.arrival.clone()),
             call_logs: None,
             requests: None,
@@ -173,6 +175,7 @@ impl Job {
             side_channels: BTreeMap::new(),
             what_if: None,
             profiled: None,
+            functions: 0,
             usages: Usages::default(),
             slower_links: BTreeMap::new(),
             escalation: Escalation::new(
@@ -282,8 +285,7 @@ impl Job {
             Input::Look { rank, at, in_progress, ended, late } => {
                 let moves = self.hangs.look(rank, at, in_progress, &ended, &late);
                 self.moves_again(moves);
-                let ranks = self.seen_ranks.len();
-                let scene = Scene { names: &self.names, hosts: &self.hosts, ranks };
+                let scene = scene(&self.names, &self.hosts, &self.seen_ranks);
                 let found = self.holdups.look(at, self.hangs.communication(), scene);
                 self.lines.extend(found.map(|incident| incident.text));
             }
@@ -307,14 +309,20 @@ impl Job {
     fn restart(&mut self) {
         self.end_profile(&[]);
         self.finish();
-        let id = format!("k{}", self.deaths.len() + 1);
-        let death = self.hangs.death(self.scene(), id, false);
-        self.deaths.extend(death.filter(|_| self.deaths.len() < MAX_DEATHS));
+        let mut found = self.told(Scene { ended: true, ..self.scene() });
+        found.append(&mut self.earlier);
+        found.truncate(MAX_EARLIER);
+        self.earlier = found;
         self.earlier_steps += self.aligner.steps();
         self.aligner = Aligner::new(self.settings.window.clone());
-        self.hangs = Hangs::new(self.settings.hang.clone());
-        self.holdups = Holdups::default();
-        self.pipelines = Pipelines::new(self.settings.schedule.clone());
+        self.tracker.restart();
+        self.hangs.restart(self.settings.hang.clone());
+        self.holdups.restart();
+        self.pipelines.restart(self.settings.schedule.clone());
+        self.arrivals = Arrivals::new(self.settings.arrival.clone());
+        self.usages = Usages::default();
+        self.slower_links.clear();
+        self.profiled.iter_mut().for_each(Profiled::restart);
         *self.notes.entry(Note::Restarted).or_default() += 1;
     }
 
@@ -324,7 +332,7 @@ impl Job {
 
     /// Ranks whose stacks would help to say why the job does not move.
     pub fn wanted_stacks(&self) -> Vec<u32> {
-        self.hangs.wanted_stacks()
+        self.hangs.wanted_stacks(self.hosts.keys().copied())
     }
 
     /// The last mark of any rank.
@@ -333,12 +341,11 @@ impl Job {
     }
 
     pub(crate) fn scene(&self) -> Scene<'_> {
-        Scene { names: &self.names, hosts: &self.hosts, ranks: self.seen_ranks.len() }
+        scene(&self.names, &self.hosts, &self.seen_ranks)
     }
 
     fn tell_hang(&mut self) {
-        let ranks = self.seen_ranks.len();
-        let scene = Scene { names: &self.names, hosts: &self.hosts, ranks };
+        let scene = scene(&self.names, &self.hosts, &self.seen_ranks);
         let Some(hang) = self.hangs.tell(scene) else { return };
         let stacks = hang.evidence.into_iter().filter(|e| e.method == Method::Stack);
         self.lines.push(hang.text);
@@ -458,11 +465,7 @@ impl Job {
         let (window, mut found) = self.measure(window);
         self.account(&window, &found);
         self.follow(&window, &mut found);
-        let scene = Scene {
-            names: &self.names,
-            hosts: &self.hosts,
-            ranks: self.seen_ranks.len(),
-        };
+        let scene = scene(&self.names, &self.hosts, &self.seen_ranks);
         if let Some(((remember, records), span)) = self.records.as_mut().zip(span) {
             let (window, gates) = ((&window, span), &self.settings.frontier);
             records.push(WindowRecord::new(*remember, window, &found, gates, scene));
@@ -505,8 +508,7 @@ impl Job {
     }
 
     fn follow(&mut self, window: &Window, found: &mut WindowFrontier) {
-        let ranks = self.seen_ranks.len();
-        let scene = Scene { names: &self.names, hosts: &self.hosts, ranks };
+        let scene = scene(&self.names, &self.hosts, &self.seen_ranks);
         let mut lines = self.tracker.observe(window, found, scene);
         if self.pipelines.has_waits() {
             // Who only waits for another stage is told with it.
@@ -727,5 +729,16 @@ impl Job {
     }
 }
 
+/// A job that runs.
+fn scene<'a>(
+    names: &'a StageNames,
+    hosts: &'a BTreeMap<u32, String>,
+    seen: &'a BTreeSet<u32>,
+) -> Scene<'a> {
+    Scene { names, hosts, seen, ended: false }
+}
+
+#[cfg(test)]
+mod identity;
 #[cfg(test)]
 mod tests;

@@ -1,3 +1,4 @@
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
@@ -16,15 +17,30 @@ const MAX_ABSORBED: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Pipelines {
     watch: Watch,
-    slow: Vec<SlowBlocks>,
+    slow: Vec<Numbered>,
     absorbed: Vec<String>,
     last_step: u64,
+    /// Of those that were slow, in all starts of the job.
+    numbers: u64,
+}
+
+/// Slow blocks, in the order in which they were found.
+#[derive(Debug)]
+struct Numbered {
+    number: u64,
+    blocks: SlowBlocks,
 }
 
 impl Pipelines {
     pub(crate) fn new(settings: ScheduleSettings) -> Self {
         let (slow, absorbed) = (Vec::new(), Vec::new());
-        Self { watch: Watch::new(settings), slow, absorbed, last_step: 0 }
+        Self { watch: Watch::new(settings), slow, absorbed, last_step: 0, numbers: 0 }
+    }
+
+    /// The job is started over; no number is given twice.
+    pub(crate) fn restart(&mut self, settings: ScheduleSettings) {
+        let absorbed = std::mem::take(&mut self.absorbed);
+        *self = Self { absorbed, numbers: self.numbers, ..Self::new(settings) };
     }
 
     /// Takes a mark; whose blocks are slow for the first time, for [`Self::line`].
@@ -57,23 +73,24 @@ impl Pipelines {
         for (stage, (mut ranks, blocks)) in by_stage {
             ranks.sort_unstable();
             ranks.dedup();
-            let known = self
-                .slow
-                .iter()
-                .position(|slow| slow.ranks == ranks && slow.stage == stage);
+            let known = self.slow.iter().position(|slow| {
+                slow.blocks.ranks == ranks && slow.blocks.stage == stage
+            });
             let at = known.unwrap_or_else(|| {
-                self.slow.push(SlowBlocks::new(ranks, stage));
+                self.numbers += 1;
+                let blocks = SlowBlocks::new(ranks, stage);
+                self.slow.push(Numbered { number: self.numbers, blocks });
                 first_new.get_or_insert(self.slow.len() - 1);
                 self.slow.len() - 1
             });
             let excess_s: f64 = blocks.iter().map(SlowBlock::excess_s).sum();
             let lost_s = (held.took_s - held.usual_s) * excess_s / all_s;
             if let Some(slow) = self.slow.get_mut(at) {
-                slow.strike(held, lost_s, &blocks);
+                slow.blocks.strike(held, lost_s, &blocks);
             }
         }
         if self.slow.len() > MAX_SLOW {
-            self.slow.sort_by(|a, b| b.lost_s().total_cmp(&a.lost_s()));
+            self.slow.sort_by(costliest_first);
             self.slow.truncate(MAX_SLOW);
             return None;
         }
@@ -87,10 +104,11 @@ impl Pipelines {
         settings: &IncidentSettings,
         exposed_s: f64,
     ) -> Vec<Incident> {
-        let mut slow: Vec<&SlowBlocks> = self.slow.iter().collect();
-        slow.sort_by(|a, b| b.lost_s().total_cmp(&a.lost_s()));
-        let told = slow.into_iter().zip(1..).map(|(slow, at)| {
-            slow.incident(scene, format!("s{at}"), settings, self.last_step, exposed_s)
+        let mut slow: Vec<&Numbered> = self.slow.iter().collect();
+        slow.sort_by(|a, b| costliest_first(a, b));
+        let told = slow.into_iter().map(|Numbered { number, blocks }| {
+            let id = format!("s{number}");
+            blocks.incident(scene, id, settings, self.last_step, exposed_s)
         });
         told.collect()
     }
@@ -102,7 +120,7 @@ impl Pipelines {
         scene: Scene<'_>,
         settings: &IncidentSettings,
     ) -> Option<String> {
-        let slow = self.slow.get(at)?;
+        let slow = &self.slow.get(at)?.blocks;
         Some(slow.incident(scene, String::new(), settings, self.last_step, 0.0).text)
     }
 
@@ -134,6 +152,10 @@ impl Pipelines {
     pub(crate) fn absorbed(&self) -> &[String] {
         &self.absorbed
     }
+}
+
+fn costliest_first(a: &Numbered, b: &Numbered) -> Ordering {
+    b.blocks.lost_s().total_cmp(&a.blocks.lost_s())
 }
 
 fn place_of(mark: &Mark) -> Option<Place> {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use collective::{ArrivalSettings, Slow, Trigger};
 use model::{CollectiveOp, Input, Operation, RankNs};
 use ring::{JobReader, LiveReader, LiveSource, process_started};
+use verdict::Finding;
 
 /// How often live tables are read; Mycroft's (2025) period.
 const READ_EVERY: Duration = Duration::from_millis(100);
@@ -19,7 +20,8 @@ const REPEAT_EVERY: Duration = Duration::from_millis(250);
 const STILL_S: f64 = 0.5;
 
 /// How long ranks are looked at closely after an operation was slow.
-const CLOSE_FOR: Duration = Duration::from_secs(12);
+const CLOSE_FOR: Duration =
+    Duration::from_secs_f64(Finding::SlowOperation.rule().lasts_s);
 
 /// The live tables of one job on this host.
 #[derive(Debug, Default)]

@@ -13,16 +13,16 @@ use std::time::{Duration, Instant};
 
 use formats::{Limits, load_bytes};
 use model::Input;
-use verdict::Settings;
+use verdict::{Finding, Rule, Settings};
 
 /// Where NCCL says RAS is to be asked.
 const ADDRESS_VARIABLE: &str = "NCCL_RAS_ADDR";
 /// Where it is otherwise.
 const DEFAULT_ADDRESS: &str = "localhost:28028";
-/// How often a job is asked at most.
-const ASK_EVERY: Duration = Duration::from_secs(30);
-/// How long one query may take. RAS itself is given 10 s to collect what processes say.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How often a job is asked at most, and how long one query may take. RAS itself is given 10 s to
+/// collect what processes say.
+const ASK: Rule = Finding::HangWithNccl.rule();
+const PATIENCE: Duration = Duration::from_secs_f64(ASK.lasts_s);
 /// Largest reply taken: 100,000 ranks in some communicators each take less.
 const MAX_REPLY_BYTES: u64 = 256 << 20;
 /// Longest line RAS may acknowledge a command with.
@@ -51,7 +51,8 @@ impl Ras {
 
     /// Asks, unless that was done a short while ago or none of the processes has NCCL.
     pub(crate) fn ask(&mut self, now: Instant, mut pids: impl Iterator<Item = u32>) {
-        let lately = |asked: Instant| now.duration_since(asked) < ASK_EVERY;
+        let lately =
+            |asked: Instant| now.duration_since(asked).as_secs_f64() < ASK.every_s;
         if self.answer.is_some() || self.asked.is_some_and(lately) || !pids.any(has_nccl)
         {
             return;

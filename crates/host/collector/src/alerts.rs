@@ -255,7 +255,7 @@ impl Alerts {
 
 #[cfg(test)]
 mod tests {
-    use model::{IncidentKind, Pace, Subject};
+    use model::{IncidentKind, Input, Mark, MarkKind, Pace, RankNs, Ranks, Subject};
 
     use super::*;
 
@@ -269,12 +269,15 @@ mod tests {
             pace: Pace::Steady,
             first_step: 0,
             last_step: 9,
+            victims: Ranks::default(),
             cost_s: 1.0,
             cost_gpu_s: 0.0,
             cost_share: 0.5,
             gain_alone_s: 1.0,
             next_in_line: Vec::new(),
             contradictions: Vec::new(),
+            stacks: Vec::new(),
+            progress: Vec::new(),
             text: "late".to_owned(),
             evidence: Vec::new(),
             advice: "look".to_owned(),
@@ -323,6 +326,56 @@ mod tests {
             "begins 100, over 180"
         );
         assert_eq!(told(300, |at| at < 50, silent), "begins 0, over 80");
+    }
+
+    /// What is told of a job whose rank 1 comes 4 s late to a collective, and whose rank 2 does not
+    /// come to the next one, 5 s later.
+    fn told_of_two_hangs() -> Vec<(String, Vec<u32>, &'static str)> {
+        let folder = tempfile::tempdir().unwrap();
+        let (sender, messages) = sync_channel(1000);
+        let mut alerts = Alerts::open(Messenger(sender), "job", folder.path());
+        let mut job = verdict::Job::new("job", "run", verdict::Settings::default());
+        let members = (0..4).collect();
+        job.take(Input::Group { group: 1, name: "default".to_owned(), members });
+        let ns = |second: u64| RankNs(second * 1_000_000_000);
+        let (begin, mut told) = (Instant::now(), Vec::new());
+        for second in 0..200 {
+            let ranks = match second {
+                10 => vec![(0, 1), (2, 1), (3, 1)],
+                14 => vec![(1, 1)],
+                19 => vec![(0, 2), (1, 2), (3, 2)],
+                60 => vec![(2, 2)],
+                _ => Vec::new(),
+            };
+            for (rank, number) in ranks {
+                let args = [1, 0, number, 0, 0];
+                let (at, kind) = (ns(second), MarkKind::CollectiveIssue);
+                let mark =
+                    Mark { at, step: 40, kind, on_loop_thread: true, code: 3, args };
+                job.take(Input::Mark { rank, mark });
+            }
+            if (12..14).contains(&second) || (20..60).contains(&second) {
+                job.take(Input::Quiet { at: ns(second) });
+                job.take(Input::StacksTold);
+            }
+            let incidents = job.verdict().incidents;
+            alerts.look(&incidents, false, false, begin + Duration::from_secs(second));
+            told.extend(messages.try_iter().map(|message| {
+                let event = if message.ended_s.is_some() { "ended" } else { "opened" };
+                (message.incident.id, message.incident.subject.ranks, event)
+            }));
+        }
+        told
+    }
+
+    #[test]
+    fn another_hang_soon_after_the_last_is_announced_and_each_has_its_end() {
+        let told = told_of_two_hangs();
+        let named: Vec<_> =
+            told.iter().map(|(_, ranks, event)| (ranks[0], *event)).collect();
+        assert_eq!(named, [(1, "opened"), (2, "opened"), (1, "ended"), (2, "ended")]);
+        assert_eq!((&told[0].0, &told[1].0), (&told[2].0, &told[3].0));
+        assert_ne!(told[0].0, told[1].0);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Findings of all methods about one cause become one incident.
 
-use incident::{contradictions, cores, devices, late, slowed, too_few_cores};
+use incident::{Scene, contradictions, cores, devices, late, slowed, too_few_cores};
 use model::{Cause, Evidence, Incident, IncidentKind, Method, StageId, Subject};
 
 use super::Job;
@@ -14,8 +14,15 @@ impl Job {
     /// A hang first, then what costs most. A stall that passed and the incident its steps
     /// belong to are one.
     pub(super) fn incidents(&self) -> Vec<Incident> {
-        let mut incidents = self.tracker.incidents(self.scene());
-        for stall in self.hangs.passed(self.scene()) {
+        let mut incidents = self.told(self.scene());
+        incidents.extend_from_slice(&self.earlier);
+        incidents
+    }
+
+    /// The same of this start of the job.
+    pub(super) fn told(&self, scene: Scene<'_>) -> Vec<Incident> {
+        let mut incidents = self.tracker.incidents(scene);
+        for stall in self.hangs.passed(scene) {
             join(&mut incidents, stall, |incident, stall| {
                 let steps = incident.first_step.saturating_sub(1)
                     ..=incident.last_step.saturating_add(1);
@@ -37,20 +44,20 @@ impl Job {
         }
         incidents.extend(self.link_incidents());
         incidents.extend(self.pipeline_incidents());
-        self.join_functions(&mut incidents);
+        self.join_functions(&mut incidents, scene);
         self.join_usages(&mut incidents);
         self.join_links(&mut incidents);
         incidents.extend(self.straggling());
-        self.add_pipelines(&mut incidents);
-        let death = self.death();
+        self.add_pipelines(&mut incidents, scene);
+        let death = self.hangs.death(scene);
         let of_death = |hang: &Incident| {
             death.as_ref().is_some_and(|death| death.subject.ranks == hang.subject.ranks)
         };
-        let mut hang = self.hangs.under_way(self.scene()).filter(|hang| !of_death(hang));
+        let mut hang = self.hangs.under_way(scene).filter(|hang| !of_death(hang));
         if let Some(hang) = &mut hang {
             hang.evidence.extend(self.pipelines.halted());
         }
-        let (seen, scene) = (self.analysed_steps > 0.0, self.scene());
+        let seen = self.analysed_steps > 0.0;
         for inside in self.holdups.incidents(self.hangs.communicated(), scene, seen) {
             // What made operations slow and then stopped them is told as what it is now.
             if hang
@@ -65,12 +72,11 @@ impl Job {
                     && incident.subject.ranks == inside.subject.ranks
             });
         }
-        let deaths = death.into_iter().chain(self.deaths.iter().cloned());
-        let mut all: Vec<Incident> = deaths.chain(hang).chain(incidents).collect();
+        let mut all: Vec<Incident> =
+            death.into_iter().chain(hang).chain(incidents).collect();
         for incident in &mut all {
-            let named = incident.subject.ranks.len();
-            let waited = self.seen_ranks.len().saturating_sub(named);
-            incident.cost_gpu_s = incident.cost_s * waited as f64;
+            incident.open &= !scene.ended;
+            incident.cost_gpu_s = incident.cost_s * incident.victims.len() as f64;
             incident.contradictions = contradictions(incident);
         }
         all
@@ -114,21 +120,22 @@ impl Job {
     /// What timed collectives show, and whether it is an incident without other evidence.
     fn held_up(&self) -> Vec<(Incident, bool)> {
         let (scene, settings) = (self.scene(), &self.settings.incident);
-        let ranks = self.arrivals.late().into_iter().zip(1..);
-        let ranks = ranks.map(|(found, at)| {
+        let ranks = self.arrivals.late().into_iter().map(|found| {
             let alone = self.is_constantly_late(&found);
-            (late(&found, scene, format!("a{at}"), settings), alone)
+            // No rank is late in two of them.
+            let id = format!("a{}", found.ranks.first().copied().unwrap_or_default());
+            (late(&found, scene, id, settings), alone)
         });
-        let slow = self.arrivals.slowed().into_iter().zip(1..);
-        let slow = slow
-            .map(|(found, at)| (slowed(&found, scene, format!("b{at}"), settings), true));
+        let slow = self.arrivals.slowed().into_iter().map(|found| {
+            (slowed(&found, scene, format!("b{}", found.key), settings), true)
+        });
         ranks.chain(slow).collect()
     }
 
     /// What held pipelines up. That steps became slower then, which stages show too, is the
     /// same; it is told by whichever saw more of it. Waits for data are not.
-    fn add_pipelines(&self, incidents: &mut Vec<Incident>) {
-        let (scene, settings) = (self.scene(), &self.settings.incident);
+    fn add_pipelines(&self, incidents: &mut Vec<Incident>, scene: Scene<'_>) {
+        let settings = &self.settings.incident;
         let data = self.names.name(StageId::DATA);
         for mut held in self.pipelines.incidents(scene, settings, self.exposed_s) {
             let same = |incident: &Incident| {
@@ -143,6 +150,8 @@ impl Job {
                     && seen.cost_s > SEEN_MORE_RATIO * held.cost_s;
                 if is_more {
                     seen.subject.block.clone_from(&held.subject.block);
+                    // Which of the two costs more may change: it is the same incident.
+                    std::mem::swap(&mut seen.id, &mut held.id);
                     std::mem::swap(&mut seen, &mut held);
                 }
                 held.evidence.extend(seen.evidence);
@@ -153,7 +162,7 @@ impl Job {
     }
 
     pub(super) fn death(&self) -> Option<Incident> {
-        self.hangs.death(self.scene(), "k0".to_owned(), true)
+        self.hangs.death(self.scene())
     }
 }
 

@@ -63,6 +63,12 @@ impl Profiled {
     fn saw(&self, incident: &Incident) -> bool {
         self.window.is_none_or(|(first, last)| incident.went_on_in(first, last))
     }
+
+    /// The job is started over: other steps have the same numbers now.
+    pub(super) fn restart(&mut self) {
+        self.faults.clear();
+        self.without_core.clear();
+    }
 }
 
 impl Job {
@@ -91,6 +97,26 @@ impl Job {
         let mut profiled = self.compare(&ranks, steps);
         profiled.summary.collectives =
             collective_times(&ranks, matches, entries.as_ref());
+        self.keep_profiled(profiled);
+    }
+
+    /// Keeps what profiles said in the place of what earlier ones did. What stood out there as well
+    /// is the same incident.
+    pub(super) fn keep_profiled(&mut self, mut profiled: Profiled) {
+        let before = self.profiled.take().map(|before| before.faults).unwrap_or_default();
+        for fault in &mut profiled.faults {
+            let same = before.iter().find(|known| {
+                (&known.name, known.class, &known.ranks)
+                    == (&fault.name, fault.class, &fault.ranks)
+            });
+            fault.number = same.map_or_else(
+                || {
+                    self.functions += 1;
+                    self.functions
+                },
+                |known| known.number,
+            );
+        }
         self.profiled = Some(profiled);
     }
 
@@ -277,6 +303,7 @@ impl Job {
                 cost_s: excess_share * span_s,
                 others: Vec::new(),
                 steps,
+                number: 0,
             });
         }
         faults
@@ -293,13 +320,12 @@ impl Job {
     }
 
     /// Incidents of functions; what stages say of the same ranks is one incident with them.
-    pub(super) fn join_functions(&self, incidents: &mut Vec<Incident>) {
+    pub(super) fn join_functions(&self, incidents: &mut Vec<Incident>, scene: Scene<'_>) {
         let Some(profiled) = &self.profiled else { return };
-        let scene: Scene<'_> = self.scene();
         // What all ranks do anyway is not why one of them is late.
         let is_explained = incidents.iter().any(|i| !i.subject.ranks.is_empty());
-        for (fault, at) in profiled.faults.iter().zip(1..) {
-            let id = format!("f{at}");
+        for fault in &profiled.faults {
+            let id = format!("f{}", fault.number);
             let found = function(fault, scene, id, &self.settings.incident);
             let may_join = |incident: &Incident| {
                 incident.subject.function.is_none()
@@ -531,7 +557,7 @@ mod tests {
             Some(Profiled { faults, window: Some((1, 9)), ..Profiled::default() });
         let named = |before: &[Incident]| -> Vec<usize> {
             let mut incidents = before.to_vec();
-            job.join_functions(&mut incidents);
+            job.join_functions(&mut incidents, job.scene());
             incidents.iter().map(|incident| incident.evidence.len()).collect()
         };
         assert!(named(&[]).is_empty());

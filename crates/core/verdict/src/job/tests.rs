@@ -1,4 +1,4 @@
-use model::{CoreUsage, IncidentKind, Pace, RankNs, Severity, Subject};
+use model::{CoreUsage, IncidentKind, Pace, RankNs, Ranks, Severity, Subject};
 
 use super::*;
 
@@ -281,6 +281,58 @@ fn ranks_that_waited_for_other_hosts_and_end_in_good_order_did_not_hang() {
     assert!(job.verdict().incidents.is_empty());
 }
 
+#[test]
+fn a_hang_is_told_with_where_all_ranks_are_and_how_far_they_came() {
+    let mut job = Job::new("job", "run", Settings::default());
+    let all = 0..8;
+    let members = all.clone().collect();
+    job.take(Input::Group { group: 1, name: "default".to_owned(), members });
+    for rank in all.clone() {
+        let (host, role) = ("host".to_owned(), None);
+        let (first_local, locals, world_size) = (0, 8, 8);
+        job.take(Input::Rank { rank, host, role, first_local, locals, world_size });
+        let number = if rank == 5 { 46 } else { 47 };
+        take_mark(&mut job, rank, 10, MarkKind::CollectiveIssue, [1, 0, number, 0, 0]);
+    }
+    let answer = |job: &mut Job, ranks: &[u32]| {
+        for rank in ranks {
+            let function = if *rank == 5 { "read_shard" } else { "all_reduce" };
+            let (function, file) = (function.to_owned(), "train.py".to_owned());
+            let frames = vec![model::Frame { function, file, line: 7 }];
+            let state = model::ProcessState::Sleeping;
+            let stack = model::Stack { state, holds_gil: None, frames };
+            job.take(Input::Stack { rank: *rank, stack });
+        }
+    };
+    let first = quiet(&mut job, 12);
+    assert_eq!(first, [5, 0, 1, 2]);
+    answer(&mut job, &first);
+    job.take(Input::StacksTold);
+    let told = |job: &Job| {
+        let [hang] = <[Incident; 1]>::try_from(job.verdict().incidents).unwrap();
+        let folds = hang.stacks.iter();
+        let folds = folds.map(|it| (it.ranks.to_string(), it.frames[0].clone()));
+        (folds.collect::<Vec<_>>(), hang)
+    };
+    let (_, before) = told(&job);
+    // The others are asked for once it was said, and change nothing of that.
+    let rest = job.wanted_stacks();
+    assert_eq!(rest, [3, 4, 6, 7]);
+    answer(&mut job, &rest[..3]);
+    assert_eq!(job.wanted_stacks(), [7]);
+    job.take(Input::StacksTold);
+    assert_eq!(job.wanted_stacks(), [] as [u32; 0]);
+    let (folds, hang) = told(&job);
+    assert_eq!((&before.text, &before.evidence), (&hang.text, &hang.evidence));
+    let fold = |ranks: &str, frame: &str| (ranks.to_owned(), frame.to_owned());
+    let others = fold("0-4,6", "all_reduce (train.py:7)");
+    assert_eq!(folds, [fold("5", "read_shard (train.py:7)"), others]);
+    let rows = hang.progress[0].entered.iter();
+    let rows: Vec<_> = rows.map(|row| (row.number, row.ranks.to_string())).collect();
+    assert_eq!(rows, [(47, "0-4,6-7".to_owned()), (46, "5".to_owned())]);
+    assert_eq!(hang.victims.to_string(), "0-4,6-7");
+}
+
 /// An incident of all ranks, in these steps.
 pub(super) fn degraded(first_step: u64, last_step: u64) -> Incident {
     Incident {
@@ -291,6 +343,7 @@ pub(super) fn degraded(first_step: u64, last_step: u64) -> Incident {
         pace: Pace::Steady,
         first_step,
         last_step,
+        victims: Ranks::default(),
         cost_s: 1.0,
         cost_gpu_s: 1.0,
         cost_share: 0.5,
@@ -298,6 +351,8 @@ pub(super) fn degraded(first_step: u64, last_step: u64) -> Incident {
         id: String::new(),
         next_in_line: Vec::new(),
         contradictions: Vec::new(),
+        stacks: Vec::new(),
+        progress: Vec::new(),
         text: String::new(),
         evidence: Vec::new(),
         advice: String::new(),

@@ -4,7 +4,7 @@ use incident::{AFTER_OPTIMIZER, own_blocks};
 use model::{Evidence, Incident, IncidentKind, Method, StageId, fold_ranks};
 use schedule::Worked;
 
-use super::{Job, Note};
+use super::Job;
 
 /// Share of its lateness that a rank must have worked longer in its blocks than its copies did, for
 /// the lateness to be its own; with less than the second it waited. Ours: between them nothing is said.
@@ -29,10 +29,6 @@ impl Job {
     /// Incidents of ranks whose own blocks took no longer than those of their copies are part of the
     /// incident they wait for.
     pub(super) fn join_waits(&self, incidents: &mut Vec<Incident>) {
-        // Steps are counted anew after a restart, and blocks of before are forgotten.
-        if self.notes.contains_key(&Note::Restarted) {
-            return;
-        }
         let judged: Vec<Option<Judged>> =
             incidents.iter().map(|incident| self.judged(incident)).collect();
         let mut waits = Vec::new();
@@ -59,7 +55,11 @@ impl Job {
             waits.extend(of_pipeline.map(|cause| (at, cause)));
         }
         for (at, cause) in &waits {
-            let Incident { subject, mut evidence, .. } = incidents[*at].clone();
+            let Incident { subject, mut evidence, victims, .. } = incidents[*at].clone();
+            let waited = subject.ranks.iter().copied().collect();
+            let told = &mut incidents[*cause];
+            let all = told.victims.and(&victims).and(&waited);
+            told.victims = all.without(&told.subject.ranks);
             evidence.extend(judged[*at].as_ref().map(|judged| judged.evidence.clone()));
             let named = evidence.into_iter().map(|evidence| {
                 let ranks = subject.ranks.clone();

@@ -89,7 +89,7 @@ impl Job {
         let mut profiled = self.compare(&ranks.collect::<Vec<_>>(), steps);
         profiled.without_core = without_core;
         profiled.window = Some(steps);
-        self.profiled = Some(profiled);
+        self.keep_profiled(profiled);
         let incidents = self.incidents().into_iter();
         let found = incidents.filter(|incident| incident.subject.function.is_some());
         let evidence = found.flat_map(|incident| incident.evidence);

@@ -107,7 +107,7 @@ impl Timeline {
 
 #[cfg(test)]
 mod tests {
-    use model::{IncidentKind, Pace, Severity, Subject};
+    use model::{IncidentKind, Pace, Ranks, Severity, Subject};
 
     use super::*;
 
@@ -121,6 +121,7 @@ mod tests {
             pace: Pace::Steady,
             first_step,
             last_step,
+            victims: Ranks::default(),
             cost_s: 1.0,
             cost_gpu_s: 1.0,
             cost_share: 0.1,
@@ -129,6 +130,8 @@ mod tests {
             text: String::new(),
             evidence: Vec::new(),
             contradictions: Vec::new(),
+            stacks: Vec::new(),
+            progress: Vec::new(),
             advice: String::new(),
         }
     }

@@ -1,0 +1,281 @@
+//! What an incident is called never stands for another one.
+
+use model::{
+    Block, Boundary, Closure, Cut, DeviceEvents, Ending, FunctionClass, IncidentKind,
+    Pattern, ProfileWindow, RankNs, WorkerPatterns,
+};
+use proptest::prelude::*;
+
+use super::*;
+
+const RANKS: u32 = 4;
+const STEPS: u64 = 20;
+
+/// Something that happens to a job.
+#[derive(Clone, Debug)]
+enum Event {
+    /// A window of steps, in which a rank may be late by so much.
+    Window {
+        late: Option<u32>,
+        by_s: f64,
+    },
+    /// A rank does not come to a collective; whether it comes later.
+    Hang {
+        rank: u32,
+        passes: bool,
+    },
+    /// Steps of a pipeline, in the last of which a stage may be slow.
+    Pipeline {
+        slow: Option<u32>,
+    },
+    /// A profile, in which a rank collects garbage, or all do.
+    Profile {
+        rank: Option<u32>,
+    },
+    Killed {
+        rank: u32,
+    },
+    Restart,
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    let rank = || 0..RANKS;
+    let one = proptest::option::of(rank());
+    prop_oneof![
+        4 => (one.clone(), 0.05..0.5).prop_map(|(late, by_s)| Event::Window { late, by_s }),
+        3 => (rank(), any::<bool>()).prop_map(|(rank, passes)| Event::Hang { rank, passes }),
+        6 => one.clone().prop_map(|slow| Event::Pipeline { slow }),
+        2 => one.prop_map(|rank| Event::Profile { rank }),
+        1 => rank().prop_map(|rank| Event::Killed { rank }),
+        1 => Just(Event::Restart),
+    ]
+}
+
+/// A job as it goes on.
+struct Story {
+    job: Job,
+    step: u32,
+    now_s: u64,
+    collectives: u64,
+}
+
+impl Story {
+    fn begin() -> Self {
+        let mut settings = Settings::default();
+        // A hang is one whatever came before it.
+        settings.hang.quiet_ratio = 0.0;
+        let job = Job::new("job", "run", settings);
+        let mut story = Self { job, step: 0, now_s: 0, collectives: 0 };
+        story.start();
+        story
+    }
+
+    fn start(&mut self) {
+        let members = (0..RANKS).collect();
+        self.job.take(Input::Group { group: 1, name: "default".to_owned(), members });
+        (self.step, self.collectives) = (0, 0);
+    }
+
+    fn mark(&mut self, rank: u32, kind: MarkKind, code: u16, args: [u64; 5]) {
+        let at = RankNs(self.now_s * 1_000_000_000);
+        let mark = Mark { at, step: self.step, kind, on_loop_thread: true, code, args };
+        self.job.take(Input::Mark { rank, mark });
+    }
+
+    fn meet(&mut self, ranks: impl IntoIterator<Item = u32>) {
+        let sum = [1, 0, self.collectives, 0, 0];
+        for rank in ranks {
+            self.mark(rank, MarkKind::CollectiveIssue, 3, sum);
+        }
+    }
+
+    fn happens(&mut self, event: &Event) {
+        self.now_s += 1;
+        match event {
+            Event::Window { late, by_s } => {
+                let first = u64::from(self.step);
+                self.job.add_window(window(first, *late, *by_s));
+                self.step += STEPS as u32;
+            }
+            Event::Hang { rank, passes } => {
+                self.collectives += 1;
+                self.meet((0..RANKS).filter(|other| other != rank));
+                self.now_s += 100;
+                self.job.take(Input::Quiet { at: RankNs(self.now_s * 1_000_000_000) });
+                self.job.take(Input::StacksTold);
+                if *passes {
+                    self.meet([*rank]);
+                }
+            }
+            Event::Pipeline { slow } => {
+                (0..3).for_each(|_| self.pipeline(None));
+                self.pipeline(*slow);
+            }
+            Event::Profile { rank } => self.profile(*rank),
+            Event::Killed { rank } => {
+                self.job.take(Input::Killed { rank: *rank, signal: Some(9) });
+            }
+            Event::Restart => {
+                self.job.take(Input::Restart { attempt: 0 });
+                self.start();
+            }
+        }
+    }
+
+    fn pipeline(&mut self, slow: Option<u32>) {
+        let plan = schedule::Scheme::OneForwardOneBackward.plan(RANKS, 4);
+        for rank in (0..RANKS).rev() {
+            let begun_s = self.now_s;
+            for block in plan.order(rank as usize) {
+                let code = u16::from(block.pass == schedule::Pass::Backward);
+                let place = [rank.into(), block.microbatch.into(), RANKS.into(), 0, 0];
+                self.mark(rank, MarkKind::BlockBegin, code, place);
+                self.now_s += if slow == Some(rank) { 60 } else { 2 };
+                self.mark(rank, MarkKind::BlockEnd, code, place);
+            }
+            self.now_s = begun_s;
+        }
+        self.now_s += 1000;
+        self.step += 1;
+    }
+
+    fn profile(&mut self, rank: Option<u32>) {
+        let ranks: Vec<u32> = (0..RANKS).collect();
+        let first_step = self.step;
+        self.job.take(Input::ProfileOrdered { ranks, first_step, steps: 5 });
+        for other in 0..RANKS {
+            let mut patterns = WorkerPatterns { worker: other, ..Default::default() };
+            let beta = if rank.is_none_or(|rank| rank == other) { 0.5 } else { 0.01 };
+            let class = FunctionClass::Python;
+            let id = patterns.functions.intern(class, "gc.collect", None);
+            patterns
+                .patterns
+                .insert(id, Pattern { beta, events: 1, ..Default::default() });
+            let window = ProfileWindow { span_s: 1.0, patterns, ..Default::default() };
+            self.job.take(Input::Profiled { rank: other, window: Box::new(window) });
+        }
+        self.job.take(Input::ProfileEnded { ranks: Vec::new() });
+    }
+}
+
+/// A window of one stage.
+pub(super) fn window(first_step: u64, late: Option<u32>, by_s: f64) -> Window {
+    let boundary = Boundary {
+        stage: StageId::BACKWARD,
+        after: MarkKind::BackwardBegin,
+        ending: Ending::Mark(MarkKind::BackwardEnd),
+        sync: Sync::None,
+    };
+    let row = (0..RANKS).map(|rank| if late == Some(rank) { 0.1 + by_s } else { 0.1 });
+    let row: Vec<f64> = row.collect();
+    let block = Block {
+        boundaries: [boundary].into(),
+        groups: None,
+        steps: (first_step..first_step + STEPS).collect(),
+        durations_s: row.repeat(STEPS as usize),
+        ranks: RANKS as usize,
+        carried: 0,
+    };
+    Window {
+        first_step,
+        steps: STEPS,
+        ranks: (0..RANKS).collect(),
+        missing_ranks: Vec::new(),
+        unseen_ranks: 0,
+        incomplete_steps: 0,
+        blocks: vec![block],
+        cut: Cut::Data,
+        closure: Closure::default(),
+        device: DeviceEvents::default(),
+        odd_accumulation_steps: 0,
+        accumulation_collapsed: false,
+        roles: 1,
+        group_share: 1.0,
+        mismatched_steps: 0,
+        unsafe_prefetch: false,
+    }
+}
+
+#[test]
+fn a_rank_that_is_slow_again_after_a_restart_is_another_incident_that_goes_on() {
+    let mut story = Story::begin();
+    let late = Event::Window { late: Some(2), by_s: 0.1 };
+    // Twice as far as the second start will come.
+    for _ in 0..10 {
+        story.happens(&late);
+    }
+    story.happens(&Event::Restart);
+    for _ in 0..5 {
+        story.happens(&late);
+    }
+    let told = story.job.verdict().incidents;
+    let told: Vec<_> = told.iter().map(|it| (&*it.id, it.open, &it.text)).collect();
+    let [(second, true, now), (first, false, before)] = told[..] else {
+        panic!("{told:?}")
+    };
+    assert_ne!(first, second);
+    assert!(
+        now.contains("since step 0") && before.contains("in steps 0-199"),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn a_hang_in_which_a_job_was_started_again_stays() {
+    let mut story = Story::begin();
+    story.happens(&Event::Hang { rank: 1, passes: false });
+    let [hang] = &story.job.verdict().incidents[..] else { panic!("a hang") };
+    story.happens(&Event::Restart);
+    story.happens(&Event::Hang { rank: 2, passes: false });
+    let told = story.job.verdict().incidents;
+    let told: Vec<_> = told.iter().map(|it| (&*it.id, it.open, it.severity)).collect();
+    let now = told[0];
+    assert!(now.1 && now.0 != hang.id);
+    assert_eq!(told[1..], [(&*hang.id, false, model::Severity::Warning)]);
+}
+
+#[test]
+fn each_hang_has_a_name_of_its_own_and_keeps_it_when_it_passes() {
+    let mut story = Story::begin();
+    let named = |story: &Story| {
+        let incidents = story.job.verdict().incidents.into_iter();
+        incidents.map(|it| (it.id, it.subject.ranks)).collect::<BTreeMap<_, _>>()
+    };
+    story.happens(&Event::Hang { rank: 1, passes: false });
+    let first = named(&story);
+    story.happens(&Event::Hang { rank: 2, passes: false });
+    let both = named(&story);
+    assert_eq!((first.len(), both.len()), (1, 2));
+    assert!(first.iter().all(|(id, ranks)| both.get(id) == Some(ranks)), "{both:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever happens, an id that was told once names the same kind of thing of the same
+    /// ranks, no two incidents have the same one, and what was over with a start of the job
+    /// stays over.
+    #[test]
+    fn an_id_never_names_another_incident(
+        events in prop::collection::vec(any_event(), 1..40)
+    ) {
+        let mut story = Story::begin();
+        let mut known: BTreeMap<String, (IncidentKind, Vec<u32>)> = BTreeMap::new();
+        let mut over: BTreeSet<String> = BTreeSet::new();
+        for event in &events {
+            story.happens(event);
+            let told = story.job.verdict().incidents;
+            if matches!(event, Event::Restart) {
+                over.extend(told.iter().map(|incident| incident.id.clone()));
+            }
+            let mut ids = BTreeSet::new();
+            for incident in told {
+                let what = (incident.kind, incident.subject.ranks);
+                let before = known.entry(incident.id.clone()).or_insert_with(|| what.clone());
+                prop_assert_eq!(before, &what, "{}", incident.id);
+                prop_assert!(!(incident.open && over.contains(&incident.id)));
+                prop_assert!(ids.insert(incident.id));
+            }
+        }
+    }
+}
