@@ -177,6 +177,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode> {
     let pages = Pages {
         report: |job| report::html(&job.verdict(), job.series(), job.names()),
         live: |job| report::live_html(&job.verdict(), job.series(), job.names()),
+        incident: report::incident_html,
         overview: report::overview,
     };
     let collector =

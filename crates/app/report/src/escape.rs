@@ -36,6 +36,19 @@ impl Write for Escaping<'_, '_> {
     }
 }
 
+/// A name as one part of an address.
+pub(crate) fn part_of_address(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    name.bytes().fold(String::new(), |mut part, byte| {
+        if plain(byte) {
+            part.push(char::from(byte));
+        } else {
+            part += &format!("%{byte:02X}");
+        }
+        part
+    })
+}
+
 /// Text in which `code` stands between backticks, as in an incident's advice.
 pub(crate) fn with_code(text: &str) -> String {
     let parts = text.split('`').enumerate().map(|(at, part)| match at % 2 {

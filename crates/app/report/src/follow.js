@@ -64,7 +64,7 @@ const later = () => {
   clearTimeout(timer);
   timer = setTimeout(update, Math.max(0, shown + EVERY_MS - Date.now()));
 };
-const source = new EventSource(location.pathname.replace(/\/jobs\/([^/]*)$/, '/api/v1/jobs/$1/events'));
+const source = new EventSource(location.pathname.replace(/\/jobs\/([^/]*)(\/incidents\/[^/]*)?$/, '/api/v1/jobs/$1/events'));
 source.addEventListener('verdict', event => {
   state = JSON.parse(event.data).state === 'ended' ? 'ended' : 'live';
   later();

@@ -1,17 +1,25 @@
 //! An incident as a card: who, where, since when, what it costs, what to look at next.
 
-use model::{Contradiction, Evidence, Incident, NextInLine, StageId, StageNames};
+use model::{Contradiction, Evidence, Incident, Method, NextInLine, StageId, StageNames};
 
 use crate::escape::{Text, with_code};
-use crate::words;
+use crate::{standstill, words};
 
-/// The card of an incident. `number` counts from one, `part_of_run` is when it strikes.
+/// The card of an incident. `number` counts from one, `part_of_run` is when it strikes, `address` its
+/// own page, where it has one.
 pub(crate) fn card(
     incident: &Incident,
     number: usize,
     part_of_run: Option<(f64, f64)>,
     names: &StageNames,
+    address: Option<&str>,
 ) -> String {
+    let told = match address {
+        Some(address) => {
+            format!(r#"<a href="{address}">incident {}</a>"#, Text(&incident.id))
+        }
+        None => format!("incident {number}"),
+    };
     let severity = incident.severity.name();
     let state = if incident.open { "open" } else { "over" };
     let (headline, more) = sentences(incident);
@@ -22,11 +30,11 @@ pub(crate) fn card(
     };
     format!(
         r#"<article class="incident {severity}" id="incident-{number}">
-<p class="tags"><span class="pill">{severity}</span><span>{kind}</span><span>{state}</span><span class="number">incident {number}</span></p>
+<p class="tags"><span class="pill">{severity}</span><span>{kind}</span><span>{state}</span><span class="number">{told}</span></p>
 <div class="head"><div><h2 class="{opening}">{headline}</h2>{more}</div>{figure}</div>
 <dl class="facts">{facts}</dl>
 <p class="advice"><b>Next</b><span class="sentence">{advice}</span></p>
-{hidden}{evidence}{contradictions}
+{hidden}{standstill}{evidence}{contradictions}
 </article>
 "#,
         kind = incident.kind.name(),
@@ -36,6 +44,7 @@ pub(crate) fn card(
         facts = facts(incident, part_of_run, names),
         advice = with_code(&incident.advice),
         hidden = next_in_line(incident),
+        standstill = standstill::panels(incident),
         evidence = evidence(incident),
         contradictions = contradictions(incident),
     )
@@ -210,17 +219,29 @@ fn evidence(incident: &Incident) -> String {
         };
         let values: String = evidence.values.iter().map(value).collect();
         format!(
-            r#"<li><p><span class="chip">{}</span><span class="{}">{}</span></p><p class="values">{values}<span>label <code>{}</code></span></p></li>"#,
-            evidence.method.name(),
+            r#"<li><p><span class="{}">{}</span></p><p class="values">{values}<span>label <code>{}</code></span></p></li>"#,
             opening(&evidence.text, incident),
             Text(&evidence.text),
             Text(&evidence.label),
         )
     };
-    let items: String = incident.evidence.iter().map(piece).collect();
-    format!(
-        r#"<div class="line"><h3>Evidence</h3><ul class="evidence">{items}</ul></div>"#
-    )
+    let mut methods: Vec<Method> = Vec::new();
+    for method in incident.evidence.iter().map(|evidence| evidence.method) {
+        if !methods.contains(&method) {
+            methods.push(method);
+        }
+    }
+    let of_method = |method: &Method| {
+        let all = incident.evidence.iter().filter(|it| it.method == *method);
+        format!(
+            r#"<h4>{} <small>{}</small></h4><ul class="evidence">{}</ul>"#,
+            method.name(),
+            words::method(*method),
+            all.map(piece).collect::<String>()
+        )
+    };
+    let groups: String = methods.iter().map(of_method).collect();
+    format!(r#"<div class="line"><h3>Evidence</h3>{groups}</div>"#)
 }
 
 fn contradictions(incident: &Incident) -> String {
@@ -249,7 +270,7 @@ mod tests {
     #[test]
     fn a_card_says_who_where_when_and_what_next() {
         let incident = incident();
-        let card = card(&incident, 1, Some((0.5, 1.0)), &StageNames::default());
+        let card = card(&incident, 1, Some((0.5, 1.0)), &StageNames::default(), None);
         let headline = incident.text.split("; ").next().unwrap();
         assert!(card.contains(headline), "{card}");
         for words in ["rank 3", "data.next_wait", "data loading", "still going on"] {
@@ -271,7 +292,7 @@ mod tests {
             gain_alone_s: 0.0,
             gain_both_s: 9.0,
         }];
-        let card = card(&incident, 1, None, &StageNames::default());
+        let card = card(&incident, 1, None, &StageNames::default(), None);
         assert!(card.contains(r#"<p class="more">also in optim</p>"#), "{card}");
         assert!(!card.contains("next in line: "), "{card}");
         assert!(card.contains("<td>rank 1</td>") && card.contains("9.00 s"), "{card}");

@@ -1,6 +1,6 @@
 //! A verdict as one self-contained HTML page: no server, no network, works from `file://`.
 //!
-//! [`html`] is all there is for a file; [`live_html`] and [`overview`] are for a server. Everything a reader must not miss (incidents, tables, labels,
+//! [`html`] is all there is for a file; [`live_html`], [`incident_html`] and [`overview`] are for a server. Everything a reader must not miss (incidents, tables, labels,
 //! notes) is plain HTML; the script only draws the pictures. The page carries the whole
 //! verdict document and the series behind the pictures as JSON, so a program can read it
 //! too. What belongs on the page is decided here, where time went is decided elsewhere.
@@ -18,12 +18,13 @@ mod overview;
 mod page;
 mod palette;
 mod picture;
+mod standstill;
 mod tables;
 mod what_if;
 mod words;
 
 pub use overview::overview;
-pub use page::{html, live_html};
+pub use page::{html, incident_html, live_html};
 
 #[cfg(test)]
 mod sample;

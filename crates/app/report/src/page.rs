@@ -1,10 +1,10 @@
 //! The page put together.
 
-use model::{Severity, StageNames, Verdict};
+use model::{Incident, Severity, StageNames, Verdict};
 use verdict::{Series, TIMED};
 
 use crate::digest::csp_source;
-use crate::escape::{Text, json};
+use crate::escape::{Text, json, part_of_address};
 use crate::incident::card;
 use crate::palette::{Paint, paints};
 use crate::picture::Picture;
@@ -40,6 +40,59 @@ pub fn live_html(verdict: &Verdict, series: &Series, names: &StageNames) -> Stri
     page(verdict, series, names, Following::Server)
 }
 
+/// Renders the page of one incident for a server, under `/jobs/JOB/incidents/ID`: all that is known
+/// of it, evidence by method. `None` if the verdict has no such incident.
+///
+/// # Properties
+/// As those of [`live_html`].
+pub fn incident_html(verdict: &Verdict, id: &str) -> Option<String> {
+    let incident = verdict.incidents.iter().find(|incident| incident.id == id)?;
+    let names = StageNames::default();
+    let state = if incident.open { "still going on" } else { "over" };
+    let job = part_of_address(&verdict.job.id);
+    let alone = Verdict {
+        stages: Vec::new(),
+        windows: Vec::new(),
+        incidents: vec![incident.clone()],
+        what_if: None,
+        profile: None,
+        ..verdict.clone()
+    };
+    let picture = Picture::new(&alone, &[], &Series::default(), &names);
+    let part = part_of_windows(verdict, incident);
+    Some(fill(SHELL, |place| match place {
+        "policy" => policy(&[SCRIPT, FOLLOW]) + "; connect-src 'self'",
+        "brand" => format!(
+            r#"<b>laggard</b> <a href="../../..">all jobs</a> <a href="../../{job}">job</a>"#
+        ),
+        "live" => " <em id=\"live\" hidden>live</em>".to_owned(),
+        "follow" => format!("<script>{FOLLOW}</script>\n"),
+        "style" => STYLE.to_owned(),
+        "script" => SCRIPT.to_owned(),
+        "job" => Text(&verdict.job.id).to_string(),
+        "state" => incident.severity.name().to_owned(),
+        "headline" => format!("Incident {}, {state}", Text(id)),
+        "facts" => facts(verdict),
+        "incidents" => card(incident, 1, part, &names, None),
+        "notes" => notes(verdict),
+        "schema" => Text(&verdict.schema).to_string(),
+        "verdict" => json(&alone),
+        "series" => json(&picture),
+        _ => String::new(),
+    }))
+}
+
+/// The part of the steps still listed that an incident covers.
+fn part_of_windows(verdict: &Verdict, incident: &Incident) -> Option<(f64, f64)> {
+    let first = verdict.windows.iter().map(|window| window.first_step).min()?;
+    let end =
+        verdict.windows.iter().map(|window| window.first_step + window.steps).max()?;
+    let part = |step: u64| {
+        step.clamp(first, end).saturating_sub(first) as f64 / (end - first).max(1) as f64
+    };
+    Some((part(incident.first_step), part(incident.last_step.saturating_add(1))))
+}
+
 /// Whether a page follows the job.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Following {
@@ -73,7 +126,7 @@ fn page(
         "state" => state(verdict).0.to_owned(),
         "headline" => state(verdict).1,
         "facts" => facts(verdict),
-        "incidents" => incidents(verdict, &picture, names),
+        "incidents" => incidents(verdict, &picture, names, following),
         "notes" => notes(verdict),
         "pictures" => pictures(verdict, &picture, &paints),
         "what_if" => verdict.what_if.as_ref().map_or(String::new(), what_if::panels),
@@ -164,12 +217,18 @@ fn facts(verdict: &Verdict) -> String {
     text
 }
 
-fn incidents(verdict: &Verdict, picture: &Picture, names: &StageNames) -> String {
-    let cards = verdict
-        .incidents
-        .iter()
-        .enumerate()
-        .map(|(at, incident)| card(incident, at + 1, picture.part_of_run(at), names));
+fn incidents(
+    verdict: &Verdict,
+    picture: &Picture,
+    names: &StageNames,
+    following: Following,
+) -> String {
+    let job = part_of_address(&verdict.job.id);
+    let cards = verdict.incidents.iter().enumerate().map(|(at, incident)| {
+        let address = format!("{job}/incidents/{}", part_of_address(&incident.id));
+        let address = (following == Following::Server).then_some(address.as_str());
+        card(incident, at + 1, picture.part_of_run(at), names, address)
+    });
     let cards: Vec<String> = cards.collect();
     let (first, further) = cards.split_at(cards.len().min(MAX_CARDS));
     if further.is_empty() {
@@ -331,6 +390,23 @@ mod tests {
         assert!(live.contains("connect-src 'self'"));
         let page = page(&job);
         assert!(!page.contains("EventSource") && !page.contains("connect-src"));
+    }
+
+    #[test]
+    fn an_incident_has_a_page_of_its_own_and_the_job_leads_there() {
+        let name = r#"a/b <i>"#;
+        let job = sample::hostile(name);
+        let verdict = job.verdict();
+        let live = live_html(&verdict, job.series(), job.names());
+        assert!(
+            live.contains(r#"<a href="a%2Fb%20%3Ci%3E/incidents/i1">incident i1</a>"#)
+        );
+        let page = incident_html(&verdict, "i1").unwrap();
+        assert!(page.contains(r#"<a href="../../a%2Fb%20%3Ci%3E">job</a>"#), "{page}");
+        assert!(page.contains("<h4>frontier <small>"), "{page}");
+        assert!(page.contains(&Text(&verdict.incidents[0].advice).to_string()));
+        assert!(!page.contains("<i>") && !page.contains("{{"), "{page}");
+        assert_eq!(incident_html(&verdict, "i2"), None);
     }
 
     #[test]

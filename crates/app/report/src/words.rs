@@ -1,6 +1,6 @@
 //! Numbers and small facts in words.
 
-use model::{Pace, fold_ranks};
+use model::{Method, Pace, fold_ranks};
 
 /// Seconds for reading: "50.1 ms", "2.40 s".
 pub(crate) fn duration(seconds: f64) -> String {
@@ -35,6 +35,18 @@ pub(crate) fn ranks(ranks: &[u32]) -> Option<String> {
 /// "step 4", "steps 4-9".
 pub(crate) fn steps(first: u64, last: u64) -> String {
     if first >= last { format!("step {first}") } else { format!("steps {first}-{last}") }
+}
+
+/// What a method looks at.
+pub(crate) fn method(method: Method) -> &'static str {
+    match method {
+        Method::Frontier => "time of the stages of each step",
+        Method::Collective => "progress in and inside collectives",
+        Method::Schedule => "order of calls and blocks",
+        Method::Pattern => "functions in profiles",
+        Method::Stack => "where processes are",
+        Method::Host => "the host, its devices and network",
+    }
 }
 
 pub(crate) fn pace(pace: Pace) -> String {

@@ -90,7 +90,7 @@ pub fn link_slowed(
         pace: Pace::Steady,
         first_step,
         last_step,
-        victims: victims,
+        victims,
         cost_s,
         cost_gpu_s: 0.0,
         cost_share,

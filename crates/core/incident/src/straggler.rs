@@ -46,7 +46,7 @@ pub fn straggler(
         pace: Pace::Steady,
         first_step,
         last_step,
-        victims: victims,
+        victims,
         cost_s: found.cost_s,
         cost_gpu_s: 0.0,
         cost_share: 0.0,

@@ -96,21 +96,17 @@ pub fn what_if(
         }
     };
     let cost_share = cost_s / told.simulated_s;
-    let explained = !matches!(cause, Cause::Unexplained { .. });
-    let severity = if explained { settings.severity(cost_share) } else { Severity::Info };
     let total_s = cost_s * what_if.steps.len() as f64;
-    let victims: Ranks = what_if.ranks.iter().map(|rank| rank.rank).collect();
-    let victims = victims.without(&words.subject.ranks);
     Incident {
         id,
         kind: IncidentKind::Slow,
-        severity,
+        severity: severity(cause, cost_share, settings),
         open: true,
+        victims: others(what_if, &words.subject.ranks),
         subject: words.subject,
         pace,
         first_step: what_if.steps.first().copied().unwrap_or_default(),
         last_step: what_if.steps.last().copied().unwrap_or_default(),
-        victims: victims,
         cost_s: total_s,
         cost_gpu_s: 0.0,
         cost_share,
@@ -123,6 +119,17 @@ pub fn what_if(
         evidence: vec![words.evidence],
         advice: words.advice,
     }
+}
+
+fn severity(cause: &Cause, share: f64, settings: &IncidentSettings) -> Severity {
+    let explained = !matches!(cause, Cause::Unexplained { .. });
+    if explained { settings.severity(share) } else { Severity::Info }
+}
+
+/// Recorded ranks that are not named.
+fn others(what_if: &WhatIf, named: &[u32]) -> Ranks {
+    let ranks: Ranks = what_if.ranks.iter().map(|rank| rank.rank).collect();
+    ranks.without(named)
 }
 
 struct Words {

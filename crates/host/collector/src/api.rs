@@ -17,7 +17,7 @@ use axum::routing::{delete, get, post};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use formats::{BatchError, unpack_batch};
-use model::Batch;
+use model::{Batch, Verdict};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, oneshot};
@@ -119,6 +119,7 @@ fn router(shared: &Arc<Shared>) -> Router {
     let viewers = Router::new()
         .route("/", get(overview))
         .route("/jobs/{job}", get(live))
+        .route("/jobs/{job}/incidents/{incident}", get(incident))
         .route("/api/v1/jobs", get(jobs))
         .route("/api/v1/jobs/{job}/verdict", get(verdict))
         .route("/api/v1/jobs/{job}/report", get(report))
@@ -434,6 +435,29 @@ async fn report(state: App, job: Path<String>) -> Response {
 async fn live(state: App, job: Path<String>) -> Response {
     let page = state.0.inner.pages.live;
     show(state, job, page, LIVE).await
+}
+
+/// The page of an incident, by what was said of its job last: nobody waits for the job's analysis.
+async fn incident(
+    State(shared): App,
+    Path((job, id)): Path<(String, String)>,
+) -> Response {
+    let Some(held) = shared.inner.held(&job) else { return no_job() };
+    let page = shared.inner.pages.incident;
+    let rendered = spawn_blocking(move || {
+        let known = held.verdict();
+        let verdict: Verdict = if known.is_empty() {
+            serde_json::from_str(&shared.inner.written(&held.id, VERDICT)?).ok()?
+        } else {
+            serde_json::from_str(&known).ok()?
+        };
+        Some(page(&verdict, &id))
+    });
+    match rendered.await {
+        Ok(Some(Some(page))) => html(page),
+        Ok(Some(None)) => refuse(StatusCode::NOT_FOUND, "the job has no such incident"),
+        _ => being_read(),
+    }
 }
 
 /// The page of a job, of those that have ended as it was written down.

@@ -64,6 +64,8 @@ pub struct Pages {
     pub report: fn(&Job) -> String,
     /// The same, which follows the job while it runs.
     pub live: fn(&Job) -> String,
+    /// One incident of a verdict by its id, if there is such a one.
+    pub incident: fn(&Verdict, &str) -> Option<String>,
     /// The list of jobs, which keeps itself up to date.
     pub overview: fn() -> String,
 }
