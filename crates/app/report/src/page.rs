@@ -394,7 +394,7 @@ mod tests {
 
     #[test]
     fn an_incident_has_a_page_of_its_own_and_the_job_leads_there() {
-        let name = r#"a/b <i>"#;
+        let name = "a/b <i>";
         let job = sample::hostile(name);
         let verdict = job.verdict();
         let live = live_html(&verdict, job.series(), job.names());

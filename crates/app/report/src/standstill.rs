@@ -66,8 +66,8 @@ fn stacks(incident: &Incident) -> String {
             Ok(serde_json::Value::String(state)) => state,
             _ => String::new(),
         };
-        let frames: String =
-            fold.frames.iter().map(|frame| format!("<li>{}</li>", Text(frame))).collect();
+        let line = |frame: &String| format!("<li>{}</li>", Text(frame));
+        let frames: String = fold.frames.iter().map(line).collect();
         let noun = if fold.ranks.len() == 1 { "rank" } else { "ranks" };
         format!(
             r#"<li><details><summary><svg class="swatch" viewBox="0 0 1 1" aria-hidden="true"><rect class="{}" width="1" height="1"/></svg> <b>{noun} {}</b> <code>{}</code> <small>{state}</small></summary><ol class="frames">{frames}</ol></details></li>"#,

@@ -163,8 +163,8 @@ mod tests {
             holdups.look(over, &mut communication, scene);
         }
         let told = holdups.incidents(&communication, scene, false);
-        let named: Vec<_> =
+        let spans: Vec<_> =
             told.iter().map(|it| (&*it.id, &it.subject.ranks[..])).collect();
-        assert_eq!(named, [("c2", &[2][..]), ("c1", &[1][..])]);
+        assert_eq!(spans, [("c2", &[2][..]), ("c1", &[1][..])]);
     }
 }

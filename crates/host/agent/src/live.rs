@@ -21,7 +21,7 @@ const STILL_S: f64 = 0.5;
 
 /// How long ranks are looked at closely after an operation was slow.
 const CLOSE_FOR: Duration =
-    Duration::from_secs_f64(Finding::SlowOperation.rule().lasts_s);
+    Duration::from_secs(Finding::SlowOperation.rule().lasts_s as u64);
 
 /// The live tables of one job on this host.
 #[derive(Debug, Default)]

@@ -22,7 +22,7 @@ const DEFAULT_ADDRESS: &str = "localhost:28028";
 /// How often a job is asked at most, and how long one query may take. RAS itself is given 10 s to
 /// collect what processes say.
 const ASK: Rule = Finding::HangWithNccl.rule();
-const PATIENCE: Duration = Duration::from_secs_f64(ASK.lasts_s);
+const PATIENCE: Duration = Duration::from_secs(ASK.lasts_s as u64);
 /// Largest reply taken: 100,000 ranks in some communicators each take less.
 const MAX_REPLY_BYTES: u64 = 256 << 20;
 /// Longest line RAS may acknowledge a command with.
