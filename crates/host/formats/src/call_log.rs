@@ -182,18 +182,29 @@ struct Lanes {
 }
 
 impl Lanes {
+    /// The writer's lines have room for 127 characters and end with the hash: of one communicator
+    /// the hash is whole in some lines and cut off in longer ones.
     fn of(&mut self, lanes: &mut Vec<Lane>, pointer: &str, hash: &str) -> u32 {
         let hash = decimal(hash);
-        let is = |lane: &Lane| lane.pointer == pointer && lane.hash == *hash;
+        let is = |lane: &Lane| lane.pointer == pointer && is_same(&lane.hash, &hash);
         if !lanes.get(self.last).is_some_and(is) {
             self.last = lanes.iter().position(is).unwrap_or_else(|| {
-                let hash = hash.into_owned();
-                lanes.push(Lane { pointer: pointer.to_owned(), hash });
+                lanes.push(Lane { pointer: pointer.to_owned(), hash: String::new() });
                 lanes.len() - 1
             });
         }
+        let known = &mut lanes[self.last].hash;
+        if known.len() < hash.len() {
+            *known = hash.into_owned();
+        }
         self.last as u32
     }
+}
+
+/// Whether one hash is the other or its beginning. Who has none is not who has one.
+fn is_same(one: &str, other: &str) -> bool {
+    one.is_empty() == other.is_empty()
+        && (one.starts_with(other) || other.starts_with(one))
 }
 
 /// A hash as a signed decimal number, however it was written; zero is none: split
@@ -381,6 +392,35 @@ mod tests {
         // Cut off by the writer's buffer: still its beginning.
         assert_eq!(decimal("-5956285979098"), "-5956285979098");
         assert_eq!((decimal("0"), decimal("0x0")), ("".into(), "".into()));
+    }
+
+    /// As the calls of one communicator are logged whose names and sizes differ in length.
+    #[test]
+    fn a_hash_that_is_cut_off_in_long_lines_is_the_same_communicator() {
+        let line = |op: &str, size: u64, pointer: &str, hash: &str| {
+            format!(
+                "[1755590104.254021144] [Rank 2] Fun {op} Data {size} stream {pointer} \
+                 opCount 3 groupHash {hash}\n"
+            )
+        };
+        let (whole, cut) = ("-5956285979098587305", "-595628597909858");
+        let log = read(
+            &[
+                line("ReduceScatter", 2_684_239_872, "0x55919d27b4b0", cut),
+                line("AllGather", 5_368_479_744, "0x55919d27b4b0", whole),
+                line("ReduceScatter", 2_684_239_872, "0x55919d27b4b0", cut),
+                // Of another communicator, of one without a hash, and on another stream.
+                line("AllReduce", 1, "0x55919d27b4b0", "-5956285979099"),
+                line("AllReduce", 1, "0x55919d27b4b0", "0"),
+                line("AllReduce", 1, "0x55919d27b4b1", cut),
+            ]
+            .concat(),
+        );
+        let log = log.unwrap().calls;
+        let lanes: Vec<u32> = log.calls.iter().map(|call| call.lane).collect();
+        assert_eq!(lanes, [0, 0, 0, 1, 2, 3]);
+        let hashes: Vec<&str> = log.lanes.iter().map(|lane| lane.hash.as_str()).collect();
+        assert_eq!(hashes, [whole, "-5956285979099", "", cut]);
     }
 
     #[test]
