@@ -262,9 +262,9 @@ pub fn halt_point(halt: &Halt) -> String {
     )
 }
 
-/// Says what slow blocks the slack of a pipeline took, beside those that made it slow.
-pub fn pipeline_absorbed(finding: &Finding) -> Vec<String> {
-    let told = finding.absorbed.iter().map(|(iteration, slow)| {
+/// Says what slow blocks the slack of a pipeline took.
+pub fn pipeline_absorbed(diagnosis: &Diagnosis) -> Vec<String> {
+    let told = diagnosis.absorbed.iter().map(|(iteration, slow)| {
         format!(
             "iteration {iteration}: the {} on pipeline stage {} took {} longer than usual; a \
              slack of {} absorbed it",

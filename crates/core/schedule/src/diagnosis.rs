@@ -18,6 +18,8 @@ const ALONE: f64 = 2.0 / 3.0;
 const VICTIM: f64 = 0.1;
 /// Part of a block's delay that must be of one kind to call it so. Ours.
 const MOSTLY: f64 = 0.5;
+/// Blocks that slack absorbed of which it is told.
+const MAX_ABSORBED: usize = 256;
 /// The last iteration that is left out. MegaTrace.
 const WARMUP: u64 = 1;
 /// Quantile of iteration times that stands for a healthy iteration while nothing is known:
@@ -43,6 +45,8 @@ pub struct Diagnosis {
     pub findings: Vec<Finding>,
     /// What iterations lost while the network was slow, for each stretch that was told.
     pub networked: Vec<Networked>,
+    /// Blocks that were slow and that nobody had to wait for, with the iteration, longest first.
+    pub absorbed: Vec<(u64, SlowBlock)>,
     /// Where it stands still at the end of the logs, if it does.
     pub halt: Option<Halt>,
     /// Ranks that have no log.
@@ -115,9 +119,6 @@ pub struct Finding {
     pub last_share: Option<f64>,
     /// The only block it struck, if it is one.
     pub block: Option<crate::Block>,
-    /// Blocks that were slow in these iterations and that nobody had to wait for, with the
-    /// iteration, longest first.
-    pub absorbed: Vec<(u64, SlowBlock)>,
 }
 
 /// A kind of pass that took too long.
@@ -189,6 +190,7 @@ pub fn diagnose(
         usual_s: 0.0,
         findings: Vec::new(),
         networked: Vec::new(),
+        absorbed: Vec::new(),
         halt: None,
         unseen: job.unseen(),
         partial: partial(&job),
@@ -200,6 +202,7 @@ pub fn diagnose(
     diagnosis.usual_s = run.usual_s;
     diagnosis.halt = halt(&job, &run.blocks);
     diagnosis.networked = run.set_aside(network_ns);
+    diagnosis.absorbed = run.absorbed();
     diagnosis.findings = run.findings();
     Ok(Some(diagnosis))
 }
@@ -231,6 +234,8 @@ struct Run<'a> {
     localiser: Localiser,
     /// `[marker][pipeline][node]` of all iterations, as far as they were seen.
     blocks: BTreeMap<usize, Vec<Vec<Option<Observed>>>>,
+    /// Slow blocks of all iterations that nobody had to wait for, with the marker.
+    absorbed: Vec<(usize, SlowBlock)>,
 }
 
 /// The blocks of one stage that made iterations slow.
@@ -265,13 +270,14 @@ impl<'a> Run<'a> {
         let mut blocks = BTreeMap::new();
         for marker in healthy.iter().chain(&slow).copied() {
             let observed = job.observe(marker);
-            if let (Ok(_), Some(took_s)) =
-                (healthy.binary_search(&marker), took_s[marker])
-            {
-                localiser.learn(took_s, &durations_s(&observed), true);
+            if let Some(took_s) = took_s[marker] {
+                // What is usual is known before anything of slow iterations may be believed.
+                let passed_gate = healthy.binary_search(&marker).is_ok();
+                localiser.learn(took_s, &durations_s(&observed), passed_gate);
             }
             blocks.insert(marker, observed);
         }
+        let mut absorbed = Vec::new();
         // What an iteration would have taken without its slow blocks is known better than what it
         // usually takes: the rest of it is as noisy as it was.
         let (slow, healthy): (Vec<usize>, Vec<usize>) =
@@ -280,11 +286,12 @@ impl<'a> Run<'a> {
                 let seen_s = durations_s(&blocks[marker]);
                 let found = localiser.judge(took_s, &seen_s);
                 let saved_s = localiser.saved_s(&found, &seen_s);
+                absorbed.extend(found.absorbed.into_iter().map(|slow| (*marker, slow)));
                 let gated_s = took_s * settings.performance_gate;
                 took_s - saved_s < gated_s || !passes(took_s - saved_s)
             });
         let usual_s = median_s(healthy.iter().filter_map(|marker| took_s[*marker]))?;
-        Some(Self { job, usual_s, took_s, healthy, slow, localiser, blocks })
+        Some(Self { job, usual_s, took_s, healthy, slow, localiser, blocks, absorbed })
     }
 
     /// Sets iterations aside in which the network was slow, and says what they lost.
@@ -296,8 +303,10 @@ impl<'a> Run<'a> {
             first..after.min(marks_ns.len())
         };
         let stretches: Vec<_> = network_ns.iter().map(during).collect();
-        self.slow
-            .retain(|marker| !stretches.iter().any(|during| during.contains(marker)));
+        let is_aside =
+            |marker: &usize| stretches.iter().any(|during| during.contains(marker));
+        self.slow.retain(|marker| !is_aside(marker));
+        self.absorbed.retain(|(marker, _)| !is_aside(marker));
         let numbers = &self.job.iterations.numbers;
         let lost_s = |marker: usize| Some((self.took_s[marker]? - self.usual_s).max(0.0));
         let networked = stretches.into_iter().map(|during| Networked {
@@ -308,6 +317,15 @@ impl<'a> Run<'a> {
             lost_s: during.filter_map(lost_s).sum::<f64>(),
         });
         networked.collect()
+    }
+
+    /// The longest of what slack absorbed.
+    fn absorbed(&mut self) -> Vec<(u64, SlowBlock)> {
+        let mut absorbed = std::mem::take(&mut self.absorbed);
+        absorbed.sort_by(|(_, a), (_, b)| b.excess_s().total_cmp(&a.excess_s()));
+        absorbed.truncate(MAX_ABSORBED);
+        let numbers = &self.job.iterations.numbers;
+        absorbed.into_iter().map(|(marker, slow)| (numbers[marker], slow)).collect()
     }
 
     fn findings(mut self) -> Vec<Finding> {
@@ -330,7 +348,6 @@ impl<'a> Run<'a> {
         let lost_s: f64 =
             episode.iter().map(|marker| self.took(*marker) - self.usual_s).sum();
         let mut blamed: BTreeMap<(usize, usize), Blamed> = BTreeMap::new();
-        let mut absorbed = Vec::new();
         for marker in episode {
             let observed = &self.blocks[marker];
             let found = self.localiser.judge(self.took(*marker), &durations_s(observed));
@@ -339,10 +356,8 @@ impl<'a> Run<'a> {
                 let stage = blamed.entry((slow.pipeline, slow.stage)).or_default();
                 stage.push((*marker, slow, seen));
             }
-            let iteration = self.job.iterations.numbers[*marker];
-            absorbed.extend(found.absorbed.into_iter().map(|slow| (iteration, slow)));
         }
-        let base = self.base(episode, lost_s, absorbed);
+        let base = self.base(episode, lost_s);
         let excess_s = |blamed: &Blamed| -> f64 {
             blamed.iter().map(|(_, slow, _)| slow.excess_s()).sum()
         };
@@ -410,13 +425,7 @@ impl<'a> Run<'a> {
     }
 
     /// What is known without knowing who.
-    fn base(
-        &self,
-        episode: &[usize],
-        lost_s: f64,
-        mut absorbed: Vec<(u64, SlowBlock)>,
-    ) -> Finding {
-        absorbed.sort_by(|(_, a), (_, b)| b.excess_s().total_cmp(&a.excess_s()));
+    fn base(&self, episode: &[usize], lost_s: f64) -> Finding {
         let number = |marker: Option<&usize>| {
             marker.map_or(0, |marker| self.job.iterations.numbers[*marker])
         };
@@ -441,7 +450,6 @@ impl<'a> Run<'a> {
             copies_share: None,
             last_share: None,
             block: None,
-            absorbed,
         }
     }
 

@@ -54,7 +54,9 @@ impl Expectation {
     }
 
     fn believes(&self, node: usize, duration_s: f64, passed_gate: bool) -> bool {
-        let Some(usual_s) = self.of(node) else { return true };
+        let Some(usual_s) = self.of(node) else {
+            return passed_gate || self.update != Update::PassedGate;
+        };
         match self.update {
             Update::PassedGate => passed_gate && !self.is_slow(node, duration_s),
             Update::AllUnflagged => !self.is_slow(node, duration_s),
@@ -88,6 +90,10 @@ mod tests {
         assert!((after(Update::Last, &seen) - 1.04).abs() < 1e-12);
         let all = (1.0 + 1.04 + 1.2 + 1.3) / 4.0;
         assert!((after(Update::AllUnflagged, &seen) - all).abs() < 1e-12);
+        // What was seen first in a slow iteration only is not known to be usual.
+        assert!(
+            (after(Update::PassedGate, &[(9.0, false), (1.0, true)]) - 1.0).abs() < 1e-12
+        );
     }
 
     #[test]

@@ -29,7 +29,7 @@ use crate::pipelines::Pipelines;
 use crate::usages::Usages;
 use crate::{Remember, Series, Settings, WindowRecord};
 pub use calls::WorkRequests;
-use calls::{pipeline_absorbed, pipeline_notes, pipeline_summary};
+use calls::{pipeline_notes, pipeline_summary};
 use network::SlowerLink;
 use profile::Profiled;
 
@@ -611,7 +611,7 @@ impl Job {
             pipeline: self.call_logs.as_ref().map(pipeline_summary),
             incidents: self.incidents(),
             absorbed: match &self.call_logs {
-                Some(said) => pipeline_absorbed(said),
+                Some(said) => incident::pipeline_absorbed(said),
                 None => self.pipelines.absorbed().to_vec(),
             },
             what_if: self.what_if.as_ref().map(|findings| findings.what_if.clone()),

@@ -103,16 +103,6 @@ pub(super) fn pipeline_summary(pipeline: &Diagnosis) -> PipelineSummary {
     }
 }
 
-/// Slow blocks of slow iterations that nobody had to wait for.
-pub(super) fn pipeline_absorbed(pipeline: &Diagnosis) -> Vec<String> {
-    // All that struck in the same iterations tell the same.
-    let mut told: Vec<String> =
-        pipeline.findings.iter().flat_map(incident::pipeline_absorbed).collect();
-    let mut seen = std::collections::BTreeSet::new();
-    told.retain(|text| seen.insert(text.clone()));
-    told
-}
-
 /// What should stand beside a verdict on call logs.
 pub(super) fn pipeline_notes(pipeline: &Diagnosis) -> Vec<String> {
     let mut notes = Vec::new();
