@@ -118,6 +118,12 @@ fn is_the_truth(verdict: &Value) {
     near(evidence(incident, "span", "end_unix_s"), 1_755_590_205.2, 1.7);
     near(evidence(incident, "arrival", "alone_share"), 1.0, 0.05);
     near(evidence(incident, "last", "last_share"), 0.95, 0.05);
+    near(evidence(incident, "outside", "outside_s"), 0.44, 0.05);
+    near(evidence(incident, "outside", "usual_outside_s"), 0.06, 0.03);
+    let usual_s = verdict["pipeline"]["iteration_s"].as_f64().unwrap();
+    near(&usual_s.into(), 1.612, 0.005);
+    let lost_s = incident["cost_s"].as_f64().unwrap() / 11.0;
+    assert!((1.95..=2.10).contains(&(1.0 + lost_s / usual_s)), "{lost_s} {usual_s}");
     for pass in incident["evidence"].as_array().unwrap() {
         if pass["label"] == "critical_path" {
             let values = &pass["values"];
@@ -132,6 +138,10 @@ fn is_the_truth(verdict: &Value) {
     );
     assert!(text.contains("compute, not network; recovered since"), "{text}");
     assert!(text.ends_with("ranks 0,4 are victims"), "{text}");
+    let blamed = incident.to_string();
+    for other in ["rank 3", "rank 6", "rank 7", "ranks 6", "ranks 7"] {
+        assert!(!blamed.contains(other), "{other} in {blamed}");
+    }
 }
 
 #[test]
@@ -167,6 +177,15 @@ fn hashes_change_nothing() {
             write!(line, " groupHash -5956285979098587{hash}").unwrap();
         }
     }
+    is_the_truth(&verdict(&logs));
+    // What the writer has room for in a line, behind its own count of them.
+    let mut cut = 0;
+    for line in logs.values_mut().flatten() {
+        let room = line.find("] ").unwrap() + "] ".len() + 127;
+        cut += u64::from(line.len() > room);
+        line.truncate(room);
+    }
+    assert!(cut > 0);
     is_the_truth(&verdict(&logs));
 }
 
@@ -291,12 +310,62 @@ fn communicators_are_inferred_with_many_pipelines() {
             let wanted: Vec<_> =
                 wanted.map(|(axis, size)| format!("{axis} {size}")).collect();
             assert_eq!(layout, wanted.join(", "), "{tp} {pp} {dp} {hashes}");
+            // Lines of one communicator, some of which are cut off, lack none.
+            assert_eq!(
+                verdict["notes"],
+                serde_json::json!([]),
+                "{tp} {pp} {dp} {hashes}"
+            );
             let [incident] = &verdict["incidents"].as_array().unwrap()[..] else {
                 panic!("{verdict:#}")
             };
             assert_eq!(incident["subject"]["ranks"], serde_json::json!([rank]));
             assert_eq!(incident["subject"]["block"], "forward of microbatch 3");
             assert_eq!(incident["first_step"], 5);
+        }
+    }
+}
+
+/// The sizes and times of the log that MegaTrace's authors publish beside the recording of
+/// 8 ranks, in the first release's format: one rank of 64 is slow in one of 25 iterations.
+#[test]
+fn one_rank_of_64_is_named_without_counts_and_hashes() {
+    let plan = schedule::Scheme::OneForwardOneBackward.plan(4, 8);
+    let whole_iteration: Vec<(Block, f64)> =
+        plan.order(0).iter().map(|block| (*block, 2.37 / 16.0)).collect();
+    let in_one_block = vec![(plan.order(0)[9], 2.37)];
+    for (seed, blocks) in [(1, in_one_block), (2, whole_iteration)] {
+        let mut job = CalledJob {
+            iterations: 25,
+            noise: 0.08,
+            seed,
+            ..CalledJob::healthy(2, 4, 8)
+        };
+        for (block, extra_s) in blocks {
+            let at = Spot { iteration: 13, rank: 4, block };
+            job.delays.push(Delay { at, extra_s });
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        for mut log in job.logs() {
+            log.calls.iter_mut().for_each(|call| call.count = None);
+            let path = folder.path().join(format!("rank_{}.log", log.rank));
+            fs::write(path, log_text(&log)).expect("a file");
+        }
+        for arguments in [&[][..], &["--tp", "2", "--pp", "4"]] {
+            let verdict = verdict_at(arguments, folder.path());
+            assert_eq!(verdict["pipeline"]["layout"], "tp 2, dp 8, pp 4");
+            let [incident] = &verdict["incidents"].as_array().unwrap()[..] else {
+                panic!("{seed}: {verdict:#}")
+            };
+            let subject = &incident["subject"];
+            assert_eq!(subject["ranks"], serde_json::json!([4]), "{incident:#}");
+            assert_eq!(subject["stage"], "pipeline stage 0");
+            assert_eq!(
+                (&incident["first_step"], &incident["last_step"]),
+                (&13.into(), &13.into())
+            );
+            // What is spread over an iteration is absorbed in part.
+            near(&incident["cost_s"], 2.1, 0.4);
         }
     }
 }
@@ -337,15 +406,27 @@ fn a_rank_that_stops_is_named_with_its_block() {
     }
 }
 
+fn delayed(
+    iteration: u64,
+    rank: u32,
+    pass: Pass,
+    microbatch: u32,
+    extra_s: f64,
+) -> Delay {
+    Delay {
+        at: Spot { iteration, rank, block: Block { pass, microbatch, chunk: 0 } },
+        extra_s,
+    }
+}
+
 #[test]
 fn what_slack_absorbed_is_told_beside_the_cause() {
     let mut job = CalledJob::healthy(2, 4, 1);
-    let delay = |rank, pass, microbatch, extra_s| Delay {
-        at: Spot { iteration: 5, rank, block: Block { pass, microbatch, chunk: 0 } },
-        extra_s,
-    };
     // The last stage waits for the second while it is in the third microbatch.
-    job.delays = vec![delay(3, Pass::Forward, 3, 0.4), delay(7, Pass::Backward, 2, 0.15)];
+    job.delays = vec![
+        delayed(5, 3, Pass::Forward, 3, 0.4),
+        delayed(5, 7, Pass::Backward, 2, 0.15),
+    ];
     let verdict = verdict_of(&job);
     let incidents = verdict["incidents"].as_array().unwrap();
     let [incident] = &incidents[..] else { panic!("{verdict:#}") };
@@ -354,4 +435,72 @@ fn what_slack_absorbed_is_told_beside_the_cause() {
     let [told] = &absorbed[..] else { panic!("{absorbed:#?}") };
     let begin = "iteration 5: the backward of microbatch 2 on pipeline stage 3 took ";
     assert!(told.as_str().unwrap().starts_with(begin), "{told}");
+}
+
+#[test]
+fn what_slack_absorbed_is_told_of_healthy_iterations_too() {
+    let mut job = CalledJob::healthy(2, 4, 1);
+    // The first stage's last forward before it waits for the first gradient.
+    job.delays = vec![delayed(5, 1, Pass::Forward, 3, 0.2)];
+    let verdict = verdict_of(&job);
+    assert_eq!(verdict["incidents"], serde_json::json!([]), "{verdict:#}");
+    let absorbed = verdict["absorbed"].as_array().unwrap();
+    let [told] = &absorbed[..] else { panic!("{absorbed:#?}") };
+    let begin = "iteration 5: the forward of microbatch 3 on pipeline stage 0 took 20";
+    assert!(told.as_str().unwrap().starts_with(begin), "{told}");
+}
+
+#[test]
+fn every_rule_of_expectation_names_the_rank() {
+    for update in ["passed_gate", "alpha_mean", "last", "all_unflagged"] {
+        let mut job = CalledJob::healthy(2, 4, 2);
+        job.delays = vec![delayed(5, 6, Pass::Backward, 3, 0.4)];
+        let folder = tempfile::tempdir().expect("a folder");
+        let settings = folder.path().join("laggard.toml");
+        fs::write(&settings, format!("[schedule]\nupdate = \"{update}\"\n")).unwrap();
+        let logs = folder.path().join("logs");
+        fs::create_dir(&logs).unwrap();
+        for log in job.logs() {
+            fs::write(logs.join(format!("rank_{}.log", log.rank)), log_text(&log))
+                .unwrap();
+        }
+        let settings = settings.to_str().unwrap();
+        let verdict = verdict_at(&["--config", settings], &logs);
+        let [incident] = &verdict["incidents"].as_array().unwrap()[..] else {
+            panic!("{update}: {verdict:#}")
+        };
+        assert_eq!(incident["subject"]["ranks"], serde_json::json!([6]), "{update}");
+        assert_eq!(incident["subject"]["block"], "backward of microbatch 3", "{update}");
+    }
+}
+
+/// A block that is somewhat long in a slow iteration is believed by the rule that believes all
+/// that is not slow, and by no other.
+#[test]
+fn blocks_of_slow_iterations_are_believed_where_the_rule_says_so() {
+    let mut job = CalledJob { iterations: 10, noise: 0.0, ..CalledJob::healthy(2, 4, 1) };
+    let slow = |iteration| delayed(iteration, 3, Pass::Forward, 3, 0.4);
+    let other = |iteration, extra_s| delayed(iteration, 7, Pass::Backward, 2, extra_s);
+    job.delays = vec![slow(5), other(5, 0.036), slow(7), other(7, 0.15)];
+    let usual_s = |update: schedule::Update| {
+        let settings = schedule::ScheduleSettings {
+            update,
+            ..schedule::ScheduleSettings::default()
+        };
+        let said =
+            schedule::diagnose(job.logs(), &schedule::Sizes::default(), &[], &settings);
+        let said = said.unwrap().unwrap();
+        let [(iteration, absorbed)] = said.absorbed[..] else { panic!("{said:#?}") };
+        assert_eq!((iteration, absorbed.stage), (7, 3));
+        absorbed.usual_s
+    };
+    let gated_s = usual_s(schedule::Update::PassedGate);
+    // Warm iterations that passed the gate, and iteration 5.
+    let believed_s = (gated_s * 6.0 + gated_s + 0.036) / 7.0;
+    let unflagged_s = usual_s(schedule::Update::AllUnflagged);
+    assert!((unflagged_s - believed_s).abs() < 0.000_5, "{unflagged_s} {believed_s}");
+    assert!(unflagged_s - gated_s > 0.004);
+    for update in [schedule::Update::AlphaMean, schedule::Update::Last] {
+        assert!((usual_s(update) - gated_s).abs() < 0.001);
+    }
 }
