@@ -74,6 +74,61 @@ fn the_document_reads_back() {
     assert_eq!(verdict.incidents[0].evidence[0].label, "stage_imbalance");
 }
 
+/// The verdict on a trace that the method's authors publish, if it is there.
+fn published(name: &str) -> Option<model::Verdict> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
+    let folder = root.join("../shared/data/whatif");
+    let trace = format!("trace-{name}.parquet");
+    if !folder.join(&trace).exists() {
+        println!("skipped: {trace} is not in {}", folder.display());
+        return None;
+    }
+    let output = analyze(&folder, &["--json", &trace]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    Some(serde_json::from_slice(&output.stdout).expect("JSON"))
+}
+
+#[test]
+fn the_published_slow_worker_is_named() {
+    let Some(verdict) = published("AR") else { return };
+    let [incident] = &verdict.incidents[..] else { panic!("{:#?}", verdict.incidents) };
+    assert_eq!(
+        (&incident.subject.ranks[..], incident.subject.stage.as_deref()),
+        (&[0][..], Some("pipeline stage 0"))
+    );
+    assert!(incident.text.contains("or one of its peers 1-3"), "{}", incident.text);
+    let what_if = verdict.what_if.expect("a section");
+    let slow = |rank: &&model::RankSlowdown| rank.slowdown.is_some_and(|it| it > 1.02);
+    let slow: Vec<u32> = what_if.ranks.iter().filter(slow).map(|it| it.rank).collect();
+    assert_eq!((slow, what_if.steps.len()), (vec![0], 44));
+}
+
+#[test]
+fn the_published_heavy_stage_is_named_and_no_rank() {
+    let Some(verdict) = published("ST") else { return };
+    let [incident] = &verdict.incidents[..] else { panic!("{:#?}", verdict.incidents) };
+    assert_eq!(
+        (&incident.subject.ranks[..], incident.subject.stage.as_deref()),
+        (&[][..], Some("pipeline stage 3"))
+    );
+    let what_if = verdict.what_if.expect("a section");
+    let mut ranks = what_if.ranks.clone();
+    ranks.sort_by(|a, b| b.slowdown.partial_cmp(&a.slowdown).expect("numbers"));
+    assert_eq!([ranks[0].rank, ranks[1].rank], [7, 6]);
+    // The embedding's reduction slows most in two of the steps only.
+    let types = &what_if.stragglers.as_ref().expect("a section").op_types;
+    let most = |at: usize| {
+        let types = types.iter();
+        let most =
+            types.max_by(|a, b| a.step_slowdowns[at].total_cmp(&b.step_slowdowns[at]));
+        most.map(|it| it.name.clone())
+    };
+    let steps = what_if.steps.iter().enumerate();
+    let embedding = steps
+        .filter(|(at, _)| most(*at).as_deref() == Some("embedding-grads-all-reduce"));
+    assert_eq!(embedding.map(|(_, step)| *step).collect::<Vec<_>>(), [23, 25]);
+}
+
 #[test]
 fn metadata_that_lies_elsewhere_is_named() {
     let folder = folder(&pipeline(Vec::new()));
