@@ -18,6 +18,7 @@ mod lanes;
 mod lateness;
 mod layout;
 mod localiser;
+mod meetings;
 mod own_work;
 mod passes;
 mod plan;

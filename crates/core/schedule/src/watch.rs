@@ -1,6 +1,7 @@
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
 
+use crate::meetings::Meetings;
 use crate::own_work::OwnWork;
 use crate::{Block, Graph, Localiser, Pass, Plan, ScheduleSettings, SlowBlock};
 
@@ -51,6 +52,7 @@ pub struct Watch {
     /// Ranks that have not finished it.
     behind: usize,
     work: OwnWork,
+    meetings: Meetings,
 }
 
 /// A schedule, with what is usual in it.
@@ -121,6 +123,17 @@ pub struct Worked {
     pub pipeline: Vec<u32>,
 }
 
+/// What was seen of one pipeline.
+#[derive(Debug, Default)]
+struct Members {
+    /// Its ranks, by the first stage that each holds.
+    places: BTreeMap<u32, u32>,
+    /// Stages that were worked on.
+    seen: BTreeSet<u32>,
+    /// Stages of its model.
+    stages: u32,
+}
+
 #[derive(Debug, Default)]
 struct RankBlocks {
     first_rank: u32,
@@ -161,8 +174,15 @@ impl Iteration {
 impl Watch {
     /// Nothing was seen yet.
     pub fn new(settings: ScheduleSettings) -> Self {
-        let (ranks, plans, work) = (BTreeMap::new(), Vec::new(), OwnWork::default());
-        Self { settings, ranks, plans, next: 0, behind: 0, work }
+        Self {
+            settings,
+            ranks: BTreeMap::new(),
+            plans: Vec::new(),
+            next: 0,
+            behind: 0,
+            work: OwnWork::default(),
+            meetings: Meetings::default(),
+        }
     }
 
     /// A rank begins a block.
@@ -188,6 +208,25 @@ impl Watch {
     /// Whether any were seen.
     pub fn has_blocks(&self) -> bool {
         !self.ranks.is_empty()
+    }
+
+    /// A group has so many members.
+    pub fn join(&mut self, group: u32, members: usize) {
+        self.meetings.join(group, members);
+    }
+
+    /// A rank enters a collective of a group. Those that ranks of a stage enter inside a block say
+    /// which of them the others wait for.
+    ///
+    /// # Units
+    /// `at_ns` is a clock that the group's members share.
+    pub fn meet(&mut self, rank: u32, group: u32, number: u64, at_ns: u64) {
+        let Some(seen) = self.ranks.get(&rank) else { return };
+        if let Some((place, _)) = seen.current.open {
+            let Place { stage, pass, microbatch, .. } = place;
+            let block = (seen.current.number, rank, stage, pass, microbatch);
+            self.meetings.enter(group, number, at_ns, block);
+        }
     }
 
     /// A rank asks for another's output.
@@ -296,24 +335,29 @@ impl Watch {
         })
     }
 
-    /// The ranks of each pipeline by their place in it, where all were seen; and how many stages
+    /// The ranks of each pipeline by their place in it, where the blocks of all its stages were
+    /// seen: of a pipeline that reaches beyond this host only a part is here; and how many stages
     /// its model has.
     fn pipelines(&self) -> Vec<(Vec<u32>, u32)> {
-        let mut by_first: BTreeMap<u32, (BTreeMap<u32, u32>, u32)> = BTreeMap::new();
+        let mut by_first: BTreeMap<u32, Members> = BTreeMap::new();
         for (rank, seen) in &self.ranks {
             let last = seen.done.back().unwrap_or(&seen.current);
             let Some(place) = last.blocks.iter().map(|(stage, ..)| *stage).min() else {
                 continue;
             };
             let pipeline = by_first.entry(seen.first_rank).or_default();
-            pipeline.0.insert(place, *rank);
-            pipeline.1 = seen.stages;
+            pipeline.places.insert(place, *rank);
+            pipeline.seen.extend(last.blocks.iter().map(|(stage, ..)| *stage));
+            pipeline.stages = seen.stages;
         }
-        let whole = by_first.into_values().filter(|(places, stages)| {
-            let count = places.len() as u32;
-            places.keys().copied().eq(0..count) && count > 1 && stages % count == 0
+        let whole = by_first.into_values().filter(|pipeline| {
+            let count = pipeline.places.len() as u32;
+            pipeline.places.keys().copied().eq(0..count)
+                && pipeline.seen.iter().copied().eq(0..pipeline.stages)
+                && count > 1
+                && pipeline.stages % count == 0
         });
-        whole.map(|(places, stages)| (places.into_values().collect(), stages)).collect()
+        whole.map(|it| (it.places.into_values().collect(), it.stages)).collect()
     }
 
     /// Looks at the next iteration if all ranks have finished it, now that one has finished those
@@ -341,6 +385,7 @@ impl Watch {
     /// Goes on to another iteration and forgets those before.
     fn pass(&mut self, next: u64) {
         self.next = next;
+        self.meetings.pass(next);
         for seen in self.ranks.values_mut() {
             // The last one stays: it says who stands where.
             while seen.done.len() > 1
@@ -400,11 +445,22 @@ impl Watch {
         let notable_s = usual_s / self.settings.performance_gate - usual_s;
         let absorbed =
             found.absorbed.into_iter().filter(|slow| slow.excess_s() > notable_s);
+        let causes = found.causes.into_iter().filter(|_| slow).filter_map(told);
+        let mut causes: Vec<(u32, SlowBlock)> = causes.collect();
+        let count = pipelines.first().map_or(1, |ranks| ranks.len() as u32);
+        let worked = |(rank, slow): &(u32, SlowBlock)| {
+            let Block { pass, microbatch, chunk } = slow.block;
+            (number, *rank, slow.stage as u32 + chunk * count, pass, microbatch)
+        };
+        let blocks: Vec<_> =
+            causes.iter().map(|it| (worked(it), it.1.excess_s())).collect();
+        let waited = self.meetings.waited(&blocks);
+        causes.retain(|it| !waited.contains(&worked(it)));
         let held = HeldUp {
             step,
             took_s,
             usual_s,
-            causes: found.causes.into_iter().filter(|_| slow).filter_map(told).collect(),
+            causes,
             absorbed: absorbed.filter_map(told).collect(),
         };
         let silent = usual_s == 0.0 || held.causes.is_empty() && held.absorbed.is_empty();
@@ -539,6 +595,38 @@ mod tests {
         let (rank, slow) = held.absorbed[0];
         assert_eq!((rank, slow.block.microbatch), (0, 3));
         assert!(slow.slack_s > 0.0);
+    }
+
+    /// As on the first of two hosts that share a pipeline.
+    #[test]
+    fn half_of_a_pipeline_is_not_judged_as_a_whole_one() {
+        let mut watch = Watch::new(ScheduleSettings::default());
+        let plan = Scheme::OneForwardOneBackward.plan(RANKS, MICROBATCHES);
+        let work = |watch: &mut Watch, rank: u32, step: u32| {
+            let mut found = Vec::new();
+            for (block, at) in plan.order(rank as usize).iter().zip(1..) {
+                let place = Place {
+                    pass: block.pass,
+                    stage: rank,
+                    microbatch: block.microbatch,
+                    stages: RANKS,
+                    first_rank: 0,
+                };
+                let extra = if step == 9 && at == 5 { 99 } else { 0 };
+                let begin_ns = (u64::from(step) * 1000 + at * 10) * F_NS;
+                found.extend(watch.begin(rank, begin_ns, place));
+                let end_ns = begin_ns + (2 + extra) * F_NS;
+                found.extend(watch.end(rank, step, end_ns, place));
+            }
+            found
+        };
+        for step in 0..12 {
+            for rank in 0..2 {
+                assert_eq!(work(&mut watch, rank, step), []);
+            }
+        }
+        assert_eq!((watch.pipelines(), watch.halts()), (vec![], vec![]));
+        assert!(watch.own_work(0, &(0..=11)).is_none());
     }
 
     #[test]

@@ -239,6 +239,7 @@ impl Job {
             Input::Group { group, name, members } => {
                 self.hangs.join(group, &name, &members);
                 self.arrivals.join(group, &name);
+                self.pipelines.join(group, members.len());
             }
             Input::Quiet { at } => {
                 let last_at = self.last_at();

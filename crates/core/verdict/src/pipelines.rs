@@ -43,11 +43,20 @@ impl Pipelines {
         *self = Self { absorbed, numbers: self.numbers, ..Self::new(settings) };
     }
 
+    /// A group has so many members.
+    pub(crate) fn join(&mut self, group: u32, members: usize) {
+        self.watch.join(group, members);
+    }
+
     /// Takes a mark; whose blocks are slow for the first time, for [`Self::line`].
     pub(crate) fn mark(&mut self, rank: u32, mark: &Mark) -> Option<usize> {
-        if mark.kind == MarkKind::CollectiveIssue && mark.code == CollectiveOp::RECEIVE.0
-        {
-            self.watch.receive(rank);
+        if mark.kind == MarkKind::CollectiveIssue {
+            let [group, _, number, ..] = mark.args;
+            if mark.code == CollectiveOp::RECEIVE.0 {
+                self.watch.receive(rank);
+            } else if let (Ok(group), 1..) = (u32::try_from(group), number) {
+                self.watch.meet(rank, group, number, mark.at.0);
+            }
         }
         let place = place_of(mark)?;
         let held = if mark.kind == MarkKind::BlockBegin {

@@ -1,0 +1,138 @@
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::Pass;
+
+/// Collectives of one group that not all members have entered: more are not under way at once
+/// inside a block.
+const MAX_OPEN: usize = 16;
+/// Part of a block's delay that a rank must have been waited for alone to have caused it. The same
+/// as for call logs.
+const MOSTLY: f64 = 0.5;
+
+/// A block that a rank worked on: the rank's iteration, the rank, the stage of the model, the pass
+/// and the microbatch.
+pub(crate) type Worked = (u64, u32, u32, Pass, u32);
+
+/// Who of the ranks that share a stage is waited for where they meet inside blocks.
+///
+/// All of them are held up by the one that comes last; their blocks take equally long.
+#[derive(Debug, Default)]
+pub(crate) struct Meetings {
+    /// Number of members, by group.
+    sizes: BTreeMap<u32, usize>,
+    /// By group and number.
+    open: BTreeMap<u32, VecDeque<(u64, Vec<Arrival>)>>,
+    late: BTreeMap<Worked, Late>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Arrival {
+    at_ns: u64,
+    block: Worked,
+}
+
+/// What a rank was waited for alone in a block.
+#[derive(Debug, Default)]
+struct Late {
+    alone_s: f64,
+    others: BTreeSet<u32>,
+}
+
+impl Meetings {
+    pub(crate) fn join(&mut self, group: u32, members: usize) {
+        self.sizes.insert(group, members);
+    }
+
+    /// A rank enters a collective of a group inside a block.
+    pub(crate) fn enter(&mut self, group: u32, number: u64, at_ns: u64, block: Worked) {
+        let Some(size) = self.sizes.get(&group).copied().filter(|size| *size > 1) else {
+            return;
+        };
+        let open = self.open.entry(group).or_default();
+        let at =
+            open.iter().position(|(other, _)| *other == number).unwrap_or_else(|| {
+                if open.len() == MAX_OPEN {
+                    open.pop_front();
+                }
+                open.push_back((number, Vec::new()));
+                open.len() - 1
+            });
+        let Some((_, came)) = open.get_mut(at) else { return };
+        came.push(Arrival { at_ns, block });
+        if came.len() < size {
+            return;
+        }
+        let Some((_, mut came)) = open.remove(at) else { return };
+        came.sort_by_key(|arrival| arrival.at_ns);
+        if let [others @ .., second, last] = &came[..] {
+            let late = self.late.entry(last.block).or_default();
+            late.alone_s += last.at_ns.saturating_sub(second.at_ns) as f64 * 1e-9;
+            let rank = |arrival: &Arrival| arrival.block.1;
+            late.others.extend(others.iter().chain([second]).map(rank));
+        }
+    }
+
+    /// The ranks that were in a block because one of them came late to it, of those that were in
+    /// it too long by so many seconds.
+    pub(crate) fn waited(&self, slow: &[(Worked, f64)]) -> BTreeSet<Worked> {
+        let late = |(block, excess_s): &(Worked, f64)| {
+            self.late.get(block).filter(|late| late.alone_s > excess_s * MOSTLY)
+        };
+        let is_other = |(block, _): &&(Worked, f64)| {
+            let (iteration, rank, stage, pass, microbatch) = *block;
+            slow.iter().any(|culprit| {
+                let (.., other_stage, other_pass, other_microbatch) = culprit.0;
+                (culprit.0.0, other_stage, other_pass, other_microbatch)
+                    == (iteration, stage, pass, microbatch)
+                    && late(culprit).is_some_and(|late| late.others.contains(&rank))
+            })
+        };
+        let waiting = slow.iter().filter(|it| late(it).is_none()).filter(is_other);
+        waiting.map(|(block, _)| *block).collect()
+    }
+
+    /// Forgets iterations before this one.
+    pub(crate) fn pass(&mut self, next: u64) {
+        self.late = self.late.split_off(&(next, 0, 0, Pass::Forward, 0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn block(rank: u32, microbatch: u32) -> Worked {
+        (7, rank, 1, Pass::Backward, microbatch)
+    }
+
+    #[test]
+    fn who_waits_inside_a_block_is_not_slow() {
+        let mut meetings = Meetings::default();
+        meetings.join(5, 3);
+        // Rank 2 comes 0.4 s later than the others to the second of two collectives.
+        for (number, late_ns) in [(1, 1_000), (2, 400_000_000)] {
+            for rank in [0, 1, 2] {
+                let at_ns = number * 1_000_000_000 + if rank == 2 { late_ns } else { 0 };
+                meetings.enter(5, number, at_ns, block(rank, 3));
+            }
+        }
+        let slow = |microbatch| [0, 1, 2].map(|rank| (block(rank, microbatch), 0.41));
+        assert_eq!(meetings.waited(&slow(3)), [block(0, 3), block(1, 3)].into());
+        // Nobody came late enough to blocks that are slower, or that nobody met in.
+        assert!(meetings.waited(&slow(3).map(|(at, _)| (at, 1.0))).is_empty());
+        assert!(meetings.waited(&slow(4)).is_empty());
+        meetings.pass(8);
+        assert!(meetings.waited(&slow(3)).is_empty());
+    }
+
+    #[test]
+    fn a_meeting_that_is_never_complete_says_nothing() {
+        let mut meetings = Meetings::default();
+        meetings.enter(5, 1, 0, block(0, 0));
+        meetings.join(5, 2);
+        for number in 0..100 {
+            meetings.enter(5, number, 0, block(0, 0));
+        }
+        assert!(meetings.late.is_empty() && meetings.open[&5].len() == MAX_OPEN);
+    }
+}
