@@ -159,6 +159,20 @@ fn what_is_exported_as_a_what_if_trace_says_what_the_block_costs() {
         let longer_s = if at == 9 { 0.3 } else { 0.0 };
         assert!((step_s - steps[0] - longer_s).abs() < 0.01, "{at}: {step_s}");
     }
+    // What the published tool cannot do without.
+    let kinds = said["what_if"]["stragglers"]["op_types"].as_array().unwrap();
+    let kinds: Vec<&str> =
+        kinds.iter().map(|kind| kind["name"].as_str().unwrap()).collect();
+    for kind in [
+        "gc",
+        "layernorm-grads-all-reduce",
+        "embedding-grads-all-reduce",
+        "optimizer-clip-main-grad",
+        "optimizer",
+    ] {
+        assert!(kinds.contains(&kind), "{kind} is not in {kinds:?}");
+    }
+    assert!(fs::read(&trace).unwrap().windows(12).any(|bytes| bytes == b"ARROW:schema"));
 }
 
 /// A loop that sums its gradients in one bucket, behind a few broadcasts of its parameters.

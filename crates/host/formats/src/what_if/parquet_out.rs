@@ -66,8 +66,12 @@ impl Values<'_> {
     }
 }
 
-/// The bytes of a file with these columns, all of them as long.
-pub(super) fn write_flat(columns: &[Column<'_>], rows: usize) -> Vec<u8> {
+/// The bytes of a file with these columns, all of them as long, and what else it says by name.
+pub(super) fn write_flat(
+    columns: &[Column<'_>],
+    rows: usize,
+    said: &[(&str, &str)],
+) -> Vec<u8> {
     let mut file = MAGIC.to_vec();
     let mut chunks = Vec::new();
     for column in columns {
@@ -112,6 +116,14 @@ pub(super) fn write_flat(columns: &[Column<'_>], rows: usize) -> Vec<u8> {
     end.field(2, LIST, &list(STRUCT, &schema(columns)));
     end.whole(3, INT64, rows);
     end.field(4, LIST, &list(STRUCT, &[group.end()]));
+    let pair = |(key, value): &(&str, &str)| {
+        let mut pair = Struct::default();
+        pair.field(1, BINARY, &text(key));
+        pair.field(2, BINARY, &text(value));
+        pair.end()
+    };
+    let said: Vec<Vec<u8>> = said.iter().map(pair).collect();
+    end.field(5, LIST, &list(STRUCT, &said));
     end.field(6, BINARY, &text("laggard"));
     let end = end.end();
     file.extend(&end);

@@ -10,6 +10,24 @@ use whatif::{Layout, OpKind, Row};
 use super::parquet_out::{Column, Values, write_flat};
 use crate::Journal;
 
+/// The columns as Arrow has them: pandas is told by it that `optype` is a category, without which
+/// the published tool refuses a trace.
+///
+/// Made once with pyarrow: `pa.schema(fields).serialize()` in base64.
+const ARROW_SCHEMA: &str = "\
+    /////6gCAAAQAAAAAAAKAAwABgAFAAgACgAAAAABBAAEAAAAdP7//wQAAAALAAAARAIAAAACAADMAQAAmAEA\
+    AEgBAAAAAQAAzAAAAJgAAABoAAAANAAAAAQAAAD4/f//AAAAAhAAAAAUAAAABAAAAAAAAAADAAAAZ21jAOT9\
+    //8AAAABIAAAACT+//8AAAACEAAAABgAAAAEAAAAAAAAAAUAAABtYl9pZAAAABT+//8AAAABIAAAAFT+//8A\
+    AAACEAAAABQAAAAEAAAAAAAAAAIAAABtYwAAQP7//wAAAAEgAAAAgP7//wAAAAIQAAAAGAAAAAQAAAAAAAAA\
+    BgAAAHNlcV9pZAAAcP7//wAAAAEgAAAAsP7//wAAAAMQAAAAHAAAAAQAAAAAAAAACAAAAGR1cmF0aW9uAAAA\
+    ANL///8AAAEA4P7//wAAAAMQAAAAIAAAAAQAAAAAAAAACAAAAHN0YXJ0X3RzAAAGAAgABgAGAAAAAAABABAA\
+    GAAIAAAABwAMABAAFAAQAAAAAAAABRQAAAA8AAAAIAAAAAQAAAAAAAAABgAAAG9wdHlwZQAACAAIAAAABAAI\
+    AAAABAAAACj///8AAAABCAAAAAQABAAEAAAAcP///wAAAAIQAAAAGAAAAAQAAAAAAAAABAAAAHN0ZXAAAAAA\
+    YP///wAAAAFAAAAAoP///wAAAAIQAAAAGAAAAAQAAAAAAAAABAAAAHJhbmsAAAAAkP///wAAAAEgAAAA0P//\
+    /wAAAAIQAAAAGAAAAAQAAAAAAAAABQAAAHN0YWdlAAAAwP///wAAAAEgAAAAEAAUAAgAAAAHAAwAAAAQABAA\
+    AAAAAAACEAAAACAAAAAEAAAAAAAAAAcAAABkcF9yYW5rAAgADAAIAAcACAAAAAAAAAEgAAAAAAAAAA==\
+";
+
 /// A block that ended.
 #[derive(Clone, Copy, Debug)]
 struct Block {
@@ -21,8 +39,16 @@ struct Block {
     end_ns: u64,
 }
 
-/// Blocks of a step, by the lowest rank of their pipeline and rank.
-type Pipelines = BTreeMap<u64, BTreeMap<u32, Vec<Block>>>;
+/// What a rank did in a step.
+#[derive(Clone, Debug, Default)]
+struct Work {
+    blocks: Vec<Block>,
+    /// From when to when its optimizer ran.
+    optimizer_ns: Option<(u64, u64)>,
+}
+
+/// A step's ranks, by the lowest rank of their pipeline.
+type Pipelines = BTreeMap<u64, BTreeMap<u32, Work>>;
 
 /// Steps of a recording as what-if traces tell them.
 #[derive(Debug, Default)]
@@ -39,6 +65,8 @@ impl PipelineSteps {
     pub fn of(journal: &Journal) -> Option<Self> {
         let mut found = Self::default();
         let mut open: BTreeMap<u32, Mark> = BTreeMap::new();
+        // The step and the pipeline of a rank's last block: an optimizer ends them.
+        let mut last: BTreeMap<u32, (u32, u64)> = BTreeMap::new();
         for input in journal.inputs() {
             let Input::Mark { rank, mark } = input else { continue };
             match mark.kind {
@@ -51,6 +79,16 @@ impl PipelineSteps {
                     });
                     let Some(begun) = begun else { continue };
                     found.add(*rank, &begun, mark.at.0)?;
+                    last.insert(*rank, (begun.step, begun.args[3]));
+                }
+                MarkKind::OptimizerBegin | MarkKind::OptimizerEnd => {
+                    let Some(last) = last.get(rank) else { continue };
+                    let ranks = found.steps.entry(last.0).or_default().entry(last.1);
+                    let work = ranks.or_default().entry(*rank).or_default();
+                    // Several optimizers in a row are one.
+                    let (_, end_ns) =
+                        work.optimizer_ns.get_or_insert((mark.at.0, mark.at.0));
+                    *end_ns = mark.at.0;
                 }
                 _ => {}
             }
@@ -72,7 +110,7 @@ impl PipelineSteps {
         let begin_ns = begun.at.0;
         let pipeline =
             self.steps.entry(begun.step).or_default().entry(first_rank).or_default();
-        pipeline.entry(rank).or_default().push(Block {
+        pipeline.entry(rank).or_default().blocks.push(Block {
             backward,
             microbatch,
             stage,
@@ -108,19 +146,25 @@ impl PipelineSteps {
 
     /// Every pass of every step, and what was handed over between passes: from the end of the pass
     /// that gives it, on the other side from the end of what the rank did before, until the pass
-    /// that takes it begins. Ranks are counted by data-parallel rank and stage.
+    /// that takes it begins. Behind the last pass of a rank what the published tool asks for: its
+    /// optimizer, before it with several pipelines the sum of gradients, which takes what lies
+    /// between, and as operations that take no time those of which nothing is recorded. Ranks are
+    /// counted by data-parallel rank and stage.
     pub fn rows(&self) -> Vec<Row> {
         let mut rows = Vec::new();
+        let (dp, pp) = self.sizes();
         for (step, pipelines) in &self.steps {
-            let begins = pipelines.values().flat_map(BTreeMap::values).flatten();
+            let begins = pipelines.values().flat_map(BTreeMap::values);
+            let begins = begins.flat_map(|work| &work.blocks);
             let Some(begin_ns) = begins.map(|block| block.begin_ns).min() else {
                 continue;
             };
             let first = rows.len();
             for (dp_rank, ranks) in (0..).zip(pipelines.values()) {
+                let number = u64::from(*step);
                 let mut step =
-                    Step { number: u64::from(*step), begin_ns, dp_rank, rows: &mut rows };
-                step.pipeline(ranks, self.stages, self.sizes().1);
+                    Step { number, begin_ns, dp_rank, dp, pp, rows: &mut rows };
+                step.pipeline(ranks, self.stages);
             }
             number(&mut rows[first..]);
         }
@@ -133,56 +177,84 @@ struct Step<'a> {
     number: u64,
     begin_ns: u64,
     dp_rank: u32,
+    /// Pipelines, and ranks of each.
+    dp: u32,
+    pp: u32,
     rows: &'a mut Vec<Row>,
 }
 
 impl Step<'_> {
-    fn pipeline(&mut self, ranks: &BTreeMap<u32, Vec<Block>>, stages: u32, pp: u32) {
-        let all = || ranks.values().flatten();
+    fn pipeline(&mut self, ranks: &BTreeMap<u32, Work>, stages: u32) {
+        let all = || ranks.values().flat_map(|work| &work.blocks);
         let key = |block: &Block| (block.backward, block.microbatch, block.stage);
         let by_place: BTreeMap<_, &Block> =
             all().map(|block| (key(block), block)).collect();
-        for blocks in ranks.values() {
+        for work in ranks.values() {
             let mut before_ns = self.begin_ns;
-            for block in blocks {
+            for block in &work.blocks {
                 let kind = [OpKind::ForwardCompute, OpKind::BackwardCompute];
                 let kind = kind[usize::from(block.backward)];
                 let microbatch = block.microbatch.cast_signed();
-                self.add(
-                    kind,
-                    block.stage,
-                    pp,
-                    microbatch,
-                    (block.begin_ns, block.end_ns),
-                );
-                let (from, send, receive) = if block.backward {
-                    (Some(block.stage + 1), OpKind::BackwardSend, OpKind::BackwardRecv)
+                let span_ns = (block.begin_ns, block.end_ns);
+                self.add(kind, block.stage, microbatch, span_ns);
+                let (from, until, send, receive) = if block.backward {
+                    let (send, receive) = (OpKind::BackwardSend, OpKind::BackwardRecv);
+                    (block.stage + 1, block.stage.checked_sub(1), send, receive)
                 } else {
-                    (block.stage.checked_sub(1), OpKind::ForwardSend, OpKind::ForwardRecv)
+                    let (send, receive) = (OpKind::ForwardSend, OpKind::ForwardRecv);
+                    let from = block.stage.checked_sub(1);
+                    (from.unwrap_or(stages), Some(block.stage + 1), send, receive)
                 };
-                let giver = from.filter(|from| *from < stages).and_then(|from| {
-                    by_place.get(&(block.backward, block.microbatch, from))
-                });
+                let giver = by_place.get(&(block.backward, block.microbatch, from));
                 if let Some(giver) = giver {
                     let until_ns = block.begin_ns;
-                    self.add(send, giver.stage, pp, -1, (giver.end_ns, until_ns));
-                    self.add(receive, block.stage, pp, -1, (before_ns, until_ns));
+                    self.add(send, giver.stage, -1, (giver.end_ns, until_ns));
+                    self.add(receive, block.stage, -1, (before_ns, until_ns));
+                }
+                // With several chunks on a rank each pass has both in such traces: those at the
+                // ends of the model do nothing.
+                if stages > self.pp {
+                    if from >= stages {
+                        self.add(receive, block.stage, -1, (before_ns, before_ns));
+                    }
+                    if until.is_none_or(|until| until >= stages) {
+                        self.add(send, block.stage, -1, (block.end_ns, block.end_ns));
+                    }
                 }
                 before_ns = block.end_ns;
             }
+            if let Some(last) = work.blocks.last() {
+                self.tail(last, work.optimizer_ns);
+            }
         }
+    }
+
+    /// What follows the last pass of a rank.
+    fn tail(&mut self, last: &Block, optimizer_ns: Option<(u64, u64)>) {
+        let (end_ns, place) = (last.end_ns, last.stage % self.pp);
+        let (begin_ns, done_ns) = optimizer_ns.unwrap_or((end_ns, end_ns));
+        let none_ns = (end_ns, end_ns);
+        self.add(OpKind::Gc, place, -1, none_ns);
+        self.add(OpKind::LayernormAllReduce, place, -1, none_ns);
+        if place == 0 || place + 1 == self.pp {
+            self.add(OpKind::EmbeddingAllReduce, place, -1, none_ns);
+        }
+        if self.dp > 1 {
+            self.add(OpKind::GradsReduceScatter, place, -1, (end_ns, begin_ns));
+        }
+        self.add(OpKind::OptimizerClip, place, -1, (begin_ns, begin_ns));
+        self.add(OpKind::Optimizer, place, -1, (begin_ns, done_ns));
     }
 
     fn add(
         &mut self,
         kind: OpKind,
         stage: u32,
-        pp: u32,
         microbatch: i32,
         (start_ns, end_ns): (u64, u64),
     ) {
         let seconds = |from: u64, until: u64| until.saturating_sub(from) as f64 * 1e-9;
-        let is_pass = microbatch >= 0;
+        let (is_pass, pp) = (microbatch >= 0, self.pp);
         self.rows.push(Row {
             dp_rank: self.dp_rank,
             stage: stage % pp,
@@ -241,7 +313,8 @@ pub fn write_what_if(rows: &[Row], layout: &Layout, path: &Path) -> io::Result<(
         whole("mb_id", |row| row.microbatch),
         whole("gmc", |row| row.global_chunk),
     ];
-    fs::write(path, write_flat(&columns, rows.len()))?;
+    let metadata = [("ARROW:schema", ARROW_SCHEMA)];
+    fs::write(path, write_flat(&columns, rows.len(), &metadata))?;
     let yaml = yaml_serde::to_string(layout).map_err(io::Error::other)?;
     fs::write(path.with_extension("yaml"), yaml)
 }
