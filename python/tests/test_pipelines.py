@@ -109,6 +109,15 @@ def test_a_pipeline_that_stands_still_is_explained(watch):
     job.check_latency()
 
 
+def test_of_ranks_that_share_a_stage_the_late_one_is_named(run):
+    command = torchrun(JOBS / "pipelines.py", "tensor", ranks=4)
+    done = run(command, STEPS="20", SLOW_BLOCKS="3,B,12,12", DELAY="0.1")
+    first, *_ = done.incidents
+    assert first["subject"]["ranks"] == [3], first["text"]
+    assert first["subject"]["stage"] == "pipeline stage 1"
+    assert (first["first_step"], first["last_step"]) == (12, 12)
+
+
 def test_blocks_are_told_by_megatron_s_timers(run):
     # Megatron-Core itself is not installed here: a stand-in with its interface lies beside the job.
     command = torchrun(JOBS / "megatron_pipeline.py", ranks=3)

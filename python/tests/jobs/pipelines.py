@@ -1,11 +1,14 @@
 """Two pipelines of two stages, ranks 0-1 and 2-3; gradients are summed over 0,2 and 1,3.
 
+With "tensor" ranks 0,2 and 1,3 share a stage instead, and meet in each block.
+
 SLOW_BLOCKS names a rank whose blocks are slow: rank, pass (F or B), first step, last step.
 
-torchrun --nproc-per-node 4 pipelines.py
+torchrun --nproc-per-node 4 pipelines.py [tensor]
 """
 
 import os
+import sys
 import time
 
 import torch
@@ -19,16 +22,18 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 MICROBATCHES, WIDTH = 4, 32
 BLOCK_S = {"F": 0.005, "B": 0.01}
 SLOW = os.environ.get("SLOW_BLOCKS", "").split(",")
+TENSOR = "tensor" in sys.argv[1:]
 current = {"step": 0}
 
 
 def work(passes):
     """A block's time, and what is added to slow ones."""
     time.sleep(BLOCK_S[passes])
-    if len(SLOW) < 4 or passes != SLOW[1] or dist.get_rank() != int(SLOW[0]):
-        return
-    if int(SLOW[2]) <= current["step"] <= int(SLOW[3]):
+    here = len(SLOW) == 4 and passes == SLOW[1] and dist.get_rank() == int(SLOW[0])
+    if here and int(SLOW[2]) <= current["step"] <= int(SLOW[3]):
         time.sleep(DELAY)
+    if TENSOR:
+        dist.all_reduce(torch.zeros(1), group=copies)
 
 
 dist.init_process_group("gloo")
@@ -48,8 +53,9 @@ for step in range(STEPS):
         schedule.step(x)
     else:
         schedule.step(target=x)
-    for parameter in part.parameters():
-        dist.all_reduce(parameter.grad, group=copies)
+    if not TENSOR:
+        for parameter in part.parameters():
+            dist.all_reduce(parameter.grad, group=copies)
     optimizer.step()
 dist.barrier()
 dist.destroy_process_group()
