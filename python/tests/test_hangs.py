@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import time
 
 import pytest
@@ -43,6 +44,9 @@ HANGS = {
     "stop": r"rank {c} never entered .* rank {c} is stopped in <module> \(hangs.py:\d+\)",
     "spin": r"rank {c} never entered .* rank {c} is busy in spin \(hangs.py:\d+\)",
     "gil": r"rank {c} never entered .* rank {c} holds the GIL in hold_gil \(hangs.py:\d+\)",
+    # Below activation checkpointing, and below a compiled model: neither is a pause.
+    "recompute": r"rank {c} never entered .* rank {c} is in read_shard \(hangs.py:\d+\)$",
+    "compiled": r"rank {c} never entered .* rank {c} is in read_shard \(hangs.py:\d+\)$",
 }
 
 
@@ -68,6 +72,27 @@ def test_a_hang_is_explained_while_it_lasts(reason, seed, hanging):
     methods = {evidence["method"] for evidence in hang["evidence"]}
     assert methods == {"collective", "stack"}
     job.check_latency()
+
+
+# What differs if collectives are known from Flight Recorders: they count on their own.
+@pytest.mark.parametrize("reason", ["loader", "skip", "order"])
+def test_older_versions_tell_a_hang_by_their_flight_recorders(reason, hanging):
+    job = hanging(reason, LAGGARD_HOOKS="0")
+    pattern = HANGS[reason].format(c=2, next=3, others=OTHERS[2], pair=PAIRS[2])
+    said = job.line(r"hang since step (40|41): ")
+    assert re.search(pattern, said), said
+    (hang,) = job.end()["incidents"]
+    assert (hang["kind"], hang["severity"]) == ("hang", "critical")
+    job.check_latency()
+
+
+def test_older_versions_call_no_busy_job_hung(hanging):
+    # A full recorder takes long to answer, and is left alone for a hundred times as long.
+    job = hanging("none", LAGGARD_HOOKS="0", STEPS="2500", TORCH_FR_BUFFER_SIZE="20000")
+    stdout, stderr = job.process.communicate(timeout=120)
+    assert job.process.returncode == 0, stderr
+    assert "since step" not in stderr
+    assert json.loads(stdout.splitlines()[-1])["incidents"] == []
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -132,6 +157,21 @@ def test_a_network_that_is_cut_accuses_nobody(seed, cable, tmp_path):
             side.kill()
 
 
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs setpriv")
+def test_where_stacks_cannot_be_read_that_is_said(watch):
+    command = torchrun(JOBS / "hangs.py", "spin", ranks=4)
+    # Root reads everything, unless it has dropped the right to.
+    drop = ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"]
+    job = watch(command, before=drop, UNREADABLE="1")
+    said = job.line("hang since step")
+    assert "rank 2 never entered ALLREDUCE" in said, said
+    assert "rank 2: its stack cannot be read: laggard may not trace" in job.line("rank 2: ")
+    (hang,) = job.end()["incidents"]
+    stacks = [it["text"] for it in hang["evidence"] if it["method"] == "stack"]
+    assert all("laggard may not trace its process" in text for text in stacks), stacks
+    assert stacks[0].endswith("; it runs"), stacks
+
+
 def test_a_recorded_hang_is_the_same_hang_again(hanging):
     job = hanging("loader")
     job.line("hang since step")
@@ -144,13 +184,16 @@ def test_a_recorded_hang_is_the_same_hang_again(hanging):
     [
         ("checkpoint", "BARRIER", "is in save_checkpoint (hangs.py:"),
         ("compile", "ALLREDUCE", "compiles"),
+        ("evaluate", "BARRIER", "is in evaluate (hangs.py:"),
+        ("download", "BARRIER", "is in download_shard (hangs.py:"),
     ],
 )
 def test_a_known_pause_is_no_hang(reason, collective, pause, hanging):
     job = hanging(reason, PAUSE_S=PAUSE_S)
     said = job.line(f"since step 4[01]: rank 2 never entered {collective}")
     assert "waiting since step" in said and pause in said
-    assert said.endswith((" and writes a checkpoint\n", " and compiles\n"))
+    does = {"checkpoint": "writes a checkpoint"}.get(reason, f"{reason}s")
+    assert said.endswith(f" and {does}\n")
     job.line(r"the job moves again after \d")
     incidents = job.verdict()["incidents"]
     assert [i for i in incidents if i["kind"] == "hang"] == [], "one incident, not two"

@@ -17,6 +17,7 @@ from common import Samples, network
 from torch import nn, optim
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 REASON, CULPRIT = sys.argv[1], int(os.environ.get("SLOW_RANK", "2"))
@@ -42,6 +43,19 @@ def save_checkpoint():
     time.sleep(PAUSE_S)
 
 
+def evaluate():
+    time.sleep(PAUSE_S)
+
+
+def download_shard():
+    time.sleep(PAUSE_S)
+
+
+def read_shard(x):
+    time.sleep(PAUSE_S if stuck else 0)
+    return x
+
+
 def compile_slowly(graph, inputs):
     time.sleep(PAUSE_S)
     return graph.forward
@@ -61,15 +75,22 @@ def all_reduce():
     dist.all_reduce(torch.ones(4))
 
 
+if "UNREADABLE" in os.environ:
+    ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
 dist.init_process_group("gloo")
 here = dist.get_rank() == CULPRIT
 pair = dist.new_group([CULPRIT, (CULPRIT + 1) % dist.get_world_size()], group_desc="pair")
 in_pair = dist.get_rank() in dist.get_process_group_ranks(pair)
 if REASON == "first" and here:
     load_tokenizer()
+stuck = False
+if REASON == "compiled":
+    compiled = torch.compile(torch.compiler.disable(read_shard), backend="eager")
+    compiled(torch.ones(1, 16))
 model = DistributedDataParallel(network())
 optimizer = optim.SGD(model.parameters(), lr=0.01)
-steps = {"cut": 1_000_000, "join": STEP if here else 60}.get(REASON, 60)
+steps = int(os.environ.get("STEPS", "60"))
+steps = {"cut": 1_000_000, "join": STEP if here else 60}.get(REASON, steps)
 uneven = Join([model]) if REASON == "join" else contextlib.ExitStack()
 uneven.__enter__()
 for step, x in enumerate(DataLoader(Shards(steps, 1, slow=False), batch_size=1)):
@@ -106,6 +127,15 @@ for step, x in enumerate(DataLoader(Shards(steps, 1, slow=False), batch_size=1))
         if here:
             save_checkpoint()
         dist.barrier()
+    if REASON in ("evaluate", "download"):
+        if here:
+            (evaluate if REASON == "evaluate" else download_shard)()
+        dist.barrier()
+    stuck = here
+    if REASON == "recompute" and here:
+        checkpoint(read_shard, x, use_reentrant=False)
+    if REASON == "compiled" and here:
+        compiled(x)
     if REASON == "compile" and here:
         torch.compile(nn.Linear(16, 16), backend=compile_slowly)(x)
 uneven.__exit__(None, None, None)

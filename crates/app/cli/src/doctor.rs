@@ -1,9 +1,10 @@
 use std::env;
 use std::ffi::CString;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -79,6 +80,7 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<ExitCode> {
         .or_else(package::python_beside_us)
         .unwrap_or_else(|| PathBuf::from("python3"));
     findings.extend(interpreter(&python));
+    findings.extend(stacks(&python));
     findings.push(nccl_plugin());
     findings.extend(old_nccl(&python));
     findings.extend(infiniband());
@@ -272,6 +274,40 @@ fn interpreter(python: &Path) -> Vec<Finding> {
     findings
 }
 
+/// Whether stacks of ranks can be read: tried on a process of ours, as `laggard run` reads those
+/// of its job.
+fn stacks(python: &Path) -> Option<Finding> {
+    const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
+    let wait = ["-c", "import sys; print(flush=True); sys.stdin.read()"];
+    let piped = || Stdio::piped();
+    let mut command = Command::new(python);
+    let child = command.args(wait).stdin(piped()).stdout(piped()).spawn();
+    let mut child = child.ok()?;
+    // Until it has begun to run Python there is nothing to read.
+    let began = child.stdout.take().map(|stdout| BufReader::new(stdout).lines().next());
+    let stack = began.map(|_| agent::stack_of(child.id()));
+    drop((child.kill(), child.wait()));
+    let mend =
+        "run laggard as the user of the job, in a container with --cap-add=SYS_PTRACE";
+    Some(match stack?.unread {
+        Some(why) => Finding::weak(
+            format!("where a rank of a hung job is cannot be read: {why}"),
+            mend,
+        ),
+        None => match fs::read_to_string(SCOPE).unwrap_or_default().trim() {
+            "" | "0" => Finding::good("stacks of ranks can be read, of a job that hangs"),
+            scope => Finding::weak(
+                format!(
+                    "stacks can be read by `laggard run` and, where it lacks \
+                     CAP_SYS_PTRACE, not by `laggard agent`: kernel.yama.ptrace_scope is \
+                     {scope}"
+                ),
+                "sysctl kernel.yama.ptrace_scope=0, if the agent is used",
+            ),
+        },
+    })
+}
+
 fn package_finding(probe: &Probe) -> Finding {
     let ours = env!("CARGO_PKG_VERSION");
     match (&probe.laggard, &probe.native) {
@@ -311,17 +347,19 @@ fn torch_findings(probe: &Probe) -> Vec<Finding> {
             "install a build with it",
         )
     } else if probe.hooks {
-        Finding::good("collective hooks: late ranks are named in every stage")
+        Finding::good(
+            "collective hooks: late ranks are named in every stage, and who holds a hang",
+        )
     } else if probe.recorder {
         Finding::weak(
             "no collective hooks: arrival times are read from the Flight Recorder, a few \
-             seconds late",
+             seconds late; without it (TORCH_FR_BUFFER_SIZE=0) no hang in a collective is seen",
             "PyTorch 2.15 or later has the hooks",
         )
     } else {
         Finding::weak(
             "no collective hooks and no Flight Recorder: late ranks are named only in stages \
-             that do not synchronise",
+             that do not synchronise, and hangs in collectives are not seen",
             "PyTorch 2.15 or later has the hooks",
         )
     });

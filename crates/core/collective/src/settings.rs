@@ -14,12 +14,18 @@ pub struct HangSettings {
     /// Seconds for the first steps, in which jobs compile, allocate and connect.
     #[serde(deserialize_with = "threshold")]
     pub first_quiet_s: f64,
+    /// Seconds for what is known to take long and to end: checkpoints, compilation, evaluation
+    /// and downloads.
+    #[serde(deserialize_with = "threshold")]
+    pub pause_max_s: f64,
 }
 
 impl Default for HangSettings {
     /// Our choice: two seconds is what a person notices; three times the longest pause lets
-    /// a job breathe as it used to.
+    /// a job breathe as it used to. After ten minutes in one collective PyTorch ends jobs with
+    /// NCCL, unless it was told otherwise.
     fn default() -> Self {
-        Self { quiet_min_s: 1.5, quiet_ratio: 3.0, first_quiet_s: 60.0 }
+        let (quiet_min_s, quiet_ratio) = (1.5, 3.0);
+        Self { quiet_min_s, quiet_ratio, first_quiet_s: 60.0, pause_max_s: 600.0 }
     }
 }

@@ -8,6 +8,7 @@ use model::{
     ProcessState, Ranks, Severity, Stack, StageId, Subject, fold_ranks,
 };
 
+use crate::pause::pause;
 use crate::words::{are, duration, who};
 use crate::{Scene, inside};
 
@@ -16,29 +17,22 @@ const TOLD_FRAMES: usize = 4;
 /// Frames of a folded stack, and different ones of one hang. Taste: more is no longer looked at.
 const FOLDED_FRAMES: usize = 64;
 const MAX_FOLDS: usize = 64;
-/// What functions and files are called in which jobs pause and do not hang.
-const PAUSES: [(&str, &str); 9] = [
-    ("checkpoint", "writes a checkpoint"),
-    ("ckpt", "writes a checkpoint"),
-    ("torch/serialization.py", "writes or reads a checkpoint"),
-    ("torch/_inductor", "compiles"),
-    ("torch/_dynamo", "compiles"),
-    ("triton/", "compiles"),
-    ("evaluate", "evaluates"),
-    ("validat", "evaluates"),
-    ("download", "downloads"),
-];
 
 /// Words an incident about a job that does not move, or did not for a while.
+///
+/// A pause that is known to take long is no hang, for `pause_max_s`.
 pub fn hang(
     stall: &Stall,
     stacks: &BTreeMap<u32, Stack>,
     scene: Scene<'_>,
     id: String,
     quiet_s: f64,
+    pause_max_s: f64,
     open: bool,
 ) -> Incident {
-    let pause = pause(stall, stacks);
+    let of_culprits = stall.culprits.iter().filter_map(|rank| stacks.get(rank));
+    let long = pause(of_culprits).filter(|_| stall.kind == StallKind::Missing);
+    let pause = long.filter(|_| quiet_s < pause_max_s);
     let since = stall.step;
     // What is not seen may be a pause as well. It did not pass if the job ended in it.
     let severity = match stall.kind {
@@ -63,8 +57,11 @@ pub fn hang(
             text += &format!(" and has not left #{before}");
         }
     }
-    if let Some(pause) = pause {
-        text += &format!(" and {pause}");
+    if let Some(does) = long {
+        text += &format!(" and {does}");
+    }
+    if long.is_some() && pause.is_none() {
+        text += &format!(", for more than {}", duration(pause_max_s));
     }
     let advice = advice(stall, stacks, pause);
     let stage = stall.culprits.first().and_then(|rank| stage_of(stall, *rank));
@@ -207,7 +204,8 @@ fn whereabouts(
     }
 }
 
-/// What the main thread of a process does, as a verb. One that waits without the GIL is where most of them are and needs no word.
+/// What the main thread of a process does, as a verb. One that waits without the GIL is where
+/// most of them are and needs no word.
 fn does(stack: &Stack) -> &'static str {
     match (stack.state, stack.holds_gil) {
         (ProcessState::Stopped, _) => "is stopped",
@@ -243,23 +241,6 @@ fn stage_of(stall: &Stall, rank: u32) -> Option<StageId> {
 /// The innermost frame of the script's own code, or of any code.
 fn own_frame(stack: &Stack) -> Option<&Frame> {
     stack.frames.iter().find(|frame| frame.is_own()).or(stack.frames.first())
-}
-
-/// What a culprit does that is known to take its time.
-fn pause(stall: &Stall, stacks: &BTreeMap<u32, Stack>) -> Option<&'static str> {
-    let mut frames =
-        stall.culprits.iter().filter_map(|rank| stacks.get(rank)).flat_map(|s| &s.frames);
-    let stopped = |rank: &u32| {
-        stacks.get(rank).is_some_and(|stack| stack.state == ProcessState::Stopped)
-    };
-    if stall.kind != StallKind::Missing || stall.culprits.iter().any(stopped) {
-        return None;
-    }
-    frames.find_map(|frame| {
-        let (function, file) = (frame.function.to_lowercase(), &frame.file);
-        let hit = |word: &str| function.contains(word) || file.contains(word);
-        PAUSES.iter().find(|(word, _)| hit(word)).map(|(_, what)| *what)
-    })
 }
 
 /// What to look at next. The table stands in docs/incidents.md, as all advice does.
@@ -358,6 +339,22 @@ pub fn folded<'a>(
     folds.collect()
 }
 
+/// Why there are no frames, and what the kernel says instead.
+fn unread(stack: &Stack) -> String {
+    let Some(why) = &stack.unread else { return "no Python frame".to_owned() };
+    let does = match (stack.state, &stack.waits_in) {
+        (ProcessState::Running, _) => "; it runs".to_owned(),
+        (ProcessState::Stopped, _) => "; it is stopped".to_owned(),
+        (ProcessState::Uninterruptible, None) => {
+            "; it waits for a device or file system".to_owned()
+        }
+        (ProcessState::Sleeping, None) => "; it waits".to_owned(),
+        (_, Some(function)) => format!("; it waits in {function} of the kernel"),
+        (ProcessState::Unknown, None) => String::new(),
+    };
+    format!("its stack cannot be read: {why}{does}")
+}
+
 /// Stacks, equal ones folded, the culprits' first.
 fn of_stacks(stacks: &BTreeMap<u32, Stack>, culprits: &[u32]) -> Vec<Evidence> {
     let mut folded: Vec<(String, Vec<u32>)> = Vec::new();
@@ -368,8 +365,7 @@ fn of_stacks(stacks: &BTreeMap<u32, Stack>, culprits: &[u32]) -> Vec<Evidence> {
             stack.frames.iter().position(Frame::is_own).unwrap_or(0).saturating_sub(1);
         let frames = stack.frames.iter().skip(from).take(TOLD_FRAMES).map(Frame::text);
         let frames: Vec<String> = frames.collect();
-        let text =
-            if frames.is_empty() { "no Python frame".into() } else { frames.join(" < ") };
+        let text = if frames.is_empty() { unread(stack) } else { frames.join(" < ") };
         match folded.iter_mut().find(|(known, _)| *known == text) {
             Some((_, ranks)) => ranks.push(*rank),
             None => folded.push((text, vec![*rank])),

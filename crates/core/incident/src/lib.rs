@@ -29,6 +29,7 @@ mod lateness;
 mod link;
 mod network;
 mod pace;
+mod pause;
 mod pipeline;
 mod settings;
 mod straggler;

@@ -29,6 +29,19 @@ pub struct Stack {
     pub holds_gil: Option<bool>,
     /// Python frames, innermost first; empty if they could not be read.
     pub frames: Vec<Frame>,
+    /// Why they could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unread: Option<String>,
+    /// The function of the kernel it waits in; asked for only where frames could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits_in: Option<String>,
+}
+
+impl Stack {
+    /// A stack that was read.
+    pub fn new(state: ProcessState, holds_gil: Option<bool>, frames: Vec<Frame>) -> Self {
+        Self { state, holds_gil, frames, unread: None, waits_in: None }
+    }
 }
 
 /// One Python function call.

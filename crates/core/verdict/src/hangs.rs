@@ -4,7 +4,7 @@ use collective::{Collectives, Communication, HangSettings, Stall, StallKind};
 use incident::{Scene, death, folded, hang, standstill};
 use model::{
     CollectiveOp, Communicator, Evidence, Incident, Mark, MarkKind, Operation, ProcessState,
-    Progress, RankNs, Ranks, Stack,
+    Progress, RankNs, Ranks, Severity, Stack,
 };
 use schedule::Standstill;
 
@@ -23,6 +23,8 @@ const PROFILER_S: f64 = 30.0;
 #[derive(Debug, Default)]
 pub(crate) struct Hangs {
     quiet_min_s: f64,
+    /// [`HangSettings::pause_max_s`].
+    pause_max_s: f64,
     collectives: Collectives,
     communication: Communication,
     now: Option<Under>,
@@ -60,20 +62,26 @@ struct Under {
     ports_down: BTreeSet<u32>,
     /// Its number, once it was spoken of.
     number: Option<u64>,
+    /// How seriously it was spoken of.
+    told: Option<Severity>,
+    asks: Asks,
     /// Whether it is blocked only, and has been quiet for longer before: it may pass by itself.
-    early: Option<Look>,
-    /// Whether the other ranks were asked for where they are as well.
-    all_asked: bool,
+    is_early: bool,
+    /// How long it had lasted when it was looked at last.
+    looked_s: f64,
     /// The time until which it is known to last.
     at: RankNs,
     left_orderly: BTreeSet<u32>,
 }
 
-/// How far a look at a blocked job has come.
+/// Whose stacks are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Look {
-    Wanted,
-    Done,
+enum Asks {
+    Nobody,
+    /// Those that are named and some that wait for them, to say what it is.
+    Named,
+    /// The others, to see who is where.
+    Others,
 }
 
 #[derive(Debug)]
@@ -86,10 +94,10 @@ struct Passed {
 
 impl Hangs {
     pub(crate) fn new(settings: HangSettings) -> Self {
-        let quiet_min_s = settings.quiet_min_s;
+        let (quiet_min_s, pause_max_s) = (settings.quiet_min_s, settings.pause_max_s);
         let communication = Communication::new(settings.clone());
         let collectives = Collectives::new(settings);
-        Self { quiet_min_s, collectives, communication, ..Self::default() }
+        Self { quiet_min_s, pause_max_s, collectives, communication, ..Self::default() }
     }
 
     /// The job is started over; no number is given twice.
@@ -186,7 +194,8 @@ impl Hangs {
         let is_still = self.collectives.is_still(at);
         if let Some(under) = &mut self.now {
             under.at = at;
-            if under.early.is_none() || !is_still {
+            if !under.is_early || !is_still {
+                under.doubt(self.pause_max_s);
                 return;
             }
             // Now it is quiet for longer than ever: all of it is looked at anew.
@@ -217,9 +226,10 @@ impl Hangs {
         self.now = stall.map(|stall| Under::new(stall, self.progress(), at));
         let quiet_s = self.last_at().map_or(0.0, |last_at| at.seconds_since(last_at));
         if self.now.is_none() && is_blocked && quiet_s >= self.quiet_min_s {
-            let early = Some(Look::Wanted);
-            let under = |stall| Under { early, ..Under::new(stall, self.progress(), at) };
-            self.now = self.collectives.stuck().map(under);
+            self.now = self.collectives.stuck().map(|stall| {
+                let is_early = true;
+                Under { is_early, ..Under::new(stall, self.progress(), at) }
+            });
         }
     }
 
@@ -291,18 +301,22 @@ impl Hangs {
         self.collectives.last_at()
     }
 
+    /// Seconds without a mark after which the job may be said to hang.
+    pub(crate) fn patience_s(&self) -> f64 {
+        self.collectives.patience_s()
+    }
+
     /// Ranks whose stacks would help to say what is wrong; once it was said those of the others, of
     /// `all`, to see who is where.
     pub(crate) fn wanted_stacks(
         &self,
         all: impl ExactSizeIterator<Item = u32>,
     ) -> Vec<u32> {
-        let is_wanted =
-            |under: &&Under| !under.all_asked && under.early != Some(Look::Done);
-        let Some(under) = self.now.as_ref().filter(is_wanted) else {
+        let Some(under) = self.now.as_ref().filter(|under| under.asks != Asks::Nobody)
+        else {
             return Vec::new();
         };
-        if under.number.is_some() {
+        if under.asks == Asks::Others {
             let Seen { stacks, others, .. } = &under.seen;
             let every = all.len().div_ceil(LATER.others).max(1);
             let is_known =
@@ -332,44 +346,49 @@ impl Hangs {
     pub(crate) fn stack(&mut self, rank: u32, stack: Stack) {
         if let Some(under) = &mut self.now {
             let Seen { stacks, others, .. } = &mut under.seen;
-            let stacks = if under.number.is_none() { stacks } else { others };
+            let stacks = if under.asks == Asks::Others { others } else { stacks };
             stacks.insert(rank, stack);
         }
     }
 
     /// The hang to speak of, once all that can be known of it is: the stacks that were asked for
-    /// were told.
+    /// were told. Again once it is known to be worse than was said.
     pub(crate) fn tell(&mut self, scene: Scene<'_>) -> Option<Incident> {
         let under = self.now.as_mut()?;
-        if under.number.is_some() {
-            under.all_asked = true;
+        let asked = std::mem::replace(&mut under.asks, Asks::Nobody);
+        if asked != Asks::Named || under.is_early && !under.is_final() {
             return None;
         }
-        if under.early.is_some() && !under.is_final() {
-            under.early = Some(Look::Done);
+        if under.number.is_none() {
+            self.spoken += 1;
+            under.number = Some(self.spoken);
+        }
+        (under.is_early, under.looked_s) = (false, under.quiet_s());
+        let incident = under.incident(scene, self.pause_max_s)?;
+        let before = under.told.replace(incident.severity);
+        if before == under.told {
             return None;
         }
-        under.early = None;
-        self.spoken += 1;
-        under.number = Some(self.spoken);
         let is_recent = |asked: RankNs| under.at.seconds_since(asked) < LATER.every_s;
-        under.all_asked = self.others_asked.is_some_and(is_recent);
-        if !under.all_asked {
+        if incident.severity > Severity::Info && !self.others_asked.is_some_and(is_recent) {
+            under.asks = Asks::Others;
             self.others_asked = Some(under.at);
         }
-        under.incident(scene)
+        Some(incident)
     }
 
     /// The hang that goes on at the end of what was seen, if it was spoken of.
     pub(crate) fn under_way(&self, scene: Scene<'_>) -> Option<Incident> {
-        self.now.as_ref()?.incident(scene)
+        self.now.as_ref()?.incident(scene, self.pause_max_s)
     }
 
     /// Stalls that were spoken of and passed.
     pub(crate) fn passed(&self, scene: Scene<'_>) -> Vec<Incident> {
         let passed = self.passed.iter().map(|passed| {
             let Passed { number, stall, seen, quiet_s } = passed;
-            seen.incident(stall, *number, scene, *quiet_s, false)
+            let id = format!("h{number}");
+            let quiet = (*quiet_s, self.pause_max_s);
+            seen.incident(stall, id, scene, quiet, false)
         });
         passed.collect()
     }
@@ -382,8 +401,10 @@ impl Under {
             seen: Seen { progress, ..Seen::default() },
             ports_down: BTreeSet::new(),
             number: None,
-            early: None,
-            all_asked: false,
+            told: None,
+            asks: Asks::Named,
+            is_early: false,
+            looked_s: 0.0,
             at,
             left_orderly: BTreeSet::new(),
         }
@@ -414,24 +435,41 @@ impl Under {
     }
 
     /// What is said of it, if it was spoken of.
-    fn incident(&self, scene: Scene<'_>) -> Option<Incident> {
-        let quiet_s = self.at.seconds_since(self.stall.since);
-        let number = self.number?;
-        Some(self.seen.incident(&self.explained(), number, scene, quiet_s, true))
+    fn incident(&self, scene: Scene<'_>, pause_max_s: f64) -> Option<Incident> {
+        let id = format!("h{}", self.number?);
+        let quiet = (self.quiet_s(), pause_max_s);
+        Some(self.seen.incident(&self.explained(), id, scene, quiet, true))
+    }
+
+    fn quiet_s(&self) -> f64 {
+        self.at.seconds_since(self.stall.since)
+    }
+
+    /// Looks again at what was told as a pause, each time it has become twice as long and once
+    /// it is longer than pauses are: the rank may be somewhere else by then.
+    fn doubt(&mut self, pause_max_s: f64) {
+        let (quiet_s, looked_s) = (self.quiet_s(), self.looked_s);
+        let is_overdue = looked_s < pause_max_s && quiet_s >= pause_max_s;
+        let is_due = quiet_s >= 2.0 * looked_s || is_overdue;
+        if self.told == Some(Severity::Info) && self.asks == Asks::Nobody && is_due {
+            self.asks = Asks::Named;
+            self.seen.network.clear();
+        }
     }
 }
 
 impl Seen {
+    /// What is said of a stall that was quiet for so long, where pauses last so long at most.
     fn incident(
         &self,
         stall: &Stall,
-        number: u64,
+        id: String,
         scene: Scene<'_>,
-        quiet_s: f64,
+        (quiet_s, pause_max_s): (f64, f64),
         open: bool,
     ) -> Incident {
-        let id = format!("h{number}");
-        let mut incident = hang(stall, &self.stacks, scene, id, quiet_s, open);
+        let mut incident =
+            hang(stall, &self.stacks, scene, id, quiet_s, pause_max_s, open);
         incident.evidence.extend_from_slice(&self.network);
         incident.stacks = folded(self.stacks.iter().chain(&self.others), &stall.culprits);
         incident.progress.clone_from(&self.progress);

@@ -26,4 +26,5 @@ pub use agent::Agent;
 pub use asked::ProfileRequest;
 pub use jobs::{Host, Jobs};
 pub use link::{Receiver, in_address};
+pub use stacks::stack_of;
 pub use uplink::{Destination, Farewell, Uplink};

@@ -1,4 +1,6 @@
-use model::{CoreUsage, IncidentKind, Pace, RankNs, Ranks, Severity, Subject};
+use model::{
+    CoreUsage, Frame, IncidentKind, Pace, ProcessState, RankNs, Ranks, Severity, Stack, Subject,
+};
 
 use super::*;
 
@@ -122,7 +124,7 @@ fn a_rank_that_stands_still_for_its_profiler_does_not_hang() {
 /// come to its last collective.
 fn pauses_at_times() -> (Job, u64) {
     let mut job = Job::new("job", "run", Settings::default());
-    job.take(Input::Group { group: 1, name: "default".to_owned(), members: vec![0, 1] });
+    job.take(Input::Group { group: 1, name: "default".to_owned(), members: (0..2).collect() });
     let steps = 40;
     let mut at_ms = 1000;
     for step in 0..steps {
@@ -153,17 +155,17 @@ fn pauses_at_times() -> (Job, u64) {
     (job, at_ms)
 }
 
-fn take_stacks(job: &mut Job, state: model::ProcessState, function: &str) {
-    let frame = |function: &str| model::Frame {
+fn take_stacks(job: &mut Job, state: ProcessState, function: &str) {
+    let frame = |function: &str| Frame {
         function: function.to_owned(),
         file: "train.py".to_owned(),
         line: 7,
     };
     for (rank, state, function) in
-        [(1, state, function), (0, model::ProcessState::Sleeping, "main")]
+        [(1, state, function), (0, ProcessState::Sleeping, "main")]
     {
         let stack =
-            model::Stack { state, holds_gil: None, frames: vec![frame(function)] };
+            Stack::new(state, None, vec![frame(function)]);
         job.take(Input::Stack { rank, stack });
     }
     job.take(Input::StacksTold);
@@ -179,7 +181,7 @@ fn a_blocked_job_is_looked_at_and_what_cannot_pass_is_told() {
     };
     assert_eq!(quiet(&mut job, 1300), [] as [u32; 0]);
     assert_eq!(quiet(&mut job, 1700), [1, 0]);
-    take_stacks(&mut job, model::ProcessState::Stopped, "main");
+    take_stacks(&mut job, ProcessState::Stopped, "main");
     let [hang] = &job.verdict().incidents[..] else { panic!("{:?}", job.verdict()) };
     assert_eq!(
         (hang.subject.ranks.as_slice(), hang.severity),
@@ -198,15 +200,53 @@ fn a_blocked_job_that_may_only_pause_is_told_when_it_pauses_longer_than_usual() 
             job.wanted_stacks()
         };
         assert_eq!(quiet(&mut job, 1700), [1, 0]);
-        take_stacks(&mut job, model::ProcessState::Running, function);
+        take_stacks(&mut job, ProcessState::Running, function);
         assert!(job.verdict().incidents.is_empty(), "{:?}", job.verdict().incidents);
         assert_eq!(quiet(&mut job, 20_000), [] as [u32; 0], "it was looked at");
         assert_eq!(quiet(&mut job, 90_000), [1, 0], "what they do now");
-        take_stacks(&mut job, model::ProcessState::Running, function);
+        take_stacks(&mut job, ProcessState::Running, function);
         let [hang] = &job.verdict().incidents[..] else { panic!("{:?}", job.verdict()) };
         let is_pause = function == "save_checkpoint";
         assert_eq!(hang.severity == Severity::Info, is_pause, "{}", hang.text);
     }
+}
+
+#[test]
+fn a_pause_that_becomes_a_hang_is_told_again() {
+    let stack = |function: &str| {
+        let (function, file) = (function.to_owned(), "train.py".to_owned());
+        let frames = vec![Frame { function, file, line: 7 }];
+        Stack::new(ProcessState::Sleeping, Some(false), frames)
+    };
+    let look = |job: &mut Job, at_s: u64, function: &str| {
+        assert_eq!(quiet(job, at_s), [1, 0], "at {at_s} s");
+        job.take(Input::Stack { rank: 1, stack: stack(function) });
+        job.take(Input::StacksTold);
+        job.take_lines().into_iter().next().unwrap_or_default()
+    };
+    let told = "rank 1 never entered ALLREDUCE #47 of group default (rank 0 waits in it); \
+                rank 1 is in save_checkpoint (train.py:7) and writes a checkpoint";
+    let mut job = hangs_in_a_window();
+    let said = look(&mut job, 12, "save_checkpoint");
+    assert_eq!(said, format!("waiting since step 40: {told}"));
+    assert_eq!(quiet(&mut job, 13), [] as [u32; 0], "it was just looked at");
+    assert_eq!(look(&mut job, 14, "save_checkpoint"), "", "that was said");
+    assert_eq!(
+        look(&mut job, 611, "save_checkpoint"),
+        format!("hang since step 40: {told}, for more than 600.00 s")
+    );
+    assert_eq!(quiet(&mut job, 9999), [] as [u32; 0], "all was said");
+    // One that has left its pause for something that does not end.
+    let mut job = hangs_in_a_window();
+    look(&mut job, 12, "save_checkpoint");
+    let said = look(&mut job, 20, "read_shard");
+    assert!(
+        said.starts_with("hang since step 40: ")
+            && said.ends_with("is in read_shard (train.py:7)"),
+        "{said}"
+    );
+    let [hang] = &job.verdict().incidents[..] else { panic!("{:?}", job.verdict()) };
+    assert_eq!((hang.severity, hang.open), (Severity::Critical, true));
 }
 
 /// One rank stands still in its last backward, and the other waits for it in a collective.
