@@ -286,10 +286,6 @@ def _patch_collectives(torch):
         return
     if not _has_hooks(torch):
         _after_activation.append(_serve_flight_recorder)
-        _note(
-            "this PyTorch has no collective hooks (they came with 2.15): when collectives were "
-            "issued is read from its Flight Recorder, every few seconds"
-        )
     c10d = torch.distributed.distributed_c10d
     original = c10d._new_process_group_helper
 
@@ -304,8 +300,7 @@ def _patch_collectives(torch):
 
     c10d._new_process_group_helper = helper
     for group in list(c10d._world.pg_map):
-        if not _after_activation:
-            _watch(group, sorted(c10d._world.pg_group_ranks.get(group, ())))
+        _watch(group, sorted(c10d._world.pg_group_ranks.get(group, ())))
 
 
 def _on_group(
@@ -316,8 +311,7 @@ def _on_group(
     ranks = list(global_ranks_in_group) or list(range(group_size))
     if not global_ranks_in_group:
         become_rank(group_rank, group_size)
-    if not _after_activation:
-        _watch(group, ranks)
+    _watch(group, ranks)
     dimension = _ROLE_GROUPS.get(group_desc)
     if dimension is not None:
         _roles[dimension] = group_rank
@@ -338,22 +332,34 @@ def _serve_flight_recorder():
     global _server
     from torch._C import _distributed_c10d
 
+    none = "this PyTorch has no collective hooks (they came with 2.15)"
+    if not hasattr(_distributed_c10d, "_WorkerServer"):
+        _note(f"{none} and no Flight Recorder: hangs in its collectives are not seen")
+        return
+    _note(
+        f"{none}: when collectives were issued is read from its Flight Recorder, every few "
+        "seconds, and once more before a hang is told"
+    )
     ring = _native.ring_path()
     if ring is not None and _server is None:
         _server = _distributed_c10d._WorkerServer(f"{ring}.sock")
 
 
 def _watch(group, ranks):
-    if not hasattr(group, "register_pre_hook"):
-        return
-    _watched.add(group)
     members = _fold(sorted(ranks))
-    number = zlib.crc32(f"{group.group_name} {members}".encode())
-    functions = vars(sys.modules["torch.distributed.distributed_c10d"])
-    group.register_pre_hook(_HOOK_ID, _native.CollectiveHook(number, functions))
+    if _after_activation:
+        # The recorder tells groups by their names.
+        number = _native.group_number(group.group_name)
+    elif hasattr(group, "register_pre_hook"):
+        _watched.add(group)
+        number = zlib.crc32(f"{group.group_name} {members}".encode())
+        functions = vars(sys.modules["torch.distributed.distributed_c10d"])
+        group.register_pre_hook(_HOOK_ID, _native.CollectiveHook(number, functions))
+    else:
+        return
     # Beyond this the table of names would have no room for stages.
     if len(_groups) < 32:
-        name = group.group_desc
+        name = getattr(group, "group_desc", "undefined")
         name = f"group_{group.group_name}" if name == "undefined" else name.removesuffix("_pg")
         _groups.append((number, name, members if len(members) < 150 else ""))
         _native.group(*_groups[-1])

@@ -25,7 +25,8 @@ mod _native {
     };
     #[pymodule_export]
     use crate::probe::{
-        activate, close, current_step, group, is_active, note, ring_path, set_role,
+        activate, close, current_step, group, group_number, is_active, note, ring_path,
+        set_role,
     };
     #[pymodule_export]
     use crate::profile::set_recorder;

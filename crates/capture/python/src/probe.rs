@@ -392,6 +392,12 @@ pub(crate) fn group(number: u32, name: &str, ranks: &str) {
     });
 }
 
+/// The number of a process group that is known by its name alone.
+#[pyfunction]
+pub(crate) fn group_number(name: &str) -> u32 {
+    model::group_number(name)
+}
+
 /// Ends the ring in good order.
 #[pyfunction]
 pub(crate) fn close() {

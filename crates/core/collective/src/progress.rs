@@ -237,13 +237,17 @@ impl Collectives {
     /// Whether nothing has moved until `now` for longer than usual.
     pub fn is_still(&self, now: RankNs) -> bool {
         let Some(last_at) = self.last_at else { return false };
-        let quiet_s = now.seconds_since(last_at);
+        now.seconds_since(last_at) >= self.patience_s()
+    }
+
+    /// Seconds without a mark that are longer than usual.
+    pub fn patience_s(&self) -> f64 {
         let usual_s = self.settings.quiet_ratio * self.longest_pause_s;
-        let mut patience_s = self.settings.quiet_min_s.max(usual_s);
+        let patience_s = self.settings.quiet_min_s.max(usual_s);
         if self.step < FIRST_STEPS {
-            patience_s = patience_s.max(self.settings.first_quiet_s);
+            return patience_s.max(self.settings.first_quiet_s);
         }
-        quiet_s >= patience_s
+        patience_s
     }
 
     /// A job that does not move because of `ranks`, as somebody else knows; `reason` says why.

@@ -34,7 +34,7 @@ pub use function::{
     Dictionary, Function, FunctionClass, FunctionId, Pattern, WorkerPatterns,
 };
 pub use input::Input;
-pub use mark::{CollectiveOp, Mark, MarkKind, PAYLOAD_WORDS};
+pub use mark::{CollectiveOp, Mark, MarkKind, PAYLOAD_WORDS, group_number};
 pub use median::median;
 pub use network::{NetworkFault, QueuePairName};
 pub use profile::{

@@ -103,6 +103,14 @@ impl MarkKind {
     }
 }
 
+/// A number for a process group that is known by its name alone, the same on every rank. FNV-1a.
+pub fn group_number(name: &str) -> u32 {
+    let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    hash.max(1)
+}
+
 /// The kind of a collective, numbered as PyTorch's `HookOpName`, in text by its name.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,

@@ -277,9 +277,10 @@ impl Job {
                 self.seen_ranks.insert(rank);
                 self.hangs.communicate(rank, &communicator);
             }
-            Input::Slow { communicator, took_ns, usual_ns } => {
+            Input::Slow { communicator, took_ns, usual_ns, of_channels } => {
                 let seconds = |ns: u64| ns as f64 * 1e-9;
-                let slow = Slow { took_s: seconds(took_ns), usual_s: seconds(usual_ns) };
+                let (took_s, usual_s) = (seconds(took_ns), seconds(usual_ns));
+                let slow = Slow { took_s, usual_s, of_channels };
                 self.hangs.communication().slow(communicator, slow);
                 self.holdups.slow(self.hangs.step());
             }
@@ -339,6 +340,11 @@ impl Job {
     /// The last mark of any rank.
     pub fn last_at(&self) -> Option<RankNs> {
         self.hangs.last_at()
+    }
+
+    /// Seconds without a mark after which the job may be said to hang.
+    pub fn patience_s(&self) -> f64 {
+        self.hangs.patience_s()
     }
 
     pub(crate) fn scene(&self) -> Scene<'_> {

@@ -15,7 +15,7 @@ use crate::live::{LiveFeed, READ_CLOSELY_EVERY};
 use crate::ports::Ports;
 use crate::probes::Probes;
 use crate::profiles::Profiles;
-use crate::ras::Ras;
+use crate::ras::{Own, Ras};
 use crate::requests::RequestFeed;
 use crate::sockets::stuck_sockets;
 use crate::stacks::stack_of;
@@ -127,9 +127,10 @@ impl Agent {
             // What was read so far survives a kill of this process.
             end_if_failed(&mut self.told.journal, &mut self.job, JournalWriter::flush);
         }
+        let read = monotonic_now();
         self.read(JobReader::drain);
         self.tell_deaths();
-        self.read_flight(FlightFeed::poll);
+        self.read_flight(|flight, take| flight.poll(read, take));
         let Self { live, requests, told, job, .. } = self;
         live.poll(now, monotonic_now(), &mut |input| keep(told, job, input));
         requests.poll(now, monotonic_now(), &mut |input| keep(told, job, input));
@@ -145,7 +146,7 @@ impl Agent {
         ras.poll(settings, &mut |input| keep(told, job, input));
         let mut lines = self.job.take_lines();
         if let Some(uplink) = &self.told.uplink {
-            uplink.told_until(monotonic_now());
+            uplink.told_until(self.flight.known_until(monotonic_now()));
             lines.extend(uplink.take_lines());
         }
         lines
@@ -226,7 +227,9 @@ impl Agent {
     /// Says how long the job has been quiet, and looks where its ranks are if that is asked
     /// for: only of a job that does not move.
     fn look_for_hang(&mut self, asked: Instant) {
-        let now = monotonic_now();
+        // Nobody is accused of what is not known yet.
+        self.flight.hurry(monotonic_now(), self.job.patience_s());
+        let now = self.flight.known_until(monotonic_now());
         let quiet = |last_at| now.seconds_since(last_at) >= QUIET_S;
         let unmarked = self.job.last_at().is_none() && self.live.is_still();
         if !unmarked && !self.job.last_at().is_some_and(quiet) {
@@ -243,7 +246,8 @@ impl Agent {
         let with_ring = self.reader.ranks().filter(|rank| rank.alive);
         let mut pids: BTreeMap<u32, u32> = self.live.processes().collect();
         pids.extend(with_ring.map(|rank| (rank.rank, rank.pid)));
-        self.ras.ask(asked, pids.values().copied());
+        let hashes = self.live.communicators().collect();
+        self.ras.ask(asked, Own { pids: pids.values().copied().collect(), hashes });
         let here = pids.keys().next().copied();
         for (rank, pid) in pids.into_iter().filter(|(rank, _)| wanted.contains(rank)) {
             self.tell(Input::Stack { rank, stack: stack_of(pid) });

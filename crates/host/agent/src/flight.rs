@@ -8,13 +8,15 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{
+    Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel,
+};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use formats::{RecordedCollective, recorded_collectives};
-use model::{Input, Mark, MarkKind, RankNs};
+use model::{Input, Mark, MarkKind, RankNs, group_number};
 
 /// How often recorders are asked, at most, and how much longer than their last answers took
 /// they are left in peace: an answer costs its rank that much of one thread, up to 44 ms for
@@ -31,6 +33,7 @@ const MAX_HELD: usize = 200_000;
 /// What a recorder said.
 struct Answer {
     rank: u32,
+    socket: PathBuf,
     /// Instant, on the ranks' clock, up to which the answer is complete.
     until: RankNs,
     /// What to subtract from a time since the epoch to get the ranks' clock.
@@ -43,21 +46,36 @@ struct Answer {
 pub(crate) struct FlightFeed {
     ranks: BTreeMap<u32, Held>,
     asker: Option<Asker>,
+    /// The last mark of any rank when recorders were asked out of turn.
+    asked_after: Option<RankNs>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Held {
+    socket: PathBuf,
     marks: VecDeque<Mark>,
     /// Collectives not yet given out.
     issues: VecDeque<Mark>,
     /// Number of the last collective taken.
     last_record: Option<u64>,
+    /// The step of the last mark given out.
+    step: u32,
+    /// The last mark taken.
+    marked: Option<RankNs>,
+    /// Until when collectives are known as far as they ever will be.
+    asked: RankNs,
+    /// The same, of a recorder that answered; everything, if the rank has ended.
+    answered: RankNs,
+    /// Until when marks were given out with their collectives.
+    known: RankNs,
 }
 
 #[derive(Debug)]
 struct Asker {
     sockets: Arc<Mutex<BTreeMap<u32, PathBuf>>>,
     answers: Receiver<Answer>,
+    /// Ends the peace.
+    wake: SyncSender<()>,
 }
 
 impl FlightFeed {
@@ -69,7 +87,7 @@ impl FlightFeed {
         if self.ranks.contains_key(&rank) || !socket.exists() {
             return;
         }
-        self.ranks.insert(rank, Held::default());
+        self.ranks.insert(rank, Held::new(socket.clone(), monotonic_now()));
         let asker = self.asker.get_or_insert_with(Asker::start);
         if let Ok(mut sockets) = asker.sockets.lock() {
             sockets.insert(rank, socket);
@@ -81,6 +99,7 @@ impl FlightFeed {
         match &input {
             Input::Mark { rank, mark } => {
                 if let Some(held) = self.ranks.get_mut(rank) {
+                    held.marked = held.marked.max(Some(mark.at));
                     held.marks.push_back(*mark);
                     if held.marks.len() > MAX_HELD {
                         held.release(*rank, RankNs(u64::MAX), take);
@@ -91,19 +110,47 @@ impl FlightFeed {
             Input::Left { rank, .. } | Input::Lost { rank, .. } => {
                 if let Some(held) = self.ranks.get_mut(rank) {
                     held.release(*rank, RankNs(u64::MAX), take);
+                    if matches!(input, Input::Left { .. }) {
+                        held.answered = RankNs(u64::MAX);
+                    }
                 }
             }
-            Input::Restart { .. } => self.release_all(take),
+            Input::Restart { .. } => {
+                self.release_all(take);
+                // Ranks come again, with sockets of their own.
+                self.ranks.clear();
+                if let Some(Ok(mut sockets)) =
+                    self.asker.as_ref().map(|asker| asker.sockets.lock())
+                {
+                    sockets.clear();
+                }
+            }
             _ => {}
         }
         take(input);
     }
 
-    /// Gives out what the recorders have answered for.
-    pub(crate) fn poll(&mut self, take: &mut dyn FnMut(Input)) {
+    /// Gives out what the recorders have answered for; all marks until `read` were passed.
+    pub(crate) fn poll(&mut self, read: RankNs, take: &mut dyn FnMut(Input)) {
         let Some(asker) = &self.asker else { return };
         while let Ok(answer) = asker.answers.try_recv() {
-            let Some(held) = self.ranks.get_mut(&answer.rank) else { continue };
+            let held = self.ranks.get_mut(&answer.rank);
+            let Some(held) = held.filter(|held| held.socket == answer.socket) else {
+                continue;
+            };
+            held.asked = held.asked.max(answer.until);
+            match &answer.collectives {
+                Ok(_) => held.answered = held.answered.max(answer.until),
+                Err(error) if is_late(error) => {
+                    let text = format!(
+                        "the Flight Recorder of rank {} did not answer in time: its process \
+                         was stopped or very busy, and hangs are not told meanwhile",
+                        answer.rank
+                    );
+                    take(Input::Note { text });
+                }
+                Err(_) => {}
+            }
             // A recorder that does not answer leaves its marks without collectives.
             for collective in answer.collectives.unwrap_or_default() {
                 let number = Some(collective.record_id);
@@ -119,10 +166,41 @@ impl FlightFeed {
                     kind: MarkKind::CollectiveIssue,
                     on_loop_thread: true,
                     code: collective.op.0,
-                    args: [u64::from(number_of(&collective.group)), 0, 0, 0, 0],
+                    args: [
+                        group_number(&collective.group).into(),
+                        0,
+                        collective.number,
+                        0,
+                        0,
+                    ],
                 });
             }
-            held.release(answer.rank, answer.until, take);
+        }
+        for (rank, held) in &mut self.ranks {
+            held.release(*rank, held.asked.min(read), take);
+            held.known = held.answered.min(read);
+        }
+    }
+
+    /// The time up to which everything is known, at most `now`: where ranks serve recorders,
+    /// what these have answered for.
+    pub(crate) fn known_until(&self, now: RankNs) -> RankNs {
+        self.ranks.values().map(|held| held.known).fold(now, RankNs::min)
+    }
+
+    /// Asks recorders out of turn, once, if no rank has done anything for `patience_s`.
+    pub(crate) fn hurry(&mut self, now: RankNs, patience_s: f64) {
+        let marked = self.ranks.values().filter_map(|held| held.marked).max();
+        let Some((marked, asker)) = marked.zip(self.asker.as_ref()) else { return };
+        let is_still = |until: RankNs| until.seconds_since(marked) >= patience_s;
+        if is_still(now)
+            && !is_still(self.known_until(now))
+            && self.asked_after != Some(marked)
+        {
+            // It is awake already if there is no room.
+            if asker.wake.try_send(()).is_ok() {
+                self.asked_after = Some(marked);
+            }
         }
     }
 
@@ -135,17 +213,43 @@ impl FlightFeed {
 }
 
 impl Held {
+    fn new(socket: PathBuf, answered: RankNs) -> Self {
+        let (marks, issues) = (VecDeque::new(), VecDeque::new());
+        let (last_record, marked) = (None, None);
+        let (asked, known) = (answered, answered);
+        Self {
+            socket,
+            marks,
+            issues,
+            last_record,
+            step: 0,
+            marked,
+            asked,
+            answered,
+            known,
+        }
+    }
+
     /// Gives out marks and collectives up to `until`, in time order.
     fn release(&mut self, rank: u32, until: RankNs, take: &mut dyn FnMut(Input)) {
-        while let Some(mark) = self.marks.front().filter(|mark| mark.at <= until) {
-            let earlier = |issue: &&Mark| issue.at <= mark.at;
-            let next = match self.issues.front().filter(earlier) {
-                Some(_) => self.issues.pop_front(),
-                None => self.marks.pop_front(),
+        let at = |marks: &VecDeque<Mark>| {
+            marks.front().map(|mark| mark.at).filter(|at| *at <= until)
+        };
+        loop {
+            let issued = at(&self.issues);
+            let next = match at(&self.marks) {
+                Some(marked) if issued.is_none_or(|issued| marked < issued) => {
+                    self.marks.pop_front()
+                }
+                _ if issued.is_some() => self.issues.pop_front(),
+                _ => return,
             };
-            if let Some(mark) = next {
-                take(Input::Mark { rank, mark });
+            let Some(mut mark) = next else { return };
+            if mark.kind == MarkKind::CollectiveIssue {
+                mark.step = self.step;
             }
+            self.step = mark.step;
+            take(Input::Mark { rank, mark });
         }
     }
 }
@@ -154,17 +258,24 @@ impl Asker {
     fn start() -> Self {
         let sockets = Arc::new(Mutex::new(BTreeMap::new()));
         let (sender, answers) = channel();
+        let (wake, woken) = sync_channel(1);
         let to_ask = Arc::clone(&sockets);
-        thread::spawn(move || ask_for_ever(&to_ask, &sender));
-        Self { sockets, answers }
+        thread::spawn(move || ask_for_ever(&to_ask, &sender, &woken));
+        Self { sockets, answers, wake }
     }
 }
 
 /// Asks every recorder in turn until nobody listens any more.
-fn ask_for_ever(sockets: &Mutex<BTreeMap<u32, PathBuf>>, answers: &Sender<Answer>) {
+fn ask_for_ever(
+    sockets: &Mutex<BTreeMap<u32, PathBuf>>,
+    answers: &Sender<Answer>,
+    woken: &Receiver<()>,
+) {
     let mut peace = ASK_EVERY;
     loop {
-        thread::sleep(peace);
+        if woken.recv_timeout(peace) == Err(RecvTimeoutError::Disconnected) {
+            return;
+        }
         let asked = Instant::now();
         let Ok(to_ask) = sockets.lock().map(|sockets| sockets.clone()) else { return };
         for (rank, socket) in to_ask {
@@ -173,12 +284,18 @@ fn ask_for_ever(sockets: &Mutex<BTreeMap<u32, PathBuf>>, answers: &Sender<Answer
                 SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             let offset_ns = (since_epoch.as_nanos() as u64).saturating_sub(until.0);
             let collectives = ask(&socket);
-            if answers.send(Answer { rank, until, offset_ns, collectives }).is_err() {
+            let answer = Answer { rank, socket, until, offset_ns, collectives };
+            if answers.send(answer).is_err() {
                 return;
             }
         }
         peace = ASK_EVERY.max(asked.elapsed() * PEACE_FACTOR);
     }
+}
+
+/// Whether nobody answered, rather than that nobody is there.
+fn is_late(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
 /// Asks one recorder, of whichever backend has one.
@@ -219,14 +336,6 @@ pub(crate) fn monotonic_now() -> RankNs {
     RankNs(seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0))
 }
 
-/// A number for a process group's name, the same on every rank. FNV-1a, folded.
-fn number_of(group: &str) -> u32 {
-    let hash = group.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
-        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-    });
-    hash.max(1)
-}
-
 #[cfg(test)]
 mod tests {
     use model::CollectiveOp;
@@ -244,35 +353,99 @@ mod tests {
         }
     }
 
+    fn held(marks: &[u64], issues: &[u64]) -> Held {
+        let mut held = Held::new(PathBuf::new(), RankNs(0));
+        held.marks.extend(marks.iter().map(|at| mark(*at, MarkKind::DataBegin)));
+        held.issues.extend(issues.iter().map(|at| mark(*at, MarkKind::CollectiveIssue)));
+        held
+    }
+
+    /// A feed of one rank, and what its recorder is to answer.
+    fn feed(held: Held) -> (FlightFeed, Sender<Answer>, Receiver<()>) {
+        let (sender, answers) = channel();
+        let (wake, woken) = sync_channel(1);
+        let asker = Some(Asker { sockets: Arc::default(), answers, wake });
+        let feed = FlightFeed { ranks: [(0, held)].into(), asker, asked_after: None };
+        (feed, sender, woken)
+    }
+
+    fn answer(until: u64, collectives: io::Result<Vec<RecordedCollective>>) -> Answer {
+        let (socket, until) = (PathBuf::new(), RankNs(until));
+        Answer { rank: 0, socket, until, offset_ns: 0, collectives }
+    }
+
+    fn record(record_id: u64) -> RecordedCollective {
+        let (op, group) = (CollectiveOp::BARRIER, "0".to_owned());
+        RecordedCollective { record_id, op, group, number: 7, issued_unix_ns: 25 }
+    }
+
     #[test]
     fn held_marks_and_collectives_come_out_in_time_order() {
-        let mut held = Held::default();
-        held.marks.extend([10, 30, 50].map(|at| mark(at, MarkKind::DataBegin)));
-        held.issues.extend([20, 60].map(|at| mark(at, MarkKind::CollectiveIssue)));
-        let mut times = Vec::new();
+        let mut held = held(&[10, 30, 50], &[20, 30, 35, 60]);
+        held.marks[0].step = 4;
+        let mut told = Vec::new();
         let mut take = |input| {
             if let Input::Mark { mark, .. } = input {
-                times.push(mark.at.0);
+                told.push((mark.at.0, mark.step));
             }
         };
         held.release(0, RankNs(40), &mut take);
+        // Also the one that no mark comes after: a rank may be stuck in it.
         held.release(0, RankNs(u64::MAX), &mut take);
-        assert_eq!(times, [10, 20, 30, 50]);
-        assert_eq!(held.issues.len(), 1, "a collective waits for the mark after it");
+        let steps = [(10, 4), (20, 4), (30, 4), (30, 0), (35, 0), (50, 0), (60, 0)];
+        assert_eq!(told, steps);
     }
 
     #[test]
     fn each_record_is_taken_once_up_to_the_largest_number() {
-        let (sender, answers) = channel();
-        let asker = Some(Asker { sockets: Arc::default(), answers });
-        let mut feed = FlightFeed { ranks: [(0, Held::default())].into(), asker };
+        let (mut feed, sender, _woken) = feed(held(&[], &[]));
         for record_id in [0, 0, u64::MAX, u64::MAX] {
-            let (op, group) = (CollectiveOp::BARRIER, String::new());
-            let record = RecordedCollective { record_id, op, group, issued_unix_ns: 0 };
-            let (until, collectives) = (RankNs(0), Ok(vec![record]));
-            sender.send(Answer { rank: 0, until, offset_ns: 0, collectives }).unwrap();
+            sender.send(answer(0, Ok(vec![record(record_id)]))).unwrap();
         }
-        feed.poll(&mut |_| {});
-        assert_eq!(feed.ranks[&0].issues.len(), 2);
+        feed.poll(RankNs(0), &mut |_| {});
+        let issues = &feed.ranks[&0].issues;
+        assert_eq!(issues.len(), 2);
+        assert_eq!(issues[0].args, [group_number("0").into(), 0, 7, 0, 0]);
+    }
+
+    #[test]
+    fn nothing_counts_as_known_that_no_recorder_has_answered_for() {
+        let (mut feed, sender, woken) = feed(held(&[10, 20], &[]));
+        let second = 1_000_000_000;
+        feed.ranks.get_mut(&0).unwrap().marked = Some(RankNs(20));
+        let mut ask = |feed: &mut FlightFeed, at_s: u64| {
+            feed.hurry(RankNs(at_s * second), 2.0);
+            woken.try_recv().is_ok()
+        };
+        assert!(!ask(&mut feed, 1), "that is no pause yet");
+        assert!(ask(&mut feed, 3) && !ask(&mut feed, 4), "once");
+        let mut told = 0;
+        let refused = || Err(io::Error::from(io::ErrorKind::TimedOut));
+        sender.send(answer(3 * second, refused())).unwrap();
+        feed.poll(RankNs(3 * second), &mut |_| told += 1);
+        assert_eq!(feed.known_until(RankNs(4 * second)), RankNs(0));
+        sender.send(answer(5 * second, Ok(vec![record(1)]))).unwrap();
+        feed.poll(RankNs(4 * second), &mut |_| told += 1);
+        assert_eq!(
+            feed.known_until(RankNs(6 * second)),
+            RankNs(4 * second),
+            "as far as read"
+        );
+        assert_eq!(told, 4, "two marks, a collective, and a note on who does not answer");
+        feed.pass(Input::Left { rank: 0, step: 1, orderly: true }, &mut |_| {});
+        feed.poll(RankNs(9 * second), &mut |_| {});
+        assert_eq!(feed.known_until(RankNs(9 * second)), RankNs(9 * second));
+    }
+
+    #[test]
+    fn ranks_that_start_over_are_asked_at_their_new_sockets() {
+        let (mut feed, sender, _woken) = feed(held(&[10], &[]));
+        feed.pass(Input::Restart { attempt: 1 }, &mut |_| {});
+        assert!(feed.ranks.is_empty());
+        let new = Held::new(PathBuf::from("new"), RankNs(0));
+        feed.ranks.insert(0, new);
+        sender.send(answer(5, Ok(vec![record(9)]))).unwrap();
+        feed.poll(RankNs(9), &mut |_| {});
+        assert_eq!(feed.ranks[&0].last_record, None, "that was the old one's answer");
     }
 }

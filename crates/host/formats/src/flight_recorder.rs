@@ -13,12 +13,32 @@ pub struct RecordedCollective {
     pub op: CollectiveOp,
     /// Name of its process group, the same on all members.
     pub group: String,
+    /// How many collectives the rank has issued in the group, this one included; 0 for sends and
+    /// receives, and if that was not recorded.
+    pub number: u64,
     /// When it was issued, in nanoseconds since the epoch.
     pub issued_unix_ns: u64,
 }
 
+/// Version of a dump, one whose fields are known.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct Version;
+
+impl TryFrom<String> for Version {
+    type Error = String;
+
+    fn try_from(version: String) -> Result<Self, Self::Error> {
+        let is_known = version.split('.').next() == Some("2");
+        let refused = || format!("version {version} of the dump, laggard reads 2.x");
+        is_known.then_some(Self).ok_or_else(refused)
+    }
+}
+
 #[derive(Deserialize)]
 struct Dump {
+    #[serde(default, rename = "version")]
+    _version: Version,
     #[serde(default)]
     entries: Vec<Entry>,
 }
@@ -30,6 +50,10 @@ struct Entry {
     time_created_ns: u64,
     #[serde(default)]
     process_group: Vec<String>,
+    #[serde(default)]
+    collective_seq_id: u64,
+    #[serde(default)]
+    is_p2p: bool,
 }
 
 /// Reads the collectives out of a dump in JSON, as PyTorch's worker server gives it.
@@ -38,11 +62,16 @@ struct Entry {
 /// What the JSON parser says.
 pub fn recorded_collectives(json: &[u8]) -> serde_json::Result<Vec<RecordedCollective>> {
     let dump: Dump = serde_json::from_slice(json)?;
-    let collective = |entry: Entry| RecordedCollective {
-        record_id: entry.record_id,
-        op: op_of(&entry.profiling_name),
-        group: entry.process_group.into_iter().next().unwrap_or_default(),
-        issued_unix_ns: entry.time_created_ns,
+    let collective = |entry: Entry| {
+        let op = op_of(&entry.profiling_name);
+        let is_counted = !entry.is_p2p && !op.is_point_to_point();
+        RecordedCollective {
+            record_id: entry.record_id,
+            op,
+            group: entry.process_group.into_iter().next().unwrap_or_default(),
+            number: if is_counted { entry.collective_seq_id } else { 0 },
+            issued_unix_ns: entry.time_created_ns,
+        }
     };
     let mut collectives: Vec<_> = dump.entries.into_iter().map(collective).collect();
     collectives.sort_by_key(|collective| collective.record_id);
@@ -70,11 +99,16 @@ mod tests {
     #[test]
     fn a_dump_is_read_and_a_broken_one_refused() {
         let json = br#"{"version":"2.10","entries":[{"record_id":1,"time_created_ns":20,
-            "profiling_name":"gloo:barrier","process_group":["0","default_pg"],"state":"x"},
+            "profiling_name":"gloo:barrier","process_group":["0","default_pg"],"state":"x",
+            "collective_seq_id":7},{"record_id":2,"time_created_ns":30,"is_p2p":true,
+            "profiling_name":"nccl:send 0->1","collective_seq_id":7},
             {"record_id":0,"time_created_ns":10,"profiling_name":"gloo:all_reduce"}]}"#;
         let collectives = recorded_collectives(json).unwrap();
         assert_eq!(collectives[0].issued_unix_ns, 10);
-        assert_eq!(collectives[1].group, "0");
+        assert_eq!((collectives[1].group.as_str(), collectives[1].number), ("0", 7));
+        assert_eq!(collectives[2].number, 0, "sends are not counted");
         assert!(recorded_collectives(b"{\"entries\":[{}]}").is_err());
+        let newer = recorded_collectives(b"{\"version\":\"3.0\",\"entries\":[]}");
+        assert!(newer.unwrap_err().to_string().contains("version 3.0 of the dump"));
     }
 }
