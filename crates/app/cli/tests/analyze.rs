@@ -374,6 +374,111 @@ fn dumps_of_hung_jobs_name_the_culprit() {
     }
 }
 
+/// The recorded dumps without those of one rank: the one that never came, or one that waits.
+#[test]
+fn dumps_of_which_one_is_lost_still_tell() {
+    let dumps = root().join("../shared/data/flight_recorder");
+    if !dumps.is_dir() {
+        println!("skipped: no dumps at {}", dumps.display());
+        return;
+    }
+    for (folder, lost, sentence) in [
+        (
+            "gloo_missing",
+            2,
+            "ranks 0-1,3 wait in ALLREDUCE #11 of group default for rank 2, of which nothing",
+        ),
+        (
+            "gloo_missing",
+            0,
+            "rank 2 never entered ALLREDUCE #11 of group default (ranks 1,3 wait in it)",
+        ),
+        (
+            "hook_missing",
+            2,
+            "ranks 0-1,3 wait in ALLREDUCE #4 of group default for rank 2, of which nothing",
+        ),
+        (
+            "nccl_shape_missing",
+            2,
+            "ranks 0-1,3 wait in ALLREDUCE #4 of group default for rank 2, of which nothing",
+        ),
+        (
+            "nccl_shape_missing",
+            0,
+            "rank 2 never entered ALLREDUCE #4 of group default (ranks 1,3 wait in it)",
+        ),
+    ] {
+        let of_lost = |path: &PathBuf| {
+            let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+            let stem = name.split('.').next().unwrap_or_default().to_owned();
+            stem.ends_with(&format!("rank_{lost}"))
+        };
+        let files = std::fs::read_dir(dumps.join(folder)).expect("a folder");
+        let files = files.map(|file| file.expect("a file").path());
+        let is_read = |path: &PathBuf| !path.extension().is_some_and(|it| it == "txt");
+        let files: Vec<PathBuf> =
+            files.filter(|path| is_read(path) && !of_lost(path)).collect();
+        let files: Vec<&str> = files.iter().filter_map(|path| path.to_str()).collect();
+        let said = text(&analyze(&files).stdout);
+        assert!(said.contains(sentence), "{folder} without {lost}: {said}");
+    }
+}
+
+/// Dumps of rank 0 to `ranks`, one in each of them if it is `there`: all wait in a collective
+/// that the others never entered.
+fn dumps_without(there: &[u32], ranks: u32) -> String {
+    let folder = tempfile::tempdir().expect("a folder");
+    let members: Vec<u32> = (0..ranks).collect();
+    for rank in there {
+        let entry = |group: &str, number: u64, state: &str| {
+            format!(
+                r#"{{"process_group": ["{group}", "default_pg"], "record_id": {number},
+                    "collective_seq_id": {number}, "profiling_name": "nccl:all_reduce",
+                    "time_created_ns": 1, "state": "{state}"}}"#
+            )
+        };
+        let entries = [entry("0", 10, "completed"), entry("0", 11, "started")].join(", ");
+        let text = format!(
+            r#"{{"version": "2.10", "entries": [{entries}],
+                "pg_config": {{"0": {{"name": "0", "ranks": "{members:?}"}}}}}}"#
+        );
+        let name = format!("dump_rank_{rank}.json");
+        std::fs::write(folder.path().join(name), text).expect("it is written");
+    }
+    text(&analyze(&[folder.path().to_str().expect("UTF-8")]).stdout)
+}
+
+#[test]
+fn a_rank_that_left_no_dump_is_waited_for() {
+    let unseen = |ranks: &str| {
+        format!(
+            "ALLREDUCE #11 of group default for {ranks}, of which nothing is seen here"
+        )
+    };
+    let said = dumps_without(&[0, 1, 3], 4);
+    assert!(
+        said.contains(&format!("ranks 0-1,3 wait in {}", unseen("rank 2"))),
+        "{said}"
+    );
+    let said = dumps_without(&[0, 1], 4);
+    assert!(
+        said.contains(&format!("ranks 0-1 wait in {}", unseen("ranks 2-3"))),
+        "{said}"
+    );
+    let said = dumps_without(&[0, 1, 2, 3], 4);
+    assert!(said.contains("NOTHING STUCK"), "{said}");
+}
+
+#[test]
+fn a_dump_of_another_version_is_refused() {
+    let dump = br#"{"version": "3.0", "pg_config": {}, "entries": []}"#;
+    assert_snapshot!(complaint("dump_rank_0.json", dump), @"
+    laggard: FOLDER/dump_rank_0.json, at version: version 3.0 of the dump, laggard reads 2.x
+      correct the values at that place and run again
+    ");
+}
+
 #[test]
 fn a_pickle_with_code_in_it_is_refused() {
     assert_snapshot!(complaint("dump_rank_0", b"\x80\x02cos\nsystem\n."), @"

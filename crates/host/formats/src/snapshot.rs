@@ -13,12 +13,15 @@ use serde_json::Value;
 use verdict::{CALLS, Job, SNAPSHOT, Settings, TIMED, WorkRequests};
 
 use crate::call_log::CallLog;
-use crate::flight_recorder::op_of;
+use crate::flight_recorder::{Version, op_of};
 use crate::inspector::{self, InspectorLog};
-use crate::ras::RasReply;
+use crate::ras::{RasJob, RasReply};
 use crate::ras_text;
 use crate::work_requests::{self, RequestLog};
 use crate::{FormatError, Limits, launched};
+
+/// Ranks that a job is believed to have without a dump of theirs: as many as laggard is tried with.
+const MOST_RANKS: u32 = 100_000;
 
 /// What one file says of a job.
 #[derive(Clone, Debug)]
@@ -36,9 +39,13 @@ enum What {
 
 #[derive(Clone, Debug, Deserialize)]
 struct Dump {
+    #[serde(rename = "version")]
+    _version: Version,
     entries: Vec<Entry>,
     #[serde(default)]
     pg_config: BTreeMap<String, GroupConfig>,
+    #[serde(default)]
+    pg_status: BTreeMap<String, GroupStatus>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -62,6 +69,22 @@ struct GroupConfig {
     /// `[0, 1]`, in a string.
     #[serde(default)]
     ranks: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct GroupStatus {
+    /// A number in a pickle, the same in a string in JSON; -1 if none or nobody knows.
+    #[serde(default)]
+    last_completed_collective: Value,
+}
+
+impl GroupStatus {
+    /// The last collective of the group that is known to have ended, 0 if none is.
+    fn ended(&self) -> u64 {
+        let number = &self.last_completed_collective;
+        let told = number.as_u64();
+        told.or_else(|| number.as_str()?.parse().ok()).unwrap_or(0)
+    }
 }
 
 #[derive(Deserialize)]
@@ -110,13 +133,21 @@ impl Part {
         let active = main.is_some_and(|thread| thread.active);
         let state = if active { ProcessState::Running } else { ProcessState::Sleeping };
         let holds_gil = main.and_then(|thread| thread.owns_gil);
-        let stack = Stack { state, holds_gil, frames: frames.collect() };
+        let stack = Stack::new(state, holds_gil, frames.collect());
         Ok(Self(What::Stack { rank: rank_of(path)?, stack }))
     }
 
     /// Reads what NCCL's RAS answers in JSON.
     pub(crate) fn ras(path: &Path, document: Value) -> Result<Self, FormatError> {
         Ok(Self(What::Ras(RasReply::read(path, document)?)))
+    }
+
+    /// Which job it is about, if it is a reply of NCCL's RAS.
+    pub(crate) fn ras_job(&self) -> Option<RasJob> {
+        match &self.0 {
+            What::Ras(reply) => Some(reply.job()),
+            _ => None,
+        }
     }
 
     /// Reads what NCCL's RAS answers in words.
@@ -296,12 +327,19 @@ impl Snapshot {
                 }
             }
         }
+        // All of a job are in its default group, also those without a dump.
+        let last = ranks.last().filter(|last| **last < MOST_RANKS);
+        let is_default = |group: &str| names.get(group) == Some(&"default_pg");
+        for (_, members) in groups.iter_mut().filter(|(group, _)| is_default(group)) {
+            members.extend(last.into_iter().flat_map(|last| 0..=*last));
+        }
+        // Gloo tells of one group without a name, which is none of those in the entries.
         for (_, dump) in self.dumps() {
             for (group, config) in &dump.pg_config {
                 let members = config.ranks.trim_matches(['[', ']']).split(',');
                 let members = members.filter_map(|rank| rank.trim().parse::<u32>().ok());
                 if let Some(known) = groups.get_mut(group.as_str()) {
-                    known.extend(members.filter(|rank| ranks.contains(rank)));
+                    known.extend(members);
                 }
             }
         }
@@ -326,7 +364,8 @@ impl Snapshot {
                     number: entry.collective_seq_id,
                     op: op_of(&entry.profiling_name).name().to_owned(),
                     detail: format!("{} {}", entry.input_sizes, entry.input_dtypes),
-                    completed: entry.state == "completed",
+                    completed: entry.state == "completed"
+                        || dump.ended(entry) >= entry.collective_seq_id,
                 });
             }
         }
@@ -361,6 +400,14 @@ impl Snapshot {
             _ => None,
         });
         logs.collect()
+    }
+}
+
+impl Dump {
+    /// The last collective that has ended of the group of an entry.
+    fn ended(&self, entry: &Entry) -> u64 {
+        let status = entry.group().and_then(|(group, _)| self.pg_status.get(group));
+        status.map_or(0, GroupStatus::ended)
     }
 }
 
