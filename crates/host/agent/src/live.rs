@@ -125,6 +125,12 @@ impl LiveFeed {
         identities.map(|identity| (identity.rank, identity.pid))
     }
 
+    /// Hashes of the ranks' communicators.
+    pub(crate) fn communicators(&self) -> impl Iterator<Item = u64> {
+        let all = self.tables.values().flat_map(|table| table.reader.communicators());
+        all.map(|communicator| communicator.hash)
+    }
+
     /// Whether something stood still at the last reading.
     pub(crate) fn is_still(&self) -> bool {
         self.still
@@ -179,11 +185,12 @@ impl LiveTable {
         let mut is_slow = self.in_progress.iter().any(|open| self.is_suspect(open, now));
         for operation in &state.ended {
             self.ended_at = operation.ended_at.unwrap_or_default().max(self.ended_at);
-            if let Some(Slow { took_s, usual_s }) = self.trigger.ended(operation) {
+            if let Some(slow) = self.trigger.ended(operation) {
+                let Slow { took_s, usual_s, of_channels } = slow;
                 let ns = |seconds: f64| (seconds * 1e9) as u64;
                 let (took_ns, usual_ns) = (ns(took_s), ns(usual_s));
                 let communicator = operation.communicator;
-                take(Input::Slow { communicator, took_ns, usual_ns });
+                take(Input::Slow { communicator, took_ns, usual_ns, of_channels });
                 is_slow = true;
             }
         }

@@ -4,6 +4,7 @@
 //! Any process of the job answers for all of them. One query lasts seconds where processes
 //! do not answer, so a thread of ours waits for it.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -11,7 +12,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use formats::{Limits, load_bytes};
+use formats::{Limits, RasJob, load_bytes};
 use model::Input;
 use verdict::{Finding, Rule, Settings};
 
@@ -28,39 +29,59 @@ const MAX_REPLY_BYTES: u64 = 256 << 20;
 /// Longest line RAS may acknowledge a command with.
 const MAX_LINE_BYTES: u64 = 4096;
 
-/// Asks NCCL's RAS about a job.
-#[derive(Debug)]
-pub(crate) struct Ras {
-    address: String,
-    asked: Option<Instant>,
-    answer: Option<Receiver<io::Result<Vec<u8>>>>,
+/// Processes that are asked until one of the job answers: several jobs of a host that were given
+/// one address share it, and any process of any of them answers.
+const MOST_ASKED: usize = 4;
+
+/// What is known of the job that is asked about.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Own {
+    /// Its processes on this host.
+    pub(crate) pids: BTreeSet<u32>,
+    /// Its communicators.
+    pub(crate) hashes: BTreeSet<u64>,
 }
 
-impl Default for Ras {
-    fn default() -> Self {
-        let address = std::env::var(ADDRESS_VARIABLE).ok();
-        let address = address.filter(|address| !address.is_empty());
-        Self::at(address.unwrap_or_else(|| DEFAULT_ADDRESS.to_owned()))
+/// Asks NCCL's RAS about a job.
+#[derive(Debug, Default)]
+pub(crate) struct Ras {
+    asked: Option<Instant>,
+    answer: Option<Receiver<io::Result<Answer>>>,
+}
+
+#[derive(Debug)]
+enum Answer {
+    /// A reply, about this job as far as can be told.
+    Own(Vec<u8>),
+    /// Whoever answered at this address told nothing of this job.
+    Foreign(String),
+}
+
+impl Own {
+    /// Whether a reply is about this job: it has one of its communicators, or of most processes
+    /// of one host it is known that they are the job's.
+    fn is_in(&self, told: &RasJob) -> bool {
+        let is_own =
+            |pid: &&i64| u32::try_from(**pid).is_ok_and(|p| self.pids.contains(&p));
+        let is_here =
+            |pids: &BTreeSet<i64>| 2 * pids.iter().filter(is_own).count() > pids.len();
+        !self.hashes.is_disjoint(&told.hashes) || told.processes.values().any(is_here)
     }
 }
 
 impl Ras {
-    fn at(address: String) -> Self {
-        Self { address, asked: None, answer: None }
-    }
-
     /// Asks, unless that was done a short while ago or none of the processes has NCCL.
-    pub(crate) fn ask(&mut self, now: Instant, mut pids: impl Iterator<Item = u32>) {
+    pub(crate) fn ask(&mut self, now: Instant, own: Own) {
         let lately =
             |asked: Instant| now.duration_since(asked).as_secs_f64() < ASK.every_s;
-        if self.answer.is_some() || self.asked.is_some_and(lately) || !pids.any(has_nccl)
-        {
+        if self.answer.is_some() || self.asked.is_some_and(lately) {
             return;
         }
+        let with_nccl = own.pids.iter().copied().find(|pid| has_nccl(*pid));
+        let Some(pid) = with_nccl else { return };
         self.asked = Some(now);
         let (sender, answer) = channel();
-        let address = self.address.clone();
-        thread::spawn(move || sender.send(query(&address, PATIENCE)));
+        thread::spawn(move || sender.send(ask_own(&address_of(pid), &own)));
         self.answer = Some(answer);
     }
 
@@ -71,12 +92,45 @@ impl Ras {
             return;
         };
         self.answer = None;
-        // A job may run without RAS: that is no news.
-        let Ok(reply) = answer else { return };
-        for text in told(&reply, settings) {
+        let texts = match answer {
+            Ok(Answer::Own(reply)) => told(&reply, settings),
+            Ok(Answer::Foreign(address)) => vec![format!(
+                "who answers at {address} knows nothing of this job; give each job of a host \
+                 an {ADDRESS_VARIABLE} of its own"
+            )],
+            // A job may run without RAS: that is no news.
+            Err(_) => return,
+        };
+        for text in texts {
             take(Input::Note { text: format!("NCCL's RAS: {text}") });
         }
     }
+}
+
+/// Where the RAS of a process is to be asked, by the environment it was started with.
+fn address_of(pid: u32) -> String {
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let mut variables = environment.split(|byte| *byte == 0);
+    let value = variables.find_map(|variable| {
+        let text = std::str::from_utf8(variable).ok()?;
+        text.strip_prefix(ADDRESS_VARIABLE)?.strip_prefix('=')
+    });
+    let address = value.filter(|address| !address.is_empty());
+    address.unwrap_or(DEFAULT_ADDRESS).to_owned()
+}
+
+/// Asks until a process of the job answers, or one whose answer cannot be read.
+fn ask_own(address: &str, own: &Own) -> io::Result<Answer> {
+    let deadline = Instant::now() + PATIENCE;
+    for _ in 0..MOST_ASKED {
+        let reply = query(address, left(deadline)?)?;
+        let read = load_bytes("the reply", &reply, Limits::default());
+        let job = read.ok().and_then(|recording| recording.ras_job());
+        if job.is_none_or(|job| own.is_in(&job)) {
+            return Ok(Answer::Own(reply));
+        }
+    }
+    Ok(Answer::Foreign(address.to_owned()))
 }
 
 /// What a reply says, in the words of a verdict.
@@ -162,6 +216,7 @@ impl Read for Until {
 mod tests {
     use std::net::TcpListener;
     use std::path::PathBuf;
+    use std::process::Command;
 
     use super::*;
 
@@ -172,18 +227,23 @@ mod tests {
     fn server(format: &'static str, reply: Vec<u8>) -> (String, thread::JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let answers = ["SERVER PROTOCOL 2\n", "OK\n", format];
         let served = thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            let mut commands = BufReader::new(stream.try_clone().unwrap()).lines();
-            for (command, answer) in COMMANDS.iter().zip(answers) {
-                assert_eq!(commands.next().unwrap().unwrap(), *command);
-                stream.write_all(answer.as_bytes()).unwrap();
-            }
-            assert_eq!(commands.next().unwrap().unwrap(), COMMANDS[3]);
-            stream.write_all(&reply).unwrap();
+            let (stream, _) = listener.accept().unwrap();
+            answer(stream, format, &reply);
         });
         (address, served)
+    }
+
+    fn answer(mut stream: TcpStream, format: &str, reply: &[u8]) {
+        let mut commands = BufReader::new(stream.try_clone().unwrap()).lines();
+        for (command, answer) in
+            COMMANDS.iter().zip(["SERVER PROTOCOL 2\n", "OK\n", format])
+        {
+            assert_eq!(commands.next().unwrap().unwrap(), *command);
+            stream.write_all(answer.as_bytes()).unwrap();
+        }
+        assert_eq!(commands.next().unwrap().unwrap(), COMMANDS[3]);
+        stream.write_all(reply).unwrap();
     }
 
     fn sample(name: &str) -> Vec<u8> {
@@ -227,19 +287,72 @@ mod tests {
 
     #[test]
     fn a_process_without_nccl_costs_no_query() {
-        let mut ras = Ras::at("127.0.0.1:1".to_owned());
-        ras.ask(Instant::now(), std::iter::once(std::process::id()));
+        let mut ras = Ras::default();
+        let pids = [std::process::id()].into();
+        ras.ask(Instant::now(), Own { pids, ..Own::default() });
         assert!(ras.asked.is_none() && ras.answer.is_none());
     }
 
     #[test]
-    fn the_answer_arrives_as_notes() {
+    fn the_address_is_that_of_the_process() {
+        let mut command = Command::new("sleep");
+        command.arg("60").env(ADDRESS_VARIABLE, "10.0.0.7:28100");
+        let mut sleeping = command.spawn().unwrap();
+        // Until it has become another program it has our environment.
+        let exe = format!("/proc/{}/exe", sleeping.id());
+        let own = fs::read_link("/proc/self/exe").unwrap();
+        while fs::read_link(&exe).is_ok_and(|exe| exe == own) {
+            thread::yield_now();
+        }
+        let address = address_of(sleeping.id());
+        sleeping.kill().unwrap();
+        sleeping.wait().unwrap();
+        assert_eq!(address, "10.0.0.7:28100");
+        assert_eq!(address_of(std::process::id()), DEFAULT_ADDRESS);
+    }
+
+    /// What comes of asking a server that gives these replies in turn, as the processes of
+    /// different jobs do, about a job.
+    fn notes_of(own: &Own, names: &[&'static str]) -> Vec<String> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let replies: Vec<Vec<u8>> = names.iter().map(|name| sample(name)).collect();
+        thread::spawn(move || {
+            for reply in replies {
+                let (stream, _) = listener.accept().unwrap();
+                answer(stream, "OK\n", &reply);
+            }
+        });
         let (sender, answer) = channel();
-        let mut ras = Ras { answer: Some(answer), ..Ras::at(String::new()) };
-        sender.send(Ok(sample("silent.json"))).unwrap();
+        sender.send(ask_own(&address, own)).unwrap();
+        let mut ras = Ras { answer: Some(answer), ..Ras::default() };
         let mut notes = Vec::new();
-        ras.poll(&Settings::default(), &mut |input| notes.push(input));
-        let Some(Input::Note { text }) = notes.first() else { panic!("{notes:?}") };
-        assert!(text.starts_with("NCCL's RAS: hang: rank 1 is missing"), "{text}");
+        ras.poll(&Settings::default(), &mut |input| {
+            let Input::Note { text } = input else { panic!("{input:?}") };
+            notes.push(text.replace(&address, "ADDRESS"));
+        });
+        notes
+    }
+
+    #[test]
+    fn only_what_is_said_of_this_job_is_told() {
+        let hang = "NCCL's RAS: hang: rank 1 is missing";
+        let by_process = Own { pids: [4101, 4102].into(), ..Own::default() };
+        let told = notes_of(&by_process, &["silent.json"]);
+        assert!(told[0].starts_with(hang), "{told:?}");
+        let hashes = [0xfa93_daea_854b_060b].into();
+        let by_communicator = Own { hashes, ..Own::default() };
+        let told = notes_of(&by_communicator, &["silent.json"]);
+        assert!(told[0].starts_with(hang), "{told:?}");
+        // Another job's, and one process of another host that happens to have the same number.
+        let told = notes_of(
+            &Own { pids: [77, 5101].into(), ..Own::default() },
+            &["silent.json"; 4],
+        );
+        assert_eq!(
+            told,
+            ["NCCL's RAS: who answers at ADDRESS knows nothing of this job; \
+                           give each job of a host an NCCL_RAS_ADDR of its own"]
+        );
     }
 }

@@ -38,6 +38,7 @@ pub use journal::{Journal, JournalWriter, input_line};
 pub use matrix::StageMatrix;
 pub use open::Limits;
 pub use perfetto::write_perfetto;
+pub use ras::RasJob;
 pub use recording::{Recording, load, load_bytes, load_watched, load_with_meta};
 pub use snapshot::{Part, Snapshot};
 pub use stored::{StoredBatch, StoredBatches, StoredEntry, StoredError, StoredJob};

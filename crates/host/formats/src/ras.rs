@@ -33,6 +33,15 @@ pub(crate) struct Communicator {
     pub(crate) missing: BTreeMap<u32, Missing>,
 }
 
+/// What a reply is about, as far as it says so: a report in words names few processes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RasJob {
+    /// Hashes of communicators.
+    pub hashes: BTreeSet<u64>,
+    /// Processes by the address of their host.
+    pub processes: BTreeMap<String, BTreeSet<i64>>,
+}
+
 /// A rank that answered.
 #[derive(Clone, Debug)]
 pub(crate) struct Present {
@@ -135,6 +144,25 @@ pub(crate) fn place(host: String, pid: i64, device: i64, rank: u32) -> Place {
 }
 
 impl RasReply {
+    /// Which job it is about.
+    pub(crate) fn job(&self) -> RasJob {
+        let mut job = RasJob::default();
+        for communicator in &self.communicators {
+            let hash = communicator.name.strip_prefix("comm 0x").and_then(|rest| {
+                let digits = rest.split(' ').next().unwrap_or_default();
+                u64::from_str_radix(digits, 16).ok()
+            });
+            job.hashes.extend(hash);
+            let present = communicator.ranks.values().map(|told| &told.place);
+            let missing = communicator.missing.values().map(|told| &told.place);
+            let processes = present.chain(missing);
+            for (host, pid, _) in processes.filter(|(_, pid, _)| *pid >= 0) {
+                job.processes.entry(host.clone()).or_default().insert(*pid);
+            }
+        }
+        job
+    }
+
     /// Reads a reply in JSON.
     pub(crate) fn read(path: &Path, document: Value) -> Result<Self, FormatError> {
         let document: Document = content(path, document)?;

@@ -11,9 +11,9 @@ use whatif::Findings;
 
 use crate::open::{OVER_LIMIT, open, open_bytes};
 use crate::{
-    FormatError, Journal, Limits, MarkEvents, Part, ProfilerTrace, RankTrace, Snapshot,
-    StageMatrix, StoredBatches, TraceSet, call_log, kineto, nsys, pickle, ras_text,
-    stored, what_if, work_requests,
+    FormatError, Journal, Limits, MarkEvents, Part, ProfilerTrace, RankTrace, RasJob,
+    Snapshot, StageMatrix, StoredBatches, TraceSet, call_log, kineto, nsys, pickle,
+    ras_text, stored, what_if, work_requests,
 };
 
 /// One job, as recorded in one file.
@@ -377,6 +377,14 @@ pub(crate) fn io_error(
 }
 
 impl Recording {
+    /// Which job a reply of NCCL's RAS is about; `None` of other recordings.
+    pub fn ras_job(&self) -> Option<RasJob> {
+        match self {
+            Self::Part(part) => part.ras_job(),
+            _ => None,
+        }
+    }
+
     /// Runs the recording through the analysis and returns the finished job.
     pub fn replay(&self, id: &str, settings: Settings) -> Job {
         match self {
