@@ -19,6 +19,11 @@ const SLOW_OF_LAST: usize = 2;
 /// a delay of 1 s this is what falls into the operation it strikes.
 const STALL_S: f64 = 0.75;
 
+/// Channels from which on most of them tell what the others should take, and operations among the
+/// last ones in which one must lag behind: lateness is constant from 3 of 5 on, as published.
+const MIN_CHANNELS: usize = 3;
+const UNEVEN_OF_LAST: usize = 3;
+
 /// Times the usual from which an operation in progress is looked at closely. Our choice.
 const SUSPECT_RATIO: f64 = 1.5;
 
@@ -40,6 +45,15 @@ pub struct Trigger {
 struct Class {
     usual_s: VecDeque<f64>,
     slow: VecDeque<bool>,
+    /// Whether a channel lagged behind the others, and what most took when one did last.
+    uneven: VecDeque<bool>,
+    siblings_s: f64,
+}
+
+impl Class {
+    fn is_uneven(&self) -> bool {
+        self.uneven.iter().filter(|uneven| **uneven).count() >= UNEVEN_OF_LAST
+    }
 }
 
 /// An operation that took much longer than usual, as others before it.
@@ -49,6 +63,8 @@ pub struct Slow {
     pub took_s: f64,
     /// Seconds it usually takes.
     pub usual_s: f64,
+    /// Whether these are one of its channels and most of them: it may always have been so.
+    pub of_channels: bool,
 }
 
 impl Trigger {
@@ -65,20 +81,56 @@ impl Trigger {
         }
         let took_s = operation.ended_at?.seconds_since(operation.begun_at);
         let is_slow = self.slow(operation, took_s);
+        let uneven = self.uneven(operation);
         let class = self.classes.entry(class_of(operation)).or_default();
+        push(&mut class.uneven, uneven.is_some(), LAST_OPS);
+        class.siblings_s = uneven.map_or(class.siblings_s, |uneven| uneven.usual_s);
         push(&mut class.slow, is_slow.is_some(), LAST_OPS);
         if is_slow.is_none() {
             push(&mut class.usual_s, took_s, USUAL_OPS);
         }
         let often = class.slow.iter().filter(|slow| **slow).count() >= SLOW_OF_LAST;
-        is_slow.filter(|slow| often || slow.took_s - slow.usual_s >= STALL_S)
+        let is_slow =
+            is_slow.filter(|slow| often || slow.took_s - slow.usual_s >= STALL_S);
+        is_slow.or(uneven.filter(|_| class.is_uneven()))
     }
 
     /// Whether an operation in progress already takes longer than it should: worth a closer
     /// look, and not yet a word.
     pub fn is_suspect(&self, operation: &Operation, now: RankNs) -> bool {
         let took_s = now.seconds_since(operation.begun_at);
-        self.beyond(operation, took_s, SUSPECT_RATIO).is_some()
+        let class = self.classes.get(&class_of(operation));
+        let is_behind = |class: &Class| {
+            class.is_uneven() && took_s > SUSPECT_RATIO * class.siblings_s
+        };
+        class.is_some_and(is_behind)
+            || self.beyond(operation, took_s, SUSPECT_RATIO).is_some()
+    }
+
+    /// What the slowest channel of an operation took and what most took, if it is more than twice
+    /// as long. Channels with fewer transfers count as if they had as many.
+    ///
+    /// # Source
+    /// Mycroft (2025): similar flows take similar time.
+    fn uneven(&self, operation: &Operation) -> Option<Slow> {
+        let most = operation.flows.iter().map(|flow| flow.total).max()?;
+        let mut of_channel: BTreeMap<u8, f64> = BTreeMap::new();
+        for flow in
+            operation.flows.iter().filter(|flow| 2 * u64::from(flow.total) > most.into())
+        {
+            let took_s = flow.moved_at.seconds_since(operation.begun_at);
+            let whole_s = took_s * f64::from(most) / f64::from(flow.total);
+            let slowest_s = of_channel.entry(flow.channel).or_default();
+            *slowest_s = slowest_s.max(whole_s);
+        }
+        if of_channel.len() < MIN_CHANNELS {
+            return None;
+        }
+        let usual_s = median(of_channel.values().copied().collect());
+        let took_s = of_channel.into_values().fold(0.0, f64::max);
+        let is_slow = took_s * self.settings.bandwidth_ratio > usual_s
+            && took_s - usual_s > self.settings.late_min_s;
+        is_slow.then_some(Slow { took_s, usual_s, of_channels: true })
     }
 
     fn slow(&self, operation: &Operation, took_s: f64) -> Option<Slow> {
@@ -93,7 +145,7 @@ impl Trigger {
         let usual_s = median(class.usual_s.iter().copied().collect());
         let slow =
             took_s > ratio * usual_s && took_s - usual_s > self.settings.late_min_s;
-        slow.then_some(Slow { took_s, usual_s })
+        slow.then_some(Slow { took_s, usual_s, of_channels: false })
     }
 }
 
@@ -138,6 +190,44 @@ mod tests {
         assert!(trigger.is_suspect(&running, now));
         let slow = trigger.ended(&running).expect("two in a row");
         assert!((slow.took_s / slow.usual_s - 3.0).abs() < 1e-9);
+    }
+
+    /// Four channels of 30 ms, one of which takes longer, from the first operation on: MY-A9.
+    #[test]
+    fn a_channel_that_is_always_slower_than_the_others_is_slow() {
+        let with_slowest = |sequence: u64, took_ms: u64| {
+            let mut operation = operation(sequence, 1 << 20, took_ms);
+            let flow = |channel: u8| {
+                let took_ms = if channel == 2 { took_ms } else { 30 };
+                model::Flow {
+                    channel,
+                    peer: 1,
+                    direction: model::Direction::Send,
+                    total: 32,
+                    ready: 32,
+                    transmitted: 32,
+                    done: 32,
+                    bytes: 0,
+                    begun_at: operation.begun_at,
+                    moved_at: RankNs(operation.begun_at.0 + took_ms * 1_000_000),
+                }
+            };
+            operation.flows = (0..4).map(flow).collect();
+            operation
+        };
+        let found = |took_ms: u64| {
+            let mut trigger = Trigger::new(ArrivalSettings::default());
+            let ended = |sequence| trigger.ended(&with_slowest(sequence, took_ms));
+            let found: Vec<Option<Slow>> = (0..9).map(ended).collect();
+            let running = with_slowest(9, took_ms);
+            (found, trigger.is_suspect(&running, RankNs(running.begun_at.0 + 50_000_000)))
+        };
+        let (slow, is_suspect) = found(75);
+        assert_eq!(slow[..2], [None; 2], "twice may be chance");
+        assert!(is_suspect && slow[2..].iter().all(Option::is_some), "{slow:?}");
+        let slow = slow[2].expect("three in a row");
+        assert!(slow.of_channels && (slow.took_s / slow.usual_s - 2.5).abs() < 1e-9);
+        assert_eq!(found(59), (vec![None; 9], false));
     }
 
     #[test]

@@ -27,8 +27,9 @@ pub fn straggler(
     let since =
         if first_step == 0 { String::new() } else { format!(" since step {first_step}") };
     let text = format!(
-        "{} up to {ratio:.1} times as long as usual{since}: {}",
+        "{} up to {ratio:.1} times as long {}{since}: {}",
         collective_takes(found),
+        if found.slow.of_channels { "on one channel as on most" } else { "as usual" },
         what(found)
     );
     Incident {

@@ -144,6 +144,9 @@ pub enum Input {
         took_ns: u64,
         /// What they usually take.
         usual_ns: u64,
+        /// Whether these are one of its channels and most of them.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        of_channels: bool,
     },
     /// What a rank is in, looked at while something stands still or is slow.
     Look {
