@@ -6,45 +6,18 @@
 //! measured is counting and not what is beyond the total; the next sample begins others.
 #![expect(unsafe_code, reason = "NCCL calls through C pointers")]
 
+mod table;
+
 use std::env;
-use std::ffi::{CString, c_char, c_int, c_void};
-use std::ptr;
+use std::ffi::c_int;
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
 
-type Handle = *mut c_void;
+use crate::table::{Functions, NOTHING, begin, plugin, transfer};
 
 const CALLS: u32 = 10;
 const TRANSFERS: i32 = 1000;
-
-/// The table of version 6, as NCCL has it.
-#[repr(C)]
-struct Functions {
-    name: *const c_char,
-    init: Init,
-    start: unsafe extern "C" fn(Handle, *mut Handle, *const Descriptor) -> c_int,
-    stop: unsafe extern "C" fn(Handle) -> c_int,
-    record: unsafe extern "C" fn(Handle, c_int, *const u64) -> c_int,
-    finalize: unsafe extern "C" fn(Handle) -> c_int,
-}
-
-type Init = unsafe extern "C" fn(
-    *mut Handle,
-    u64,
-    *mut c_int,
-    *const c_char,
-    c_int,
-    c_int,
-    c_int,
-    *const c_void,
-) -> c_int;
-
-/// A descriptor of version 6: kind, parent, rank and the event's own words.
-type Descriptor = [u64; 14];
-
-// SAFETY: the table never changes.
-unsafe impl Sync for Functions {}
 
 fn main() {
     let root = tempfile::tempdir().expect("a temporary directory");
@@ -65,20 +38,14 @@ fn ten_calls_of_one_that_does_nothing(bencher: Bencher<'_, '_>) {
 
 /// A sample is a thousand times ten calls; the throughput counts single ones.
 fn measure(bencher: Bencher<'_, '_>, functions: &'static Functions, events: c_int) {
-    let mut context = ptr::null_mut();
-    let mut mask = 0;
-    // SAFETY: the signature is NCCL's for this version.
-    unsafe {
-        let (context, mask) = (&raw mut context, &raw mut mask);
-        (functions.init)(context, 1, mask, c"dp".as_ptr(), 2, 4, 1, ptr::null());
-    }
+    let (context, mask) = functions.init();
     assert_eq!(mask, events);
     let mut sequence = 0;
     bencher
         .counter(ItemsCount::new(CALLS * TRANSFERS.unsigned_abs()))
         .with_inputs(|| {
             sequence += 1;
-            let flows = begin(functions, context, sequence);
+            let flows = begin(functions, context, sequence, TRANSFERS);
             assert_eq!(flows.1.is_null(), events == 0, "flows are followed");
             flows
         })
@@ -87,114 +54,4 @@ fn measure(bencher: Bencher<'_, '_>, functions: &'static Functions, events: c_in
                 transfer(functions, context, send, receive, step);
             }
         });
-}
-
-/// A collective with a flow each way.
-fn begin(functions: &Functions, context: Handle, sequence: u64) -> (Handle, Handle) {
-    let mut coll = [0; 14];
-    coll[0] = 2;
-    coll[3] = sequence;
-    coll[4] = c"AllReduce".as_ptr().addr() as u64;
-    coll[7] = 1 << 20;
-    coll[9] = c"ncclFloat32".as_ptr().addr() as u64;
-    let coll = start(functions, context, &coll);
-    let flow = |sends: u64| {
-        let pid = u64::from(std::process::id());
-        let mut event = [0; 14];
-        event[0] = 8;
-        event[1] = coll.addr() as u64;
-        event[3] = pid;
-        event[4] = 2 | (TRANSFERS as u64) << 32;
-        event[5] = sends << 32;
-        let flow = start(functions, context, &event);
-        // SAFETY: states of operations have no arguments in this version.
-        unsafe { (functions.record)(flow, 19, ptr::null()) };
-        flow
-    };
-    (flow(1), flow(0))
-}
-
-fn start(functions: &Functions, context: Handle, event: &Descriptor) -> Handle {
-    let mut handle = ptr::null_mut();
-    // SAFETY: the descriptor is one of this version.
-    unsafe { (functions.start)(context, &raw mut handle, event) };
-    handle
-}
-
-fn transfer(
-    functions: &Functions,
-    context: Handle,
-    send: Handle,
-    receive: Handle,
-    step: i32,
-) {
-    let mut event = [0; 14];
-    event[0] = 16;
-    event[3] = step as u64;
-    let bytes = 524_288;
-    for (flow, states) in [(send, [8, 20, 9]), (receive, [10, 11, 12])] {
-        event[1] = flow.addr() as u64;
-        let step = start(functions, context, &event);
-        // SAFETY: the arguments of steps are one word in this version.
-        unsafe {
-            for state in states {
-                (functions.record)(step, state, &raw const bytes);
-            }
-            (functions.stop)(step);
-        }
-    }
-}
-
-/// The built library's table.
-fn plugin() -> &'static Functions {
-    let library = env::current_exe().expect("this bench");
-    let library = library.with_file_name("liblaggard_nccl.so");
-    let library = CString::new(library.as_os_str().as_encoded_bytes());
-    let library = library.expect("a path without zeros");
-    // SAFETY: both are texts that end in zero, and the symbol is a table of functions in a
-    // library that is never closed.
-    unsafe {
-        let library = libc::dlopen(library.as_ptr(), libc::RTLD_NOW);
-        assert!(!library.is_null(), "the library is built beside the bench");
-        let functions = libc::dlsym(library, c"ncclProfiler_v6".as_ptr());
-        functions.cast::<Functions>().as_ref().expect("a table of this version")
-    }
-}
-
-static NOTHING: Functions = Functions {
-    name: c"nothing".as_ptr(),
-    init: init_nothing,
-    start: start_nothing,
-    stop: stop_nothing,
-    record: record_nothing,
-    finalize: stop_nothing,
-};
-
-unsafe extern "C" fn init_nothing(
-    _: *mut Handle,
-    _: u64,
-    _: *mut c_int,
-    _: *const c_char,
-    _: c_int,
-    _: c_int,
-    _: c_int,
-    _: *const c_void,
-) -> c_int {
-    0
-}
-
-unsafe extern "C" fn start_nothing(
-    _: Handle,
-    _: *mut Handle,
-    _: *const Descriptor,
-) -> c_int {
-    0
-}
-
-unsafe extern "C" fn stop_nothing(_: Handle) -> c_int {
-    0
-}
-
-unsafe extern "C" fn record_nothing(_: Handle, _: c_int, _: *const u64) -> c_int {
-    0
 }

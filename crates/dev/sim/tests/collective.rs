@@ -2,9 +2,9 @@
 //! the layout of Mycroft's testbed, 4 machines of 8 ranks, tensor parallel 8, pipeline of 2, data
 //! parallel 2.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use collective::{Cause, Failure, Straggler};
+use collective::{ArrivalSettings, Cause, Failure, Straggler, Trigger};
 use model::{Input, NetworkFault, Operation, RankNs};
 use proptest::prelude::*;
 use sim::{Cluster, Fault, job_of, watch};
@@ -14,10 +14,17 @@ fn cluster(fault: Option<(Fault, f64)>, seed: u64) -> Cluster {
     Cluster { machines: 4, iterations: 12, fault, jitter: 0.2, seed }
 }
 
-fn failure_of(fault: Fault, onset_s: f64) -> (f64, Vec<Failure>) {
-    let watched = watch(&cluster(Some((fault, onset_s)), 7), 20.0);
+/// Seconds from the onset until a fault is named: what a rank does without its network has to end
+/// first, and then `[hang] quiet_min_s` to pass; what is slow must be so again, and a channel that
+/// was never fast in three operations. The paper's bound is 13 s (MY-A14).
+const STOPPED_WITHIN_S: f64 = 2.5;
+const SLOW_WITHIN_S: f64 = 5.0;
+
+fn failure_of(fault: Fault, onset_s: f64) -> Vec<Failure> {
+    let watched = watch(&cluster(Some((fault.clone(), onset_s)), 7), 20.0);
     let (at, failures) = watched.failures.expect("a failure");
-    (at - onset_s, failures)
+    assert!(at - onset_s <= STOPPED_WITHIN_S, "{fault:?}: after {} s", at - onset_s);
+    failures
 }
 
 #[test]
@@ -29,7 +36,7 @@ fn nothing_fails_in_a_healthy_job() {
 #[test]
 fn a_card_that_is_down_is_found_at_one_end_of_its_links() {
     for onset_s in [3.0, 3.3, 3.61, 3.7, 4.2] {
-        let (_, failures) = failure_of(Fault::CardDown { rank: 3 }, onset_s);
+        let failures = failure_of(Fault::CardDown { rank: 3 }, onset_s);
         assert_eq!(failures.len(), 1);
         assert_eq!(failures[0].cause, Cause::NotDelivered);
         assert!(failures[0].ranks.contains(&3), "{:?}", failures[0]);
@@ -96,7 +103,7 @@ fn a_host_whose_port_is_down_tells_which_end_of_a_link_is_broken() {
 #[test]
 fn a_rank_that_enters_nothing_is_waited_for() {
     for onset_s in [3.0, 3.3, 3.61, 3.7, 4.2] {
-        let (_, failures) = failure_of(Fault::LoopStops { rank: 13 }, onset_s);
+        let failures = failure_of(Fault::LoopStops { rank: 13 }, onset_s);
         assert_eq!(failures.len(), 1);
         assert_eq!(
             (failures[0].cause, &failures[0].ranks),
@@ -109,9 +116,14 @@ fn a_rank_that_enters_nothing_is_waited_for() {
 #[test]
 fn a_gpu_that_stops_is_told_from_its_victims() {
     for onset_s in [3.0, 3.3, 3.61, 3.7, 4.2] {
-        let (_, failures) = failure_of(Fault::GpuStops { rank: 21 }, onset_s);
-        let ranks: Vec<&Vec<u32>> = failures.iter().map(|f| &f.ranks).collect();
-        assert!(ranks.iter().all(|ranks| **ranks == [21]), "{failures:?}");
+        let failures = failure_of(Fault::GpuStops { rank: 21 }, onset_s);
+        assert!(failures.iter().all(|failure| failure.ranks == [21]), "{failures:?}");
+        // Its tensor group needs no network: there it only never enters.
+        let of_gpu = [Cause::GpuNotStarted, Cause::GpuNotReady, Cause::GpuNotTaking];
+        let is_local = |failure: &Failure| {
+            of_gpu.contains(&failure.cause) || failure.cause == Cause::NotEntered
+        };
+        assert!(failures.iter().all(is_local), "{failures:?}");
     }
 }
 
@@ -119,15 +131,33 @@ fn a_gpu_that_stops_is_told_from_its_victims() {
 fn a_proxy_that_never_wakes_is_found() {
     for onset_s in [3.0, 3.3, 3.61, 3.7, 4.2] {
         let fault = Fault::ProxySleeps { rank: 8, seconds: f64::INFINITY };
-        let (_, failures) = failure_of(fault, onset_s);
+        let failures = failure_of(fault, onset_s);
         assert!(failures.iter().all(|f| f.ranks.contains(&8)), "{failures:?}");
+        let is_local = |failure: &Failure| failure.cause != Cause::NotDelivered;
+        assert!(failures.iter().all(is_local), "{failures:?}");
     }
 }
 
-fn straggler_of(fault: Fault, onset_s: f64) -> (f64, Straggler) {
-    let job = Cluster { iterations: 30, ..cluster(Some((fault, onset_s)), 7) };
+fn straggler_of(fault: Fault, onset_s: f64) -> Straggler {
+    let job = Cluster { iterations: 30, ..cluster(Some((fault.clone(), onset_s)), 7) };
     let (at, found) = watch(&job, onset_s + 8.0).straggler.expect("a straggler");
-    (at - onset_s, found)
+    assert!(at - onset_s <= SLOW_WITHIN_S, "{fault:?}: after {} s", at - onset_s);
+    found
+}
+
+/// Communicators in which operations have become slow by the time.
+fn slow_groups(job: &Cluster, until_s: f64) -> BTreeSet<String> {
+    let run = job.run();
+    let names: BTreeMap<u64, String> =
+        run.communicators().map(|(_, known)| (known.hash, known.name.clone())).collect();
+    let mut slow = BTreeSet::new();
+    for rank in 0..job.ranks() {
+        let mut trigger = Trigger::new(ArrivalSettings::default());
+        let (_, _, ended) = run.look(rank, 0.0, until_s);
+        let found = ended.iter().filter(|operation| trigger.ended(operation).is_some());
+        slow.extend(found.map(|operation| names[&operation.communicator].clone()));
+    }
+    slow
 }
 
 #[test]
@@ -142,7 +172,7 @@ fn nobody_is_blamed_in_a_healthy_job() {
 #[test]
 fn a_card_that_is_slow_is_blamed() {
     let fault = Fault::CardSlow { ranks: vec![2, 3], factor: 6.0 };
-    let (_, found) = straggler_of(fault, 12.3);
+    let found = straggler_of(fault, 12.3);
     // Ranks 10 and 11 are at the other end of most of what they send, ranks 18 and 19 of the rest.
     assert_eq!((found.cause, found.either), (Cause::NotDelivered, false));
     assert_eq!(found.ranks, [2, 3]);
@@ -151,26 +181,26 @@ fn a_card_that_is_slow_is_blamed() {
 #[test]
 fn a_link_that_is_slow_is_blamed_on_neither_of_its_ends_alone() {
     for onset_s in [12.0, 12.3, 12.9] {
-        let (_, found) =
-            straggler_of(Fault::LinkSlow { ends: [2, 10], factor: 6.0 }, onset_s);
+        let found = straggler_of(Fault::LinkSlow { ends: [2, 10], factor: 6.0 }, onset_s);
         assert_eq!((found.cause, found.either), (Cause::NotDelivered, true));
         assert_eq!(found.ranks, [2, 10]);
     }
 }
 
-/// MY-A3, MY-A4 and MY-A8.
+/// MY-A3 and MY-A4.
 #[test]
 fn a_gpu_that_is_slow_is_blamed() {
-    let (_, found) = straggler_of(Fault::GpuSlow { ranks: vec![12], factor: 5.0 }, 12.3);
-    assert_eq!(found.ranks, [12]);
+    let found = straggler_of(Fault::GpuSlow { ranks: vec![12], factor: 5.0 }, 12.3);
+    // It also enters late what it sends: that weighs most.
+    assert_eq!((found.cause, &found.ranks[..]), (Cause::NotEntered, &[12][..]));
 }
 
 /// MY-A5.
 #[test]
 fn a_machine_whose_gpus_are_slow_is_blamed() {
     let fault = Fault::GpuSlow { ranks: (0..8).collect(), factor: 5.0 };
-    let (_, found) = straggler_of(fault, 12.3);
-    assert_eq!(found.ranks, [0, 1, 2, 3, 4, 5, 6, 7]);
+    let found = straggler_of(fault, 12.3);
+    assert_eq!((found.cause, found.ranks), (Cause::NotEntered, (0..8).collect()));
 }
 
 /// MY-A6.
@@ -178,8 +208,10 @@ fn a_machine_whose_gpus_are_slow_is_blamed() {
 fn a_network_between_two_machines_that_is_slow_is_blamed() {
     let ranks = (0..8).chain(16..24).collect::<Vec<_>>();
     let fault = Fault::CardSlow { ranks: ranks.clone(), factor: 6.0 };
-    let (_, found) = straggler_of(fault, 12.3);
+    let found = straggler_of(fault, 12.3);
     assert_eq!(found.cause, Cause::NotDelivered);
+    // Who sends to them, or is sent to, may be the other end of what is slow.
+    assert!(found.either);
     assert!(ranks.iter().all(|rank| found.ranks.contains(rank)), "{found:?}");
 }
 
@@ -188,17 +220,64 @@ fn a_network_between_two_machines_that_is_slow_is_blamed() {
 fn a_proxy_that_sleeps_for_a_second_is_blamed() {
     for onset_s in [12.3, 13.05, 14.0] {
         let fault = Fault::ProxySleeps { rank: 9, seconds: 1.0 };
-        let (_, found) = straggler_of(fault, onset_s);
+        let found = straggler_of(fault, onset_s);
         assert!(found.ranks.contains(&9) && found.ranks.len() <= 2, "{found:?}");
+        let of_proxy =
+            [Cause::ProxyStill, Cause::NotTransmitted, Cause::ReceiverNotReady];
+        assert!(of_proxy.contains(&found.cause), "{found:?}");
     }
 }
 
-/// MY-A9.
+/// MY-A8: in data groups of three and pipelines of two, all that a slow GPU is in is slow.
+#[test]
+fn a_gpu_that_is_slow_in_two_groups_is_blamed_alone() {
+    let fault = Fault::GpuSlow { ranks: vec![1], factor: 5.0 };
+    let cluster = cluster(Some((fault, 12.3)), 7);
+    let job = Cluster { machines: 6, iterations: 30, ..cluster };
+    let slow = slow_groups(&job, 16.3);
+    assert!(slow.contains("dp1") && slow.contains("pp1"), "{slow:?}");
+    let (at, found) = watch(&job, 20.3).straggler.expect("a straggler");
+    assert!(at - 12.3 <= SLOW_WITHIN_S, "after {} s", at - 12.3);
+    assert_eq!(
+        (found.cause, found.ranks, found.either),
+        (Cause::NotEntered, vec![1], false)
+    );
+}
+
+/// What each channel of an operation usually takes, in seconds.
+fn channels_s(job: &Cluster, rank: u32, group: &str, until_s: f64) -> BTreeMap<u8, f64> {
+    let run = job.run();
+    let mut known = run.communicators().filter(|(_, known)| known.name == group);
+    let hash = known.next().expect("a communicator").1.hash;
+    let (_, _, ended) = run.look(rank, 0.0, until_s);
+    let ended = ended.iter().filter(|operation| operation.communicator == hash);
+    let last = ended.last().expect("an operation");
+    let mut channels: BTreeMap<u8, f64> = BTreeMap::new();
+    for flow in &last.flows {
+        let took_s = flow.moved_at.seconds_since(last.begun_at);
+        let slowest = channels.entry(flow.channel).or_default();
+        *slowest = slowest.max(took_s);
+    }
+    channels
+}
+
+/// MY-A9: one channel of four takes two and a half times as long, 75 ms instead of 30 ms, from some
+/// moment on or from the first operation on.
 #[test]
 fn one_slow_channel_is_told_from_the_others() {
-    let fault = Fault::ChannelSlow { rank: 5, channel: 2, factor: 5.0 };
-    let (_, found) = straggler_of(fault, 12.3);
-    assert_eq!((&found.ranks, &found.channels), (&vec![5], &vec![2]));
+    let fault = Fault::ChannelSlow { rank: 5, channel: 2, factor: 5.5 };
+    for onset_s in [0.0, 12.3] {
+        let job =
+            Cluster { iterations: 30, ..cluster(Some((fault.clone(), onset_s)), 7) };
+        let channels = channels_s(&job, 5, "dp5", onset_s + 6.0);
+        let usual_s = (channels[&0] + channels[&1] + channels[&3]) / 3.0;
+        let ratio = channels[&2] / usual_s;
+        assert!((2.3..2.7).contains(&ratio), "{channels:?}");
+        let found = straggler_of(fault.clone(), onset_s);
+        assert_eq!((&found.ranks, &found.channels), (&vec![5], &vec![2]));
+        let of_gpu = [Cause::GpuNotStarted, Cause::GpuNotReady, Cause::GpuNotTaking];
+        assert!(of_gpu.contains(&found.cause) && !found.either, "{found:?}");
+    }
 }
 
 #[test]
@@ -285,21 +364,24 @@ proptest! {
     /// that are an hour apart change nothing.
     #[test]
     fn a_failure_names_somebody_whatever_the_clocks_say(
-        fault in any_fault(), onset_s in 2.0..6.0_f64, seed: u64, hours in 0..2_u64, host in 0..4_u32,
+        fault in any_fault(), onset_s in 2.0..6.0_f64, seed: u64, hours in -1..=1_i64, host in 0..4_u32,
     ) {
         let cluster = cluster(Some((fault, onset_s)), seed);
         let run = cluster.run();
         let (mut job, mut shifted) = (job_of(&run), job_of(&run));
-        let shift_ns = 3_600_000_000_000 * hours;
-        let shift = |at: RankNs| RankNs(at.0 + shift_ns);
-        let shifted_all = |operations: &[Operation]| -> Vec<Operation> {
+        // All hosts' clocks began an hour before, so that none that is behind runs below zero.
+        let shift = |rank: u32, at: RankNs| {
+            let of_host = if rank / sim::LOCALS == host { 1 + hours } else { 1 };
+            RankNs(at.0 + 3_600_000_000_000 * of_host.unsigned_abs())
+        };
+        let shifted_all = |rank: u32, operations: &[Operation]| -> Vec<Operation> {
             let mut operations = operations.to_vec();
             for operation in &mut operations {
-                operation.begun_at = shift(operation.begun_at);
-                operation.ended_at = operation.ended_at.map(shift);
+                operation.begun_at = shift(rank, operation.begun_at);
+                operation.ended_at = operation.ended_at.map(|at| shift(rank, at));
                 for flow in &mut operation.flows {
-                    flow.begun_at = shift(flow.begun_at);
-                    flow.moved_at = shift(flow.moved_at);
+                    flow.begun_at = shift(rank, flow.begun_at);
+                    flow.moved_at = shift(rank, flow.moved_at);
                 }
             }
             operations
@@ -310,11 +392,8 @@ proptest! {
                 prop_assert!(flow.done <= flow.transmitted && flow.transmitted <= flow.ready);
                 prop_assert!(flow.ready <= flow.total);
             }
-            if rank / sim::LOCALS == host {
-                shifted.look(rank, shift(clock), shifted_all(&open), &shifted_all(&ended));
-            } else {
-                shifted.look(rank, clock, open.clone(), &ended);
-            }
+            let (clock_there, open_there) = (shift(rank, clock), shifted_all(rank, &open));
+            shifted.look(rank, clock_there, open_there, &shifted_all(rank, &ended));
             job.look(rank, clock, open, &ended);
         }
         let failures = job.failures();
