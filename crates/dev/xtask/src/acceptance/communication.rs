@@ -15,10 +15,10 @@ use super::simulated::Measure;
 
 pub(super) const ROWS: [(&str, Measure); 6] = [
     ("MY-A13", latency),
-    ("MY-A14", localisation),
+    ("MY-who", localisation),
     ("MY-A15", ten_thousand),
     ("MY-A15", hundred_thousand),
-    ("MY-A16", volume),
+    ("MY-volume", volume),
     ("MY-healthy", false_alarms),
 ];
 
