@@ -25,6 +25,9 @@ use crate::uplink::{Farewell, Uplink};
 const POLL_EVERY: Duration = Duration::from_millis(50);
 /// Quiet of a job that is worth telling the analysis about.
 const QUIET_S: f64 = 1.0;
+/// How often it is looked where ranks are at most, and of how many.
+const STACKS_EVERY: Duration = Duration::from_secs(1);
+const MOST_STACKS: usize = 64;
 /// Time that an order of a profile window takes to reach all ranks of this host.
 const ORDER_AHEAD_S: f64 = 0.2;
 /// How long the end of a job waits for its collector.
@@ -59,6 +62,8 @@ pub struct Agent {
     asked: bool,
     settings: Settings,
     looked: Option<Instant>,
+    /// When it was last looked where ranks are.
+    stacked: Option<Instant>,
     /// Whether the job was told to end: whoever is killed from then on is so by its launcher.
     ending: bool,
 }
@@ -74,6 +79,7 @@ impl Agent {
         let (ras, deaths) = (Ras::default(), Deaths::default());
         let (probes, profiles) = (Probes::default(), Profiles::default());
         let (told, looked, ending, asked) = (Told::default(), None, false, false);
+        let stacked = None;
         Self {
             reader,
             job,
@@ -90,6 +96,7 @@ impl Agent {
             asked,
             settings,
             looked,
+            stacked,
             ending,
         }
     }
@@ -210,9 +217,15 @@ impl Agent {
             // Ranks of all hosts record the same steps: who hears of all of them says which.
             (None, Some(uplink)) => {
                 let is_here = |rank: &u32| here.contains(rank);
-                uplink
+                let wanted = uplink
                     .wanted_profile()
-                    .filter(|wanted| settings.enabled && wanted.ranks.iter().any(is_here))
+                    .filter(|wanted| settings.enabled && wanted.ranks.iter().any(is_here));
+                let allow =
+                    |wanted| profiles.allow(wanted, &settings, step, usual_s, now);
+                match wanted.map(allow).transpose() {
+                    Ok(wanted) => wanted,
+                    Err(text) => return keep(told, job, Input::Note { text }),
+                }
             }
             (None, None) => {
                 let ranks = job.wanted_profile(monotonic_now());
@@ -236,6 +249,10 @@ impl Agent {
             return;
         }
         self.tell(Input::Quiet { at: now });
+        // Ranks stand still while they are looked at, and whoever asks may ask all the time.
+        if self.stacked.is_some_and(|at| asked.duration_since(at) < STACKS_EVERY) {
+            return;
+        }
         let mut wanted = self.job.wanted_stacks();
         if let Some(uplink) = &self.told.uplink {
             wanted.extend(uplink.wanted_stacks());
@@ -246,10 +263,12 @@ impl Agent {
         let with_ring = self.reader.ranks().filter(|rank| rank.alive);
         let mut pids: BTreeMap<u32, u32> = self.live.processes().collect();
         pids.extend(with_ring.map(|rank| (rank.rank, rank.pid)));
+        self.stacked = Some(asked);
         let hashes = self.live.communicators().collect();
         self.ras.ask(asked, Own { pids: pids.values().copied().collect(), hashes });
         let here = pids.keys().next().copied();
-        for (rank, pid) in pids.into_iter().filter(|(rank, _)| wanted.contains(rank)) {
+        let wanted = pids.into_iter().filter(|(rank, _)| wanted.contains(rank));
+        for (rank, pid) in wanted.take(MOST_STACKS) {
             self.tell(Input::Stack { rank, stack: stack_of(pid) });
             let faults = self.requests.stalled(rank).into_iter();
             for fault in faults.chain(stuck_sockets(pid)) {

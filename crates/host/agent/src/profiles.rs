@@ -11,7 +11,7 @@ use model::{Input, ProfileWindow};
 use ring::{
     ProfileAnswer, ProfileClerk, ProfileOrder, ProfileState, RankState, RingDirectory,
 };
-use verdict::{Settings, WantedProfile};
+use verdict::{ProfileSettings, Settings, WantedProfile};
 
 use crate::probes::{Probes, Used, wall_ns};
 
@@ -20,11 +20,17 @@ const PATIENCE: f64 = 10.0;
 const PATIENCE_S: f64 = 30.0;
 /// Seconds of a step where none is known yet.
 const UNKNOWN_STEP_S: f64 = 1.0;
+/// How much sooner than the settings say an order of all hosts may come: what it takes to reach
+/// them differs.
+const EARLY_S: f64 = 10.0;
+/// How far ahead the first step of such an order may be.
+const AHEAD_S: f64 = 60.0;
 
 /// The profile windows of one job on this host.
 #[derive(Debug, Default)]
 pub(crate) struct Profiles {
     orders: u32,
+    ordered_at: Option<Instant>,
     traces: Option<PathBuf>,
     under_way: Option<UnderWay>,
     reading: Option<Receiver<Input>>,
@@ -63,6 +69,36 @@ impl Profiles {
         self.under_way.is_some() || self.reading.is_some()
     }
 
+    /// Holds an order that comes from elsewhere, whoever it is, to what this host allows; `step`
+    /// is the one its ranks are in. If that leaves nothing it says why.
+    pub(crate) fn allow(
+        &self,
+        mut wanted: WantedProfile,
+        settings: &ProfileSettings,
+        step: u32,
+        usual_step_s: Option<f64>,
+        now: Instant,
+    ) -> Result<WantedProfile, String> {
+        let since_s = self.ordered_at.map(|at| now.duration_since(at).as_secs_f64());
+        if let Some(since_s) = since_s
+            && since_s < settings.every_s - EARLY_S
+        {
+            return Err(format!(
+                "an order to profile ranks was refused: the last one was {since_s:.0} s ago"
+            ));
+        }
+        let ahead = f64::from(wanted.first_step.saturating_sub(step));
+        if ahead * usual_step_s.unwrap_or(UNKNOWN_STEP_S) > AHEAD_S {
+            let first = wanted.first_step;
+            return Err(format!(
+                "an order to profile ranks was refused: step {first} is far ahead"
+            ));
+        }
+        wanted.steps = wanted.steps.clamp(1, settings.max_steps.max(1));
+        wanted.limit_ms = wanted.limit_ms.min((settings.max_s * 1e3) as u32);
+        Ok(wanted)
+    }
+
     /// Orders a window at the desks of its ranks; what to tell the analysis, or why it cannot
     /// be.
     pub(crate) fn order(
@@ -91,6 +127,7 @@ impl Profiles {
             return Input::Note { text };
         }
         self.orders += 1;
+        self.ordered_at = Some(Instant::now());
         let WantedProfile { first_step, steps, limit_ms, .. } = *wanted;
         let order = ProfileOrder { number: self.orders, first_step, steps, limit_ms };
         for ordered in desks.values() {
@@ -246,4 +283,42 @@ fn read(ranks: Vec<u32>, written: Vec<Written>, settings: &Settings) -> Receiver
 /// Removes a trace; one that resists goes with its directory.
 fn remove(path: &Path) {
     drop(fs::remove_file(path));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_from_elsewhere_are_held_to_what_the_host_allows() {
+        let settings = ProfileSettings::default();
+        let wanted = |first_step, steps, limit_ms| WantedProfile {
+            ranks: vec![0],
+            first_step,
+            steps,
+            limit_ms,
+        };
+        let now = Instant::now();
+        let mut profiles = Profiles::default();
+        let allow = |profiles: &Profiles, wanted, now| {
+            profiles.allow(wanted, &settings, 100, Some(0.5), now)
+        };
+        let usual = wanted(110, 10, 20_000);
+        assert_eq!(allow(&profiles, usual.clone(), now), Ok(usual.clone()));
+        let greedy = wanted(110, u32::MAX, u32::MAX);
+        assert_eq!(allow(&profiles, greedy, now), Ok(usual.clone()));
+        let far = allow(&profiles, wanted(u32::MAX, 1, 1), now);
+        assert!(far.is_err_and(|why| why.contains("is far ahead")));
+        // One after the other, as who wants to slow training down would order them.
+        profiles.ordered_at = Some(now);
+        for (after_s, is_allowed) in [(0, false), (300, false), (589, false), (591, true)]
+        {
+            let at = now + Duration::from_secs(after_s);
+            assert_eq!(
+                allow(&profiles, usual.clone(), at).is_ok(),
+                is_allowed,
+                "{after_s}"
+            );
+        }
+    }
 }

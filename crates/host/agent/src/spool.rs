@@ -5,33 +5,27 @@ use std::os::unix::fs::FileExt;
 use std::str;
 
 use model::RankNs;
+use serde::Deserialize;
 
 /// Bytes of packed batches that are kept in memory.
 const MEMORY_BYTES: usize = 8 << 20;
 /// Bytes of packed batches that are kept on disk: half a day of eight ranks that make ten
 /// steps a second.
 const DISK_BYTES: u64 = 256 << 20;
-/// Inputs that are worth nothing once they are old.
-const PASSING: [&str; 11] = [
-    "look",
-    "quiet",
-    "stack",
-    "stacks_told",
-    "slow",
-    "network",
-    "timed",
-    "profile_ordered",
-    "profiled",
-    "profile_ended",
-    "usage",
-];
+/// Lines of a batch, before they are packed.
+pub(crate) const BATCH_BYTES: usize = 1 << 20;
+/// Inputs that later ones stand on, however old they are: who the ranks are, and what became of
+/// them. There are few of each.
+const KEPT: [&str; 8] =
+    ["rank", "name", "note", "left", "killed", "restart", "group", "communicator"];
 
 /// Lines that wait to be told, oldest first; bounded.
 ///
 /// What finds no room in memory goes to a nameless file, and what finds none there is
 /// thinned: marks are dropped and counted, who the ranks are is kept.
 /// # Properties
-/// Lines come out in the order they went in, each once or counted.
+/// Lines come out in the order they went in, each once or counted, in parts of at most
+/// [`BATCH_BYTES`] or one line.
 #[derive(Debug)]
 pub(crate) struct Spool {
     /// What is left of what was dropped: older than all else.
@@ -41,6 +35,9 @@ pub(crate) struct Spool {
     memory: VecDeque<Vec<u8>>,
     memory_bytes: usize,
     memory_room_bytes: usize,
+    /// The time up to which everything was put in, and was handed out.
+    pushed_until: RankNs,
+    popped_until: RankNs,
 }
 
 /// Lines, and the time up to which everything is told with them.
@@ -84,14 +81,26 @@ impl Spool {
             memory: VecDeque::new(),
             memory_bytes: 0,
             memory_room_bytes,
+            pushed_until: RankNs::default(),
+            popped_until: RankNs::default(),
         }
     }
 
     /// Adds lines; makes room if there is none.
-    pub(crate) fn push(&mut self, told: &Told) {
-        let packed = pack(told);
+    pub(crate) fn push(&mut self, Told { until, lines }: &Told) {
+        let mut parts = cut(lines).peekable();
+        while let Some(part) = parts.next() {
+            // Only with the last part everything is told.
+            if parts.peek().is_none() {
+                self.pushed_until = *until;
+            }
+            self.add(&pack(self.pushed_until, part));
+        }
+    }
+
+    fn add(&mut self, packed: &[u8]) {
         self.memory_bytes += packed.len();
-        self.memory.push_back(packed);
+        self.memory.push_back(packed.to_vec());
         while self.memory_bytes > self.memory_room_bytes {
             let Some(oldest) = self.memory.pop_front() else { return };
             self.memory_bytes -= oldest.len();
@@ -108,7 +117,14 @@ impl Spool {
 
     /// The oldest lines; `None` if all were taken.
     pub(crate) fn pop(&mut self) -> Option<Told> {
-        if let Some(thinned) = self.thinned.take() {
+        let Told { until, lines } = self.oldest()?;
+        // What the disk has lost says nothing of the time.
+        self.popped_until = self.popped_until.max(until);
+        Some(Told { until: self.popped_until, lines })
+    }
+
+    fn oldest(&mut self) -> Option<Told> {
+        if let Some(thinned) = self.thinned.take(self.popped_until) {
             return Some(thinned);
         }
         if let Some(told) = self.disk.as_mut().and_then(Disk::pop) {
@@ -140,10 +156,10 @@ impl Spool {
     }
 }
 
-fn pack(told: &Told) -> Vec<u8> {
-    let mut packed = told.until.0.to_le_bytes().to_vec();
+fn pack(until: RankNs, lines: &[u8]) -> Vec<u8> {
+    let mut packed = until.0.to_le_bytes().to_vec();
     // The packer fails only for want of memory.
-    packed.extend(zstd::bulk::compress(&told.lines, 1).unwrap_or_default());
+    packed.extend(zstd::bulk::compress(lines, 1).unwrap_or_default());
     packed
 }
 
@@ -157,7 +173,7 @@ fn unpack(packed: &[u8]) -> Told {
 
 impl Thinned {
     fn add(&mut self, told: &Told) {
-        self.until = told.until;
+        self.until = self.until.max(told.until);
         thin(&told.lines, &mut self.lines, &mut self.lost);
     }
 
@@ -165,13 +181,35 @@ impl Thinned {
         self.lines.is_empty() && self.lost.is_empty()
     }
 
-    fn take(&mut self) -> Option<Told> {
+    /// The next part; `before` is the time up to which everything was told before it.
+    fn take(&mut self, before: RankNs) -> Option<Told> {
+        let first = cut(&self.lines).next().map_or(0, <[u8]>::len);
+        if first < self.lines.len() {
+            let rest = self.lines.split_off(first);
+            let lines = std::mem::replace(&mut self.lines, rest);
+            return Some(Told { until: before, lines });
+        }
         let mut lines = std::mem::take(&mut self.lines);
         for (rank, records) in std::mem::take(&mut self.lost) {
             lines.extend(lost_line(rank, records).into_bytes());
         }
         (!lines.is_empty()).then_some(Told { until: self.until, lines })
     }
+}
+
+/// Cuts lines into parts of at most [`BATCH_BYTES`], or of one line.
+fn cut(mut lines: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let newline = |bytes: &[u8]| bytes.iter().position(|byte| *byte == b'\n');
+        let most = lines.len().min(BATCH_BYTES);
+        let end = match lines[..most].iter().rposition(|byte| *byte == b'\n') {
+            Some(end) => end + 1,
+            None => newline(lines)? + 1,
+        };
+        let (part, rest) = lines.split_at(end);
+        lines = rest;
+        Some(part)
+    })
 }
 
 /// The line that says how many records of a rank were lost.
@@ -186,10 +224,26 @@ pub(crate) fn thin(lines: &[u8], kept: &mut Vec<u8>, lost: &mut BTreeMap<u32, u6
             let rank = mark.split(|byte| *byte == b',').next().unwrap_or_default();
             let rank = str::from_utf8(rank).ok().and_then(|rank| rank.parse().ok());
             *lost.entry(rank.unwrap_or(0)).or_default() += 1;
-        } else if !PASSING.iter().any(|kind| is(line, kind)) {
+        } else if is(line, "lost") {
+            if let Ok(Lost { rank, records }) = serde_json::from_slice(line) {
+                *lost.entry(rank).or_default() += records;
+            }
+        } else if is_kept(line) {
             kept.extend_from_slice(line);
         }
     }
+}
+
+/// What a line says of lost records.
+#[derive(Deserialize)]
+struct Lost {
+    rank: u32,
+    records: u64,
+}
+
+/// Whether later lines stand on this one, however old it is.
+fn is_kept(line: &[u8]) -> bool {
+    KEPT.iter().any(|kind| is(line, kind))
 }
 
 /// Whether a line is an input of this kind.
@@ -263,6 +317,49 @@ mod tests {
             assert_eq!(all(&mut spool), (1..60).map(told).collect::<Vec<_>>());
             assert!(spool.is_empty());
         }
+    }
+
+    /// Each kind of input is either worth keeping or worth nothing once it is old; lost records
+    /// are added up.
+    #[test]
+    fn of_every_kind_of_input_it_is_known_whether_it_is_kept() {
+        let passing = "look quiet stack stacks_told slow network timed entered stuck usage \
+                       device profile_ordered profiled profile_ended lost";
+        let error = serde_json::from_str::<model::Input>("{\"is\":\"?\"}").unwrap_err();
+        let (_, kinds) = error.to_string().split_once("one of ").map_or_else(
+            || panic!("{error}"),
+            |(first, rest)| (first.to_owned(), rest.to_owned()),
+        );
+        let mut kinds: Vec<&str> = kinds.split('`').skip(1).step_by(2).collect();
+        let mut known: Vec<&str> = passing.split(' ').chain(KEPT).collect();
+        kinds.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(kinds, known);
+    }
+
+    #[test]
+    fn what_devices_did_long_ago_takes_no_room_and_what_is_kept_comes_in_parts() {
+        let mut spool = Spool::new(300, 1000);
+        let device = format!("{{\"is\":\"device\",\"ranks\":[0]{}}}\n", " ".repeat(400));
+        let rank = format!("{{\"is\":\"rank\",\"rank\":0{}}}\n", " ".repeat(400));
+        let lost = "{\"is\":\"lost\",\"rank\":3,\"records\":2}\n";
+        for until in 0..100 {
+            let lines = [device.repeat(500), rank.repeat(100), lost.to_owned()].concat();
+            spool.push(&Told { until: RankNs(until), lines: lines.into_bytes() });
+        }
+        // Too much to be known of: nothing waits behind it but what is thinned.
+        let parts = all(&mut spool);
+        assert!(parts.iter().all(|part| part.lines.len() <= BATCH_BYTES + lost.len()));
+        assert!(parts.is_sorted_by_key(|part| part.until));
+        let (last, before) = parts.split_last().unwrap();
+        assert_eq!(last.until, RankNs(99));
+        assert!(before.iter().all(|part| part.until < RankNs(99)));
+        let text: String =
+            parts.iter().map(|part| str::from_utf8(&part.lines).unwrap()).collect();
+        assert_eq!(text.matches("\"device\"").count(), 0);
+        assert_eq!(text.matches("\"rank\",").count(), 100 * 100);
+        assert_eq!(text.matches("\"lost\"").count(), 1);
+        assert!(text.ends_with(&lost_line(3, 200)));
     }
 
     #[test]

@@ -10,12 +10,10 @@ use model::{Input, RankNs};
 use verdict::WantedProfile;
 
 use crate::link::{Answer, Link, Orders, Place, Receiver};
-use crate::spool::{Spool, Told, is, lost_line, thin};
+use crate::spool::{BATCH_BYTES, Spool, Told, is, lost_line, thin};
 
 /// How often what was told is sent.
 const SEND_EVERY: Duration = Duration::from_millis(500);
-/// Lines of a batch, before they are packed.
-const BATCH_BYTES: usize = 1 << 20;
 /// Lines that wait for the thread that sends, while it waits for an answer.
 const OPEN_BYTES: usize = 32 << 20;
 /// Waits after failures double from the first to the last of these.
@@ -179,6 +177,8 @@ struct Sender {
     retry_at: Instant,
     /// Whether somebody was told that the collector does not answer.
     complained: bool,
+    /// Whether the batch is what is left of one that was refused for good.
+    refused: bool,
     /// The profile window that was asked for last.
     profile: Option<WantedProfile>,
 }
@@ -207,6 +207,7 @@ impl Sender {
             wait: FIRST_WAIT,
             retry_at: Instant::now(),
             complained: false,
+            refused: false,
             profile: None,
         })
     }
@@ -222,9 +223,7 @@ impl Sender {
             let lines = mem::take(&mut open.told.lines);
             let (until, end) = (open.told.until, open.end);
             drop(open);
-            for lines in cut(&lines) {
-                self.spool.push(&Told { until, lines: lines.to_vec() });
-            }
+            self.spool.push(&Told { until, lines });
             let leaves = matches!(end, Some((Farewell::Leave, _)));
             while end.is_some() || Instant::now() >= self.retry_at {
                 if !self.send_next(until, leaves) {
@@ -281,13 +280,18 @@ impl Sender {
             }
             Answer::Refused(reason) => {
                 self.complain(&format!("refuses what it is told ({reason})"));
-                let mut batch = self.batch.take().unwrap_or_default();
-                let mut lost = BTreeMap::new();
-                thin(&mem::take(&mut batch.lines), &mut Vec::new(), &mut lost);
-                for (rank, records) in lost {
-                    batch.lines.extend(lost_line(rank, records).into_bytes());
+                let batch = self.batch.take().unwrap_or_default();
+                // What is lost is told; if that is refused too, nothing can be said of it.
+                if !mem::take(&mut self.refused) {
+                    let mut lost = BTreeMap::new();
+                    thin(&batch.lines, &mut Vec::new(), &mut lost);
+                    let lines =
+                        lost.into_iter().map(|(rank, count)| lost_line(rank, count));
+                    let lines = lines.collect::<String>().into_bytes();
+                    self.batch =
+                        Some(Told { lines, ..batch }).filter(|b| !b.lines.is_empty());
+                    self.refused = self.batch.is_some();
                 }
-                self.batch = Some(batch).filter(|batch| !batch.lines.is_empty());
                 self.back_off(None);
                 false
             }
@@ -333,6 +337,7 @@ impl Sender {
             }
         }
         self.sequence += 1;
+        self.refused = false;
         self.sent_at = Some(Instant::now());
         self.wait = FIRST_WAIT;
         if mem::take(&mut self.complained) {
@@ -382,21 +387,6 @@ impl Sender {
         let place = Place { job, host, epoch: &self.epoch, sequence: self.sequence };
         self.link.send(&place, body)
     }
-}
-
-/// Cuts lines into parts of at most [`BATCH_BYTES`], or of one line.
-fn cut(mut lines: &[u8]) -> impl Iterator<Item = &[u8]> {
-    std::iter::from_fn(move || {
-        let newline = |bytes: &[u8]| bytes.iter().position(|byte| *byte == b'\n');
-        let most = lines.len().min(BATCH_BYTES);
-        let end = match lines[..most].iter().rposition(|byte| *byte == b'\n') {
-            Some(end) => end + 1,
-            None => newline(lines)? + 1,
-        };
-        let (part, rest) = lines.split_at(end);
-        lines = rest;
-        Some(part)
-    })
 }
 
 #[cfg(test)]
