@@ -5,7 +5,7 @@
 #SBATCH --gpus-per-node=8
 #SBATCH --signal=TERM@60
 
-# The job is called slurm-ID on the collector. What each host saw is printed at the end.
+# The job is called slurm-JOB.STEP on the collector: one srun, one job. What each host saw is printed at the end.
 export LAGGARD_TOKEN="$(cat ~/.config/laggard/agent-token)"
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 

@@ -24,8 +24,15 @@ const BUS_TOKEN: &str = "LAGGARD_BUS_TOKEN";
 const BUS_USER: &str = "LAGGARD_BUS_USER";
 const BUS_PASSWORD: &str = "LAGGARD_BUS_PASSWORD";
 const BUS_CREDENTIALS: &str = "LAGGARD_BUS_CREDENTIALS";
+/// What is of no use to a wrapped command, nor anybody's business whom that shows its environment.
+pub(crate) const SECRETS: [&str; 5] =
+    [TOKEN, BUS_TOKEN, BUS_USER, BUS_PASSWORD, BUS_CREDENTIALS];
 /// NCCL's: the profiler plugin it loads.
 pub(crate) const NCCL_PLUGIN: &str = "NCCL_PROFILER_PLUGIN";
+
+/// From this number on Slurm's steps are the script itself, and others that nobody started
+/// (`SLURM_MAX_NORMAL_STEP_ID` in its `slurm.h`).
+const FIRST_ODD_STEP: u32 = 0xffff_fff0;
 
 /// The loader's: libraries that come before all others.
 pub(crate) const PRELOAD: &str = "LD_PRELOAD";
@@ -77,12 +84,35 @@ pub(crate) fn data_folder() -> Option<PathBuf> {
 
 /// The job's name where a scheduler gives it one, the same on all its hosts.
 pub(crate) fn scheduled_job() -> Option<String> {
-    let number = value("SLURM_JOB_ID")?.into_string().ok()?;
-    Some(format!("slurm-{number}"))
+    let number = |name| value(name)?.into_string().ok();
+    Some(slurm_job(&number("SLURM_JOB_ID")?, number("SLURM_STEP_ID")))
+}
+
+/// What a script starts with `srun`, one after the other or at once, are jobs of their own.
+fn slurm_job(job: &str, step: Option<String>) -> String {
+    let is_started =
+        |step: &String| step.parse().is_ok_and(|step: u32| step < FIRST_ODD_STEP);
+    let step = step.filter(is_started).map(|step| format!(".{step}"));
+    format!("slurm-{job}{}", step.unwrap_or_default())
 }
 
 /// This host's name.
 pub(crate) fn host() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     Some(name.trim()).filter(|name| !name.is_empty()).unwrap_or("localhost").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_step_of_a_slurm_job_has_a_name_of_its_own() {
+        let named = |step: Option<&str>| slurm_job("71", step.map(str::to_owned));
+        assert_eq!(named(Some("0")), "slurm-71.0");
+        assert_eq!(named(Some("1")), "slurm-71.1");
+        for script in [None, Some("4294967291"), Some("batch")] {
+            assert_eq!(named(script), "slurm-71");
+        }
+    }
 }

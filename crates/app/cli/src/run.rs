@@ -75,8 +75,8 @@ struct CollectorArgs {
     /// Tell the collectors that share a bus (NATS JetStream) too, such as nats://bus:4222
     #[arg(long, value_name = "URL", value_parser = bus, conflicts_with = "collector")]
     bus: Option<bus::Address>,
-    /// Name of the job for the collector, the same on all hosts of the job [default: slurm-ID
-    /// under Slurm, else a new one]
+    /// Name of the job for the collector, the same on all hosts of the job [default:
+    /// slurm-JOB.STEP under Slurm, else a new one]
     #[arg(long, value_name = "NAME", requires = "told")]
     job: Option<String>,
     /// Name of this host for the collector [default: the host's name]
@@ -135,6 +135,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let receiver = args.collector.receiver()?;
     let mut command = child::command(&args.command);
     command.envs(args.environment.iter().copied());
+    for secret in environment::SECRETS {
+        command.env_remove(secret);
+    }
     if environment::is_off() {
         let failed = child::replace(command);
         say(&failed.text());
