@@ -52,7 +52,7 @@ pub(crate) struct ServeArgs {
     /// listens on, under the host's name if that is any]
     #[arg(long, value_name = "URL", value_parser = address, requires = "bus")]
     url: Option<String>,
-    /// Jobs that are kept at most
+    /// Jobs that run at most, at once
     #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
     max_jobs: usize,
     /// Bytes that are kept of a job at most

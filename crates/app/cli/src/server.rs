@@ -81,7 +81,10 @@ impl Server {
             request = request.header("authorization", format!("Bearer {token}"));
         }
         Ok(match body {
-            Some(body) => self.http.run(request.body(body)?),
+            Some(body) => {
+                let request = request.header("content-type", "application/json");
+                self.http.run(request.body(body)?)
+            }
             None => self.http.run(request.body(())?),
         })
     }

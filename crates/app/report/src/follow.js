@@ -25,15 +25,19 @@ const choose = fields => {
   }
 };
 const unfolded = () => [...document.querySelectorAll('details')].map(fold => fold.open);
+const AWAY = 'the server does not answer';
 let last = '', busy = false, stale = false, shown = 0;
 const update = async () => {
   if (busy || document.hidden) { stale = true; return; }
   busy = true;
   stale = false;
   try {
-    const answer = await fetch(location.href, { cache: 'no-store' });
-    if (!answer.ok) return;
+    const answer = await fetch(location.href, { cache: 'no-store', redirect: 'manual' });
+    /* Another collector keeps the job now: only a page of its own may ask it. */
+    if (answer.type === 'opaqueredirect') { location.reload(); return; }
+    if (!answer.ok) throw new Error(answer.status);
     const text = await answer.text();
+    state = told;
     if (text === last) return;
     last = text;
     const newer = new DOMParser().parseFromString(text, 'text/html');
@@ -52,6 +56,9 @@ const update = async () => {
     if (now.length === folds.length) now.forEach((fold, at) => { fold.open = folds[at]; });
     choose(fields);
     scrollTo(0, top);
+  } catch {
+    state = AWAY;
+    stale = true;
   } finally {
     busy = false;
     shown = Date.now();
@@ -59,17 +66,26 @@ const update = async () => {
     if (stale) later();
   }
 };
-let timer = 0, state = 'live';
+let timer = 0, told = 'live', state = told;
 const later = () => {
   clearTimeout(timer);
   timer = setTimeout(update, Math.max(0, shown + EVERY_MS - Date.now()));
 };
-const source = new EventSource(location.pathname.replace(/\/jobs\/([^/]*)(\/incidents\/[^/]*)?$/, '/api/v1/jobs/$1/events'));
-source.addEventListener('verdict', event => {
-  state = JSON.parse(event.data).state === 'ended' ? 'ended' : 'live';
-  later();
-});
-source.addEventListener('error', () => { state = 'the server does not answer'; sign(state); });
-source.addEventListener('open', () => { state = 'live'; sign(state); });
+let source;
+const listen = () => {
+  source = new EventSource(location.pathname.replace(/\/jobs\/([^/]*)(\/incidents\/[^/]*)?$/, '/api/v1/jobs/$1/events'));
+  source.addEventListener('verdict', event => {
+    told = JSON.parse(event.data).state === 'ended' ? 'ended' : 'live';
+    later();
+  });
+  source.addEventListener('error', () => {
+    state = AWAY;
+    sign(state);
+    /* Refused, or led elsewhere: browsers do not try that again. */
+    if (source.readyState === EventSource.CLOSED) { later(); setTimeout(listen, EVERY_MS); }
+  });
+  source.addEventListener('open', () => { state = told; sign(state); });
+};
+listen();
 document.addEventListener('visibilitychange', () => { if (stale) later(); });
 })();

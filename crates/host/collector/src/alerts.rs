@@ -1,16 +1,15 @@
 //! Telling others of incidents: one message when one begins, one when it is over.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use std::{fs, io, thread};
 
 use model::{Incident, Severity};
-use serde_json::{Value, json};
-use ureq::tls::TlsConfig;
+use serde::{Deserialize, Serialize};
 
 use crate::keeper::seconds_now;
+use crate::messenger::{Message, Messenger};
 use crate::store::write_whole;
 
 /// An incident that does not go on for so long is over; one that comes back sooner was not.
@@ -18,141 +17,8 @@ const OVER_AFTER: Duration = Duration::from_secs(30);
 /// One that comes back again and again must stay away longer and longer: each time it comes back
 /// doubles the time, up to this.
 const OVER_AFTER_AT_MOST: Duration = Duration::from_mins(15);
-/// Messages that may wait for whoever is told.
-const QUEUE: usize = 1024;
-/// How often a message is sent, and the wait before the second time; it doubles.
-const TRIES: u32 = 5;
-const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// How long one sending may take.
-const TIMEOUT: Duration = Duration::from_secs(10);
-/// Until when Alertmanager takes an incident to go on if nobody says more.
-const GOES_ON_S: u64 = 24 * 3600;
 /// What was announced of a job and is not over, in its folder.
 pub(crate) const ANNOUNCED: &str = "announced.json";
-
-/// What a message looks like.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WebhookForm {
-    /// `laggard.alert/1`: the incident as in the verdict.
-    Json,
-    /// Alertmanager's API, version 2.
-    Alertmanager,
-    /// A line of text, as Slack and those like it take it.
-    Slack,
-}
-
-/// Whom to tell.
-#[derive(Clone, Debug)]
-pub struct Webhook {
-    /// Where messages are posted.
-    pub url: String,
-    /// What they look like.
-    pub form: WebhookForm,
-    /// Whom to trust if it is an address with TLS.
-    pub tls: TlsConfig,
-}
-
-/// One message.
-#[derive(Debug)]
-struct Message {
-    job: String,
-    incident: Incident,
-    begun_s: u64,
-    ended_s: Option<u64>,
-}
-
-/// The way to the thread that posts.
-#[derive(Clone, Debug)]
-pub(crate) struct Messenger(SyncSender<Message>);
-
-impl Messenger {
-    /// Begins to post to `webhook`; `log` is told what could not be.
-    pub(crate) fn start(webhook: Webhook, log: fn(&str)) -> io::Result<Self> {
-        let (sender, messages) = sync_channel(QUEUE);
-        let builder = thread::Builder::new().name("laggard-alerts".to_owned());
-        builder.spawn(move || post_all(&webhook, &messages, log))?;
-        Ok(Self(sender))
-    }
-}
-
-fn post_all(webhook: &Webhook, messages: &Receiver<Message>, log: fn(&str)) {
-    let config = ureq::Agent::config_builder()
-        .timeout_global(Some(TIMEOUT))
-        .proxy(None)
-        .tls_config(webhook.tls.clone())
-        .max_redirects(0)
-        .build();
-    let http: ureq::Agent = config.into();
-    for message in messages {
-        let body = message.body(webhook.form).to_string();
-        let mut wait = FIRST_WAIT;
-        for tried in 1..=TRIES {
-            let request =
-                http.post(&webhook.url).header("content-type", "application/json");
-            let Err(error) = request.send(&body) else { break };
-            if tried == TRIES {
-                // The address may hold a secret; the error does not repeat it.
-                log(&format!("an alert of job {} was not taken: {error}", message.job));
-            } else {
-                thread::sleep(wait);
-                wait *= 2;
-            }
-        }
-    }
-}
-
-impl Message {
-    fn body(&self, form: WebhookForm) -> Value {
-        let Self { job, incident, begun_s, ended_s } = self;
-        let kind = incident.kind.name();
-        match form {
-            WebhookForm::Json => json!({
-                "schema": "laggard.alert/1",
-                "event": if ended_s.is_some() { "ended" } else { "opened" },
-                "job": job,
-                "begun_s": begun_s,
-                "ended_s": ended_s,
-                "incident": incident,
-            }),
-            WebhookForm::Alertmanager => json!([{
-                "labels": {
-                    "alertname": format!("laggard_{kind}"),
-                    "training_job": job,
-                    "incident": incident.id,
-                    "severity": incident.severity,
-                },
-                "annotations": { "summary": incident.text, "description": incident.advice },
-                "startsAt": rfc3339(*begun_s),
-                "endsAt": rfc3339(ended_s.unwrap_or(begun_s + GOES_ON_S)),
-            }]),
-            WebhookForm::Slack => {
-                let over = if ended_s.is_some() { "over: " } else { "" };
-                let text = format!("{over}job {job}: {}", incident.text);
-                // The characters that mean something there.
-                let text =
-                    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-                json!({ "text": text })
-            }
-        }
-    }
-}
-
-/// A time as Alertmanager writes it.
-pub(crate) fn rfc3339(since_1970_s: u64) -> String {
-    let (days, second) = (since_1970_s / 86_400, since_1970_s % 86_400);
-    // Years from March on, so that the leap day is the last of its year; 0000-03-01 was
-    // 719,468 days before 1970-01-01.
-    let day = days + 719_468;
-    let (era, day) = (day / 146_097, day % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let date = day - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = era * 400 + year + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{date:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
 
 /// How long an incident that came back so often must stay away to be over.
 fn over_after(returns: u32) -> Duration {
@@ -164,32 +30,39 @@ fn over_after(returns: u32) -> Duration {
 pub(crate) struct Alerts {
     messenger: Messenger,
     job: String,
+    announced: Announced,
+    quiet_since: BTreeMap<String, Instant>,
+    file: PathBuf,
+}
+
+/// What outlives the collector.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Announced {
     /// What was announced and is not over, and when it was.
     going_on: BTreeMap<String, (u64, Incident)>,
-    quiet_since: BTreeMap<String, Instant>,
     /// How often one began again.
     returns: BTreeMap<String, u32>,
-    file: PathBuf,
 }
 
 impl Alerts {
     /// Goes on where an earlier collector was.
-    pub(crate) fn open(
-        messenger: Messenger,
-        job: &str,
-        folder: &std::path::Path,
-    ) -> Self {
+    pub(crate) fn open(messenger: Messenger, job: &str, folder: &Path) -> Self {
         let file = folder.join(ANNOUNCED);
         let announced = fs::read(&file).ok();
-        let going_on = announced.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        Self {
-            messenger,
-            job: job.to_owned(),
-            going_on: going_on.unwrap_or_default(),
-            quiet_since: BTreeMap::new(),
-            returns: BTreeMap::new(),
-            file,
+        let announced = announced.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let announced: Announced = announced.unwrap_or_default();
+        let (job, quiet_since) = (job.to_owned(), BTreeMap::new());
+        for (begun_s, incident) in announced.going_on.values().cloned() {
+            let job = job.clone();
+            messenger.goes_on(Message { job, incident, begun_s, ended_s: None });
         }
+        Self { messenger, job, announced, quiet_since, file }
+    }
+
+    /// Leaves the rest to somebody else.
+    pub(crate) fn leave(&self) {
+        self.messenger.leave(&self.job);
     }
 
     /// Whether an incident may be over soon.
@@ -211,14 +84,16 @@ impl Alerts {
             incident.open && incident.severity > Severity::Info && !has_ended
         });
         for incident in open {
+            let Announced { going_on, returns } = &mut self.announced;
             if self.quiet_since.remove(&incident.id).is_some() {
-                *self.returns.entry(incident.id.clone()).or_default() += 1;
+                *returns.entry(incident.id.clone()).or_default() += 1;
+                changed = true;
             }
-            if !is_silent && !self.going_on.contains_key(&incident.id) {
+            if !is_silent && !going_on.contains_key(&incident.id) {
                 let begun_s = seconds_now();
-                let returns = self.returns.entry(incident.id.clone());
+                let returns = returns.entry(incident.id.clone());
                 returns.and_modify(|returns| *returns += 1).or_insert(0);
-                self.going_on.insert(incident.id.clone(), (begun_s, incident.clone()));
+                going_on.insert(incident.id.clone(), (begun_s, incident.clone()));
                 self.send(incident.clone(), begun_s, None);
                 changed = true;
             }
@@ -228,19 +103,20 @@ impl Alerts {
                 && incidents.iter().any(|incident| incident.id == id && incident.open)
         };
         let quiet: Vec<String> =
-            self.going_on.keys().filter(|id| !is_open(id)).cloned().collect();
+            self.announced.going_on.keys().filter(|id| !is_open(id)).cloned().collect();
         for id in quiet {
             let since = *self.quiet_since.entry(id.clone()).or_insert(now);
-            let returns = self.returns.get(&id).copied().unwrap_or(0);
+            let returns = self.announced.returns.get(&id).copied().unwrap_or(0);
             if has_ended || now.duration_since(since) >= over_after(returns) {
                 self.quiet_since.remove(&id);
-                let Some((begun_s, last)) = self.going_on.remove(&id) else { continue };
+                let ended = self.announced.going_on.remove(&id);
+                let Some((begun_s, last)) = ended else { continue };
                 let now = incidents.iter().find(|incident| incident.id == id).cloned();
                 self.send(now.unwrap_or(last), begun_s, Some(seconds_now()));
                 changed = true;
             }
         }
-        if changed && let Ok(bytes) = serde_json::to_vec(&self.going_on) {
+        if changed && let Ok(bytes) = serde_json::to_vec(&self.announced) {
             // Not written: after a restart it is told once more.
             drop(write_whole(&self.file, &bytes));
         }
@@ -248,16 +124,18 @@ impl Alerts {
 
     fn send(&self, incident: Incident, begun_s: u64, ended_s: Option<u64>) {
         let job = self.job.clone();
-        // Nobody takes them: the verdict has it all the same.
-        drop(self.messenger.0.try_send(Message { job, incident, begun_s, ended_s }));
+        self.messenger.tell(Message { job, incident, begun_s, ended_s });
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use model::{IncidentKind, Input, Mark, MarkKind, Pace, RankNs, Ranks, Subject};
 
     use super::*;
+    use crate::metrics::Metrics;
 
     fn incident(open: bool) -> Incident {
         Incident {
@@ -291,14 +169,16 @@ mod tests {
         is_silent: impl Fn(u64) -> bool,
     ) -> String {
         let folder = tempfile::tempdir().unwrap();
-        let (sender, messages) = sync_channel(1000);
-        let mut alerts = Alerts::open(Messenger(sender), "job", folder.path());
+        let metrics = Arc::new(Metrics::new());
+        let messenger = Messenger::open(folder.path(), metrics);
+        let mut alerts = Alerts::open(messenger.clone(), "job", folder.path());
         let begin = Instant::now();
         let mut told = Vec::new();
         for second in 0..seconds {
             let now = begin + Duration::from_secs(second);
             alerts.look(&[incident(is_open(second))], false, is_silent(second), now);
-            told.extend(messages.try_iter().map(|message| match message.ended_s {
+            let messages = messenger.take_waiting().into_iter();
+            told.extend(messages.map(|message| match message.ended_s {
                 None => format!("begins {second}"),
                 Some(_) => format!("over {second}"),
             }));
@@ -332,8 +212,8 @@ mod tests {
     /// come to the next one, 5 s later.
     fn told_of_two_hangs() -> Vec<(String, Vec<u32>, &'static str)> {
         let folder = tempfile::tempdir().unwrap();
-        let (sender, messages) = sync_channel(1000);
-        let mut alerts = Alerts::open(Messenger(sender), "job", folder.path());
+        let messenger = Messenger::open(folder.path(), Arc::new(Metrics::new()));
+        let mut alerts = Alerts::open(messenger.clone(), "job", folder.path());
         let mut job = verdict::Job::new("job", "run", verdict::Settings::default());
         let members = (0..4).collect();
         job.take(Input::Group { group: 1, name: "default".to_owned(), members });
@@ -360,7 +240,7 @@ mod tests {
             }
             let incidents = job.verdict().incidents;
             alerts.look(&incidents, false, false, begin + Duration::from_secs(second));
-            told.extend(messages.try_iter().map(|message| {
+            told.extend(messenger.take_waiting().into_iter().map(|message| {
                 let event = if message.ended_s.is_some() { "ended" } else { "opened" };
                 (message.incident.id, message.incident.subject.ranks, event)
             }));
@@ -376,16 +256,5 @@ mod tests {
         assert_eq!(named, [(1, "opened"), (2, "opened"), (1, "ended"), (2, "ended")]);
         assert_eq!((&told[0].0, &told[1].0), (&told[2].0, &told[3].0));
         assert_ne!(told[0].0, told[1].0);
-    }
-
-    #[test]
-    fn times_are_written_as_the_calendar_has_them() {
-        let days =
-            [(0, "1970-01-01"), (951_782_400, "2000-02-29"), (951_868_800, "2000-03-01")];
-        for (second, day) in days {
-            assert_eq!(rfc3339(second), format!("{day}T00:00:00Z"));
-        }
-        assert_eq!(rfc3339(4_107_542_399), "2100-02-28T23:59:59Z");
-        assert_eq!(rfc3339(1_795_269_165), "2026-11-21T13:52:45Z");
     }
 }

@@ -16,24 +16,23 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use formats::{BatchError, unpack_batch};
-use model::{Batch, Verdict};
+use model::Verdict;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
-use tokio_stream::wrappers::WatchStream;
-use tokio_stream::{Stream, StreamExt};
+use tokio_stream::StreamExt;
 
 use crate::access::Role;
 use crate::catalogue;
 use crate::collector::Inner;
-use crate::job::{Held, NotTaken};
-use crate::keeper::{
-    Answer, Arrived, LIVE, REPORT, VERDICT, Wanted, nanoseconds_now, seconds_now,
-};
+use crate::connections::answer;
+use crate::intake::take_batch;
+use crate::job::Held;
+use crate::keeper::{LIVE, REPORT, VERDICT, seconds_now};
 use crate::membership::take_part;
 use crate::metrics::classic;
+use crate::rendered::Rendered;
 use crate::retention;
 use crate::shares::Whereabouts;
 use crate::silences::Silence;
@@ -42,22 +41,20 @@ use crate::tls::TlsListener;
 
 /// The description of all this.
 const OPENAPI: &str = include_str!("openapi.json");
-/// Bytes of a batch as it comes; agents pack a MiB of lines.
-const LONGEST_BODY_BYTES: usize = 4 << 20;
 /// Longest reason of a silence.
 const LONGEST_REASON_BYTES: usize = 1024;
-/// Batches that are received and unpacked at once.
+/// Batches that are unpacked and kept at once.
 const AT_ONCE: usize = 32;
 /// Seconds after which a caller may try again.
 const AGAIN_AFTER_S: &str = "1";
-/// What agents say their clock is.
-const NOW: HeaderName = HeaderName::from_static("laggard-now-ns");
+/// What browsers say of the page that asks.
+const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// What handlers share.
-struct Shared {
-    inner: Arc<Inner>,
-    /// Places for batches on their way in.
-    places: Semaphore,
+pub(crate) struct Shared {
+    pub(crate) inner: Arc<Inner>,
+    /// Places for batches that are whole.
+    pub(crate) places: Semaphore,
     /// Whether only this machine reaches us, and nobody has to prove who they are.
     is_private: bool,
 }
@@ -70,7 +67,7 @@ impl Shared {
     }
 }
 
-type App = State<Arc<Shared>>;
+pub(crate) type App = State<Arc<Shared>>;
 
 pub(crate) async fn serve(inner: Arc<Inner>, listener: TcpListener) -> io::Result<()> {
     let is_private = inner.options.tokens.is_empty();
@@ -95,10 +92,11 @@ pub(crate) async fn serve(inner: Arc<Inner>, listener: TcpListener) -> io::Resul
     let served = async {
         match certificate {
             Some(certificate) => {
-                axum::serve(TlsListener::new(listener, certificate)?, router).await
+                answer(TlsListener::new(listener, certificate)?, router).await;
             }
-            None => axum::serve(listener, router).await,
+            None => answer(listener, router).await,
         }
+        Ok(())
     };
     // Streams of events never end by themselves; what was answered for is on disk.
     tokio::select! {
@@ -154,6 +152,11 @@ async fn admit(
     // A page of somebody else's must not reach us through a name that leads here.
     if shared.is_private && !is_local(headers) {
         let reason = "without tokens only localhost is answered";
+        return refuse(StatusCode::FORBIDDEN, reason);
+    }
+    // Nor must it change anything where it need not read the answer.
+    if !request.method().is_safe() && is_of_another_page(headers) {
+        let reason = "pages of others cannot change anything here";
         return refuse(StatusCode::FORBIDDEN, reason);
     }
     let token = token(headers, role);
@@ -220,6 +223,19 @@ fn is_local(headers: &HeaderMap) -> bool {
         || name.parse().is_ok_and(|ip: std::net::Ipv4Addr| ip.is_loopback())
 }
 
+/// Whether a browser asks for a page that we did not serve. Programs say nothing of pages.
+fn is_of_another_page(headers: &HeaderMap) -> bool {
+    let said = |name| headers.get(name).map(HeaderValue::as_bytes);
+    let is_ours = |origin: &[u8]| {
+        let host = said(header::HOST).unwrap_or_default();
+        ["http://", "https://"]
+            .iter()
+            .any(|scheme| origin.strip_prefix(scheme.as_bytes()) == Some(host))
+    };
+    said(SITE).is_some_and(|site| !matches!(site, b"same-origin" | b"none"))
+        || said(header::ORIGIN).is_some_and(|origin| !is_ours(origin))
+}
+
 /// Headers of every answer.
 async fn harden(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
@@ -251,7 +267,7 @@ async fn harden(request: Request, next: Next) -> Response {
     response
 }
 
-fn refuse(status: StatusCode, reason: &str) -> Response {
+pub(crate) fn refuse(status: StatusCode, reason: &str) -> Response {
     (status, axum::Json(json!({ "error": reason }))).into_response()
 }
 
@@ -268,119 +284,10 @@ fn being_read() -> Response {
     later(StatusCode::SERVICE_UNAVAILABLE, "the job is being read")
 }
 
-fn later(status: StatusCode, reason: &str) -> Response {
+pub(crate) fn later(status: StatusCode, reason: &str) -> Response {
     let mut refusal = refuse(status, reason);
     let after = HeaderValue::from_static(AGAIN_AFTER_S);
     refusal.headers_mut().insert(header::RETRY_AFTER, after);
-    refusal
-}
-
-async fn take_batch(
-    State(shared): App,
-    Path((job, host, epoch, sequence)): Path<(String, String, String, u64)>,
-    headers: HeaderMap,
-    body: Request,
-) -> Response {
-    let metrics = &shared.inner.metrics;
-    let refused = |reason: &'static str, refusal: Response| {
-        metrics.refused(reason);
-        refusal
-    };
-    if shared.inner.shares.is_some() {
-        let reason = "batches come over the bus here: --bus";
-        return refused("misdirected", later(StatusCode::MISDIRECTED_REQUEST, reason));
-    }
-    let Ok(_place) = shared.places.try_acquire() else {
-        let refusal =
-            later(StatusCode::SERVICE_UNAVAILABLE, "too many batches come at once");
-        return refused("busy", refusal);
-    };
-    let Ok(body) = axum::body::to_bytes(body.into_body(), LONGEST_BODY_BYTES).await
-    else {
-        let reason = format!("a batch has at most {LONGEST_BODY_BYTES} bytes");
-        return refused("large", refuse(StatusCode::PAYLOAD_TOO_LARGE, &reason));
-    };
-    if ![&job, &host, &epoch].into_iter().all(|name| is_name(name)) {
-        return refused("malformed", refuse(StatusCode::BAD_REQUEST, NAMES));
-    }
-    let now = headers.get(NOW).and_then(|now| now.to_str().ok()?.parse().ok());
-    let Some(now_ns) = now else {
-        let reason = "the header laggard-now-ns says what the clock of the host is";
-        return refused("malformed", refuse(StatusCode::BAD_REQUEST, reason));
-    };
-    let inner = Arc::clone(&shared.inner);
-    let handed = spawn_blocking(move || {
-        let (head, inputs) = unpack_batch(&body).map_err(NotHanded::Malformed)?;
-        let batch = Batch {
-            host,
-            epoch,
-            sequence,
-            shift_ns: 0,
-            until: head.until_ns,
-            last: head.last,
-            inputs,
-        };
-        let (answer, answered) = oneshot::channel();
-        let (boot, at_ns) = (head.boot, nanoseconds_now());
-        let arrived = Arrived { batch, boot, now_ns, at_ns, body, answer };
-        let job = inner.held_or_new(&job).ok_or(NotHanded::Jobs)?;
-        job.hand(&inner, arrived).map_err(NotHanded::Job)?;
-        Ok(answered)
-    });
-    let answered = match handed.await {
-        Ok(Ok(answered)) => answered.await.ok(),
-        Ok(Err(reason)) => return not_handed(&shared, reason),
-        Err(_) => None,
-    };
-    match answered {
-        Some(Answer::Kept { next, wanted: Wanted { stacks, profile }, is_new }) => {
-            metrics.kept(is_new);
-            let reply = json!({ "next": next, "stacks": stacks, "profile": profile });
-            axum::Json(reply).into_response()
-        }
-        Some(Answer::Gap { next }) => {
-            let error = "batches before this one are missing";
-            let reply = axum::Json(json!({ "next": next, "error": error }));
-            refused("gap", (StatusCode::CONFLICT, reply).into_response())
-        }
-        Some(Answer::Full(reason)) => {
-            refused("full", later(StatusCode::INSUFFICIENT_STORAGE, &reason))
-        }
-        None => refused(
-            "broken",
-            later(StatusCode::SERVICE_UNAVAILABLE, "the job is not kept any more"),
-        ),
-    }
-}
-
-/// Why a batch did not get to its job.
-enum NotHanded {
-    Malformed(BatchError),
-    Jobs,
-    Job(NotTaken),
-}
-
-fn not_handed(shared: &Shared, reason: NotHanded) -> Response {
-    let (name, refusal) = match reason {
-        NotHanded::Malformed(BatchError::TooLarge) => {
-            let text = BatchError::TooLarge.to_string();
-            ("large", refuse(StatusCode::PAYLOAD_TOO_LARGE, &text))
-        }
-        NotHanded::Malformed(error) => {
-            ("malformed", refuse(StatusCode::BAD_REQUEST, &error.to_string()))
-        }
-        NotHanded::Jobs => {
-            ("jobs", later(StatusCode::TOO_MANY_REQUESTS, "there are too many jobs"))
-        }
-        NotHanded::Job(NotTaken::Busy) => (
-            "busy",
-            later(StatusCode::SERVICE_UNAVAILABLE, "the job has much to catch up with"),
-        ),
-        NotHanded::Job(NotTaken::Broken) => {
-            ("broken", later(StatusCode::SERVICE_UNAVAILABLE, "the job cannot be kept"))
-        }
-    };
-    shared.inner.metrics.refused(name);
     refusal
 }
 
@@ -427,14 +334,14 @@ async fn overview(State(shared): App) -> Response {
     html((shared.inner.pages.overview)())
 }
 
-async fn report(state: App, job: Path<String>) -> Response {
+async fn report(state: App, job: Path<String>, headers: HeaderMap) -> Response {
     let page = state.0.inner.pages.report;
-    show(state, job, page, REPORT).await
+    show(state, job, &headers, |held| &held.report, page, REPORT).await
 }
 
-async fn live(state: App, job: Path<String>) -> Response {
+async fn live(state: App, job: Path<String>, headers: HeaderMap) -> Response {
     let page = state.0.inner.pages.live;
-    show(state, job, page, LIVE).await
+    show(state, job, &headers, |held| &held.live, page, LIVE).await
 }
 
 /// The page of an incident, by what was said of its job last: nobody waits for the job's analysis.
@@ -464,38 +371,40 @@ async fn incident(
 async fn show(
     State(shared): App,
     Path(job): Path<String>,
+    headers: &HeaderMap,
+    kept: fn(&Held) -> &Rendered,
     page: fn(&verdict::Job) -> String,
     written: &'static str,
 ) -> Response {
     let Some(held) = shared.inner.held(&job) else { return no_job() };
-    let rendered = spawn_blocking(move || {
-        let running = held.gathering().as_ref().map(|gathering| page(gathering.job()));
-        running.or_else(|| shared.inner.written(&job, written))
-    });
-    match rendered.await {
+    if let Some(page) = kept(&held).page(&held, page).await {
+        let mut response = if takes(headers, header::ACCEPT_ENCODING, "gzip") {
+            let gzip = HeaderValue::from_static("gzip");
+            ([(header::CONTENT_ENCODING, gzip)], html(page.gzip)).into_response()
+        } else {
+            html(page.plain)
+        };
+        let vary = HeaderValue::from_static("accept-encoding");
+        response.headers_mut().insert(header::VARY, vary);
+        return response;
+    }
+    match spawn_blocking(move || shared.inner.written(&job, written)).await {
         Ok(Some(page)) => html(page),
         _ => being_read(),
     }
 }
 
-fn html(page: String) -> Response {
+fn html(page: impl IntoResponse) -> Response {
     typed("text/html; charset=utf-8", page)
 }
 
 async fn events(State(shared): App, Path(job): Path<String>) -> Response {
-    match shared.inner.held(&job) {
-        Some(held) => {
-            Sse::new(changes(&held)).keep_alive(KeepAlive::default()).into_response()
-        }
-        None => no_job(),
-    }
-}
-
-fn changes(held: &Held) -> impl Stream<Item = Result<Event, Infallible>> + use<> {
-    WatchStream::new(held.watch()).map(|summary| {
+    let Some(held) = shared.inner.held(&job) else { return no_job() };
+    let changes = held.changes().map(|summary| {
         let data = serde_json::to_string(&summary).unwrap_or_default();
-        Ok(Event::default().event("verdict").data(data))
-    })
+        Ok::<_, Infallible>(Event::default().event("verdict").data(data))
+    });
+    Sse::new(changes).keep_alive(KeepAlive::default()).into_response()
 }
 
 async fn delete_job(State(shared): App, Path(job): Path<String>) -> Response {
@@ -516,7 +425,18 @@ async fn silences(State(shared): App) -> Response {
     axum::Json(answer).into_response()
 }
 
-async fn add_silence(State(shared): App, body: axum::body::Bytes) -> Response {
+async fn add_silence(
+    State(shared): App,
+    headers: HeaderMap,
+    body: axum::body::Bytes,
+) -> Response {
+    // What a page can send elsewhere unasked is of other kinds.
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
+    if !kind.eq_ignore_ascii_case("application/json") {
+        let reason = "a silence is sent as application/json";
+        return refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, reason);
+    }
     let Ok(silence) = serde_json::from_slice::<Silence>(&body) else {
         let reason =
             "a silence is {\"job\": NAME or null, \"until_s\": SECONDS since 1970}";
@@ -551,16 +471,17 @@ async fn end_silence(State(shared): App, Path(silence): Path<u64>) -> Response {
     }
 }
 
-fn takes_openmetrics(headers: &HeaderMap) -> bool {
-    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
-    accept.is_some_and(|accept| accept.contains("application/openmetrics-text"))
+/// Whether a caller says that it takes something.
+fn takes(headers: &HeaderMap, what: header::HeaderName, name: &str) -> bool {
+    let said = headers.get(what).and_then(|said| said.to_str().ok());
+    said.is_some_and(|said| said.contains(name))
 }
 
 async fn metrics(State(shared): App, headers: HeaderMap) -> Response {
     let jobs = shared.inner.all().into_iter().filter(|held| shared.keeps(&held.id));
     let jobs: Vec<_> = jobs.map(|held| held.summary()).collect();
     match shared.inner.metrics.text(&jobs) {
-        Ok(text) if takes_openmetrics(&headers) => {
+        Ok(text) if takes(&headers, header::ACCEPT, "application/openmetrics-text") => {
             typed("application/openmetrics-text; version=1.0.0; charset=utf-8", text)
         }
         Ok(text) => typed("text/plain; version=0.0.4; charset=utf-8", classic(&text)),

@@ -41,6 +41,8 @@ const AT_ONCE: u32 = 1000;
 pub(crate) struct Wanted {
     /// Those that had not ended before, in seconds since 1970.
     since: Option<f64>,
+    /// Those that began before.
+    before: Option<f64>,
     job: Option<String>,
     /// Those that name this rank.
     rank: Option<u32>,
@@ -165,17 +167,20 @@ impl Catalogue {
                AND (?2 IS NULL OR job = ?2)
                AND (?3 IS NULL OR (?3, job, incident) IN (SELECT rank, job, incident FROM ranks))
                AND (?4 IS NULL OR (?4, job, incident) IN (SELECT host, job, incident FROM hosts))
+               AND (?6 IS NULL OR begun_s < ?6)
              ORDER BY begun_s DESC, job, incident LIMIT ?5",
         )?;
-        let Wanted { since, job, rank, host } = wanted;
-        let rows =
-            query.query_map(params![since, job, rank, host, AT_ONCE + 1], |row| {
+        let Wanted { since, before, job, rank, host } = wanted;
+        let rows = query.query_map(
+            params![since, job, rank, host, AT_ONCE + 1, before],
+            |row| {
                 let document = RawValue::from_string(row.get(3)?);
                 Ok(document
                     .ok()
                     .map(|incident| (row.get(0), row.get(1), row.get(2), incident)))
-            })?;
-        let mut incidents = Vec::new();
+            },
+        )?;
+        let mut incidents: Vec<Listed> = Vec::new();
         for row in rows {
             if let Some((job, begun_s, ended_s, incident)) = row? {
                 let (job, begun_s, ended_s) = (job?, begun_s?, ended_s?);
@@ -183,7 +188,11 @@ impl Catalogue {
             }
         }
         let more = incidents.len() > AT_ONCE as usize;
-        incidents.truncate(AT_ONCE as usize);
+        if more && let Some(next) = incidents.pop() {
+            // Who asks for those before the last one misses none that began when that did.
+            let older = incidents.iter().rposition(|one| one.begun_s > next.begun_s);
+            incidents.truncate(older.map_or(incidents.len(), |last| last + 1));
+        }
         Ok(Found { schema: "laggard.incidents/1", incidents, more })
     }
 }

@@ -12,15 +12,16 @@ use model::{Incident, Verdict};
 use verdict::{Job, Settings};
 
 use crate::access::Tokens;
-use crate::alerts::{Messenger, Webhook};
 use crate::api;
 use crate::catalogue::Catalogue;
 use crate::history::{Dated, HistoryOptions, Outbox, PlaceError, drop_unended};
 use crate::job::Held;
 use crate::keeper::{ENDED, Ended, VERDICT, seconds_now};
 use crate::membership::Membership;
+use crate::messenger::{Messenger, Webhook};
 use crate::metrics::Metrics;
 use crate::retention::{Keep, Stock, folder_bytes};
+use crate::room::Rooms;
 use crate::shares::Shares;
 use crate::silences::Silences;
 use crate::state::JobSummary;
@@ -41,7 +42,7 @@ pub struct Options {
     pub settings: Settings,
     /// Who may do what.
     pub tokens: Tokens,
-    /// Jobs that are kept at most.
+    /// Jobs that are analysed at once at most.
     pub jobs: usize,
     /// Bytes that are kept of a job at most.
     pub job_bytes: u64,
@@ -110,6 +111,7 @@ pub(crate) struct Inner {
     pub(crate) options: Options,
     pub(crate) pages: Pages,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) rooms: Rooms,
     pub(crate) outbox: Option<Arc<Outbox>>,
     /// `None` where the disk refuses one.
     pub(crate) catalogue: Option<Catalogue>,
@@ -150,9 +152,9 @@ impl Collector {
                 fs::TryLockError::WouldBlock => thread::sleep(LEAVES_WITHIN / 20),
             }
         }
-        let webhook = options.webhook.clone();
-        let messenger = webhook.map(|webhook| Messenger::start(webhook, log));
         let metrics = Arc::new(Metrics::new());
+        let webhook = options.webhook.as_ref();
+        let messenger = webhook.map(|_| Messenger::open(&path, Arc::clone(&metrics)));
         let outbox = match &options.history {
             Some(history) => {
                 let place = history.place.open()?;
@@ -168,12 +170,13 @@ impl Collector {
         let catalogue = Catalogue::open(&path)
             .inspect_err(|error| log(&format!("there is no catalogue: {error}")));
         let inner = Arc::new(Inner {
-            messenger: messenger.transpose().map_err(data)?,
+            messenger,
             silences: Silences::open(&path),
             shares: options.bus.as_ref().map(|bus| Shares::new(&bus.url)),
             options,
             pages,
             metrics,
+            rooms: Rooms::new(),
             outbox,
             catalogue: catalogue.ok(),
             is_listed: AtomicBool::new(true),
@@ -223,6 +226,12 @@ impl Collector {
     pub fn serve(self, listener: TcpListener) -> io::Result<()> {
         self.check(listener.local_addr()?).map_err(io::Error::other)?;
         listener.set_nonblocking(true)?;
+        let Inner { messenger, options, log, .. } = &*self.inner;
+        if let Some((messenger, webhook)) =
+            messenger.as_ref().zip(options.webhook.clone())
+        {
+            messenger.start(webhook, *log)?;
+        }
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(THREADS)
             .enable_all()
@@ -241,15 +250,17 @@ impl Inner {
         jobs.values().cloned().collect()
     }
 
-    /// The job with this id, new if need be; `None` if there are too many.
+    /// The job with this id, new if need be; `None` if too many run. Those that have ended take
+    /// no memory worth speaking of.
     pub(crate) fn held_or_new(&self, id: &str) -> Option<Arc<Held>> {
-        if let Some(held) = self.held(id) {
-            return Some(held);
+        let held = self.held(id);
+        if held.as_ref().is_some_and(|held| held.is_in_memory()) {
+            return held;
         }
-        let mut jobs = self.write_jobs();
-        if jobs.len() >= self.options.jobs && !jobs.contains_key(id) {
+        if self.is_full() {
             return None;
         }
+        let mut jobs = self.write_jobs();
         Some(Arc::clone(
             jobs.entry(id.to_owned()).or_insert_with(|| Arc::new(Held::new(id))),
         ))
@@ -310,7 +321,7 @@ impl Inner {
     /// Whether no job can be added.
     pub(crate) fn is_full(&self) -> bool {
         let jobs = self.jobs.read().unwrap_or_else(PoisonError::into_inner);
-        jobs.len() >= self.options.jobs
+        jobs.values().filter(|held| held.is_in_memory()).count() >= self.options.jobs
     }
 
     /// A job that has ended, if nothing was told of it since; the catalogue does not know it.

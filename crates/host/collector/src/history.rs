@@ -19,7 +19,7 @@ use model::Incident;
 use sha2::{Digest, Sha256};
 use verdict::WindowRecord;
 
-use crate::alerts::rfc3339;
+use crate::messenger::rfc3339;
 use crate::store::file_name;
 pub(crate) use outbox::{Outbox, drop_unended};
 pub use place::{Place, PlaceError};

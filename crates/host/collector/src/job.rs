@@ -1,20 +1,29 @@
 //! A job as readers see it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::mem;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{
+    Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel,
+};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use model::Verdict;
 use tokio::sync::watch;
+use tokio_stream::wrappers::WatchStream;
+use tokio_stream::{Stream, StreamExt};
 use verdict::Gathering;
 
 use crate::collector::Inner;
 use crate::keeper::{Arrived, Keeper, Parting};
+use crate::rendered::Rendered;
 use crate::state::{JobState, JobSummary};
 
 /// Batches that may wait for the thread of a job.
 pub(crate) const INBOX: usize = 64;
+/// Wait before it is tried again to write down what is to be said of a job that is over.
+const END_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// One job: what readers see of it, and the way to its thread.
 #[derive(Debug)]
@@ -28,6 +37,13 @@ pub(crate) struct Held {
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Whether what comes is of the past, and more of it is there.
     is_behind: AtomicBool,
+    /// Its pages while it runs.
+    pub(crate) report: Rendered,
+    pub(crate) live: Rendered,
+    /// How often it was let go of.
+    partings: AtomicU64,
+    /// Every thread with an analysis of the job in memory has a copy.
+    threads: Arc<()>,
 }
 
 /// Why a batch was not handed on.
@@ -75,6 +91,10 @@ impl Held {
             inbox: Mutex::new(None),
             thread: Mutex::new(None),
             is_behind: AtomicBool::new(false),
+            report: Rendered::default(),
+            live: Rendered::default(),
+            partings: AtomicU64::new(0),
+            threads: Arc::new(()),
         }
     }
 
@@ -82,7 +102,7 @@ impl Held {
         locked(&self.gathering)
     }
 
-    /// The verdict as JSON; empty before it was told, and of jobs that had ended before we began.
+    /// The verdict as JSON; empty before it was told, and once all there is to say is on disk.
     pub(crate) fn verdict(&self) -> Arc<str> {
         Arc::clone(&locked(&self.verdict))
     }
@@ -91,8 +111,16 @@ impl Held {
         self.summary.borrow().clone()
     }
 
-    pub(crate) fn watch(&self) -> watch::Receiver<JobSummary> {
-        self.summary.subscribe()
+    /// Counts changes of the verdict.
+    pub(crate) fn version(&self) -> u64 {
+        self.summary.borrow().version
+    }
+
+    /// How the job is whenever that changes, until it is let go of.
+    pub(crate) fn changes(self: Arc<Self>) -> impl Stream<Item = JobSummary> {
+        let partings = self.partings.load(Ordering::Relaxed);
+        let changes = WatchStream::new(self.summary.subscribe());
+        changes.take_while(move |_| self.partings.load(Ordering::Relaxed) == partings)
     }
 
     /// Tells readers how the job is; its verdict.
@@ -142,6 +170,16 @@ impl Held {
         locked(&self.inbox).is_some()
     }
 
+    /// Counts a thread with an analysis of it, as long as somebody has the answer.
+    pub(crate) fn count_thread(&self) -> Arc<()> {
+        Arc::clone(&self.threads)
+    }
+
+    /// Whether an analysis of it is in memory; never waits for its thread.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        Arc::strong_count(&self.threads) > 1
+    }
+
     /// Hands a batch to the thread of the job; starts it if there is none.
     pub(crate) fn hand(
         self: &Arc<Self>,
@@ -173,6 +211,9 @@ impl Held {
     /// Lets go of a job that somebody else keeps: returns when nobody writes to its folder.
     pub(crate) fn let_go(&self) {
         drop(locked(&self.inbox).take());
+        self.partings.fetch_add(1, Ordering::Relaxed);
+        // Who watches looks again.
+        self.summary.send_modify(|_| ());
         if let Some(thread) = locked(&self.thread).take() {
             // It has said what went wrong.
             drop(thread.join());
@@ -194,36 +235,10 @@ impl Held {
     ) -> Result<SyncSender<Arrived>, NotTaken> {
         let (sender, inbox) = sync_channel(INBOX);
         let (held, inner) = (Arc::clone(self), Arc::clone(inner));
+        let alive = self.count_thread();
         let keep = move || {
-            let Ok(mut keeper) = Keeper::open(Arc::clone(&inner), Arc::clone(&held))
-                .inspect_err(|error| inner.say(&held.id, error))
-            else {
-                return;
-            };
-            loop {
-                if keeper.run(&inbox) == Parting::LetGo {
-                    let outbox = inner.outbox.as_ref();
-                    let dropped = outbox.map_or(Ok(()), |all| all.drop_job(&held.id));
-                    if let Err(error) = dropped {
-                        inner.say(&held.id, &error);
-                    }
-                    *held.gathering() = None;
-                    return;
-                }
-                // From here on a batch starts a thread of its own, which waits for the end of
-                // this one.
-                let mut way = locked(&held.inbox);
-                if let Ok(late) = inbox.try_recv() {
-                    drop(way);
-                    keeper.take(vec![late]);
-                    continue;
-                }
-                if let Err(error) = keeper.finish() {
-                    inner.say(&held.id, &error);
-                }
-                *way = None;
-                return;
-            }
+            held.keep(&inner, &inbox);
+            drop(alive);
         };
         let builder = thread::Builder::new().name("laggard-job".to_owned());
         match builder.spawn(keep) {
@@ -233,5 +248,71 @@ impl Held {
             }
             Err(_) => Err(NotTaken::Busy),
         }
+    }
+
+    /// Serves until the job is over, or somebody else keeps it.
+    fn keep(self: &Arc<Self>, inner: &Arc<Inner>, inbox: &Receiver<Arrived>) {
+        let Ok(mut keeper) = Keeper::open(Arc::clone(inner), Arc::clone(self))
+            .inspect_err(|error| inner.say(&self.id, error))
+        else {
+            return;
+        };
+        loop {
+            if keeper.run(inbox) == Parting::LetGo {
+                return self.leave(inner, &keeper);
+            }
+            // From here on a batch starts a thread of its own, which waits for the end of this
+            // one.
+            let way = locked(&self.inbox);
+            if let Ok(late) = inbox.try_recv() {
+                drop(way);
+                keeper.take(vec![late]);
+                continue;
+            }
+            return self.end(inner, &mut keeper, inbox, way);
+        }
+    }
+
+    /// Writes down what is to be said of a job that is over, however often that is tried. Whoever
+    /// has the `way` to its thread waits for that.
+    fn end<'a>(
+        &'a self,
+        inner: &Inner,
+        keeper: &mut Keeper,
+        inbox: &Receiver<Arrived>,
+        mut way: MutexGuard<'a, Option<SyncSender<Arrived>>>,
+    ) {
+        let mut is_said = false;
+        while let Err(error) = keeper.finish() {
+            drop(way);
+            if !mem::replace(&mut is_said, true) {
+                inner.say(&self.id, &format_args!("{error}; it is tried again"));
+            }
+            match inbox.recv_timeout(END_AGAIN_AFTER) {
+                // The job begins again. Its host tells it once more, to a thread that reads the
+                // job anew.
+                Ok(_) => {
+                    *locked(&self.inbox) = None;
+                    return;
+                }
+                Err(RecvTimeoutError::Disconnected) => return self.leave(inner, keeper),
+                Err(RecvTimeoutError::Timeout) => way = locked(&self.inbox),
+            }
+        }
+        // All there is to say is on disk.
+        *locked(&self.verdict) = Arc::from("");
+        self.report.forget();
+        self.live.forget();
+        *way = None;
+    }
+
+    /// Drops what was known of a job that somebody else keeps now.
+    fn leave(&self, inner: &Inner, keeper: &Keeper) {
+        keeper.leave();
+        let dropped = inner.outbox.as_ref().map_or(Ok(()), |all| all.drop_job(&self.id));
+        if let Err(error) = dropped {
+            inner.say(&self.id, &error);
+        }
+        *self.gathering() = None;
     }
 }

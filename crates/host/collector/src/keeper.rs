@@ -16,6 +16,7 @@ use crate::chronicle::Chronicle;
 use crate::collector::{Inner, Pages};
 use crate::history::{Dates, Origin};
 use crate::job::Held;
+use crate::room::Room;
 use crate::state::JobState;
 use crate::store::{Store, write_whole};
 
@@ -54,6 +55,8 @@ pub(crate) struct Arrived {
     /// As it came.
     pub(crate) body: axum::body::Bytes,
     pub(crate) answer: oneshot::Sender<Answer>,
+    /// What it takes of memory until it is analysed.
+    pub(crate) room: Room,
 }
 
 /// What agents are asked for with an answer.
@@ -71,8 +74,10 @@ pub(crate) enum Answer {
     Kept { next: u64, wanted: Wanted, is_new: bool },
     /// Those from `next` on are missing.
     Gap { next: u64 },
-    /// There is no room.
+    /// There is no room now.
     Full(String),
+    /// The job has all the room it may have.
+    Over(&'static str),
 }
 
 /// What is known of the batches of a job.
@@ -139,6 +144,8 @@ pub(crate) struct Keeper {
     told_at: Instant,
     alerts: Option<Alerts>,
     chronicle: Chronicle,
+    /// Whether the job was ended: its analysis takes nothing more.
+    is_finished: bool,
 }
 
 impl Keeper {
@@ -181,6 +188,7 @@ impl Keeper {
             told_at: Instant::now(),
             alerts,
             chronicle,
+            is_finished: false,
         };
         keeper.tell(Over::No).ok();
         Ok(keeper)
@@ -219,10 +227,11 @@ impl Keeper {
     pub(crate) fn take(&mut self, arrived: Vec<Arrived>) {
         self.is_fresh = true;
         let mut entries = Vec::new();
-        let mut kept: Vec<(StoredBatch, Batch, oneshot::Sender<Answer>)> = Vec::new();
+        let mut kept: Vec<(StoredBatch, Batch, oneshot::Sender<Answer>, Room)> =
+            Vec::new();
         let mut again = Vec::new();
-        for Arrived { mut batch, boot, now_ns, at_ns, body, answer } in arrived {
-            let same = |stored: &&(StoredBatch, Batch, _)| {
+        for Arrived { mut batch, boot, now_ns, at_ns, body, answer, room } in arrived {
+            let same = |stored: &&(StoredBatch, Batch, _, _)| {
                 (&stored.1.host, &stored.1.epoch) == (&batch.host, &batch.epoch)
             };
             let before = kept.iter().rfind(same).map(|(stored, ..)| stored.sequence + 1);
@@ -236,10 +245,12 @@ impl Keeper {
                 continue;
             }
             let most = self.inner.options.job_bytes;
-            if self.store.bytes() + entries.len() as u64 > most
-                || !self.ledger.has_room(&batch)
-            {
-                drop(answer.send(Answer::Full("the job has no room left".to_owned())));
+            if self.store.bytes() + entries.len() as u64 > most {
+                drop(answer.send(Answer::Over("the job has no room left")));
+                continue;
+            }
+            if !self.ledger.has_room(&batch) {
+                drop(answer.send(Answer::Over("too many agents told of the job")));
                 continue;
             }
             let offset_ns = self.ledger.offset_ns(&batch.host, &boot).or_else(|| {
@@ -269,12 +280,12 @@ impl Keeper {
             };
             drop(StoredEntry::Batch(stored.clone()).write(&mut entries));
             entries.extend_from_slice(&body);
-            kept.push((stored, batch, answer));
+            kept.push((stored, batch, answer, room));
         }
         let written = if entries.is_empty() { Ok(()) } else { self.append(&entries) };
         if let Err(error) = written {
             let text = format!("the batches cannot be written: {error}");
-            let refused = kept.into_iter().map(|(_, _, answer)| answer);
+            let refused = kept.into_iter().map(|(_, _, answer, _)| answer);
             for answer in refused.chain(again.into_iter().map(|(_, answer)| answer)) {
                 drop(answer.send(Answer::Full(text.clone())));
             }
@@ -289,7 +300,7 @@ impl Keeper {
             let wanted = wanted.clone();
             drop(answer.send(Answer::Kept { next, wanted, is_new: false }));
         }
-        for (stored, batch, answer) in kept {
+        for (stored, batch, answer, _room) in kept {
             let (next, wanted) = (stored.sequence + 1, wanted.clone());
             drop(answer.send(Answer::Kept { next, wanted, is_new: true }));
             self.ledger.note(&stored);
@@ -301,6 +312,13 @@ impl Keeper {
                 let windows = gathering.take_records();
                 self.chronicle.take(windows, self.ledger.origin, gathering.job());
             }
+        }
+    }
+
+    /// Leaves the job to somebody else.
+    pub(crate) fn leave(&self) {
+        if let Some(alerts) = &self.alerts {
+            alerts.leave();
         }
     }
 
@@ -321,19 +339,22 @@ impl Keeper {
         let silent = self.heard.iter().filter(|(_, heard)| is_silent(heard));
         let silent: Vec<String> = silent.map(|(host, _)| host.clone()).collect();
         for host in silent {
-            self.heard.remove(&host);
             let leaves = self.held.gathering().as_ref().is_none_or(|g| g.has_left(&host));
-            let mut entry = Vec::new();
-            let silent = StoredEntry::Silent { host: host.clone(), at_s: seconds_now() };
-            drop(silent.write(&mut entry));
-            // What is not on disk did not happen.
-            if leaves || self.append(&entry).is_err() {
-                continue;
+            if !leaves {
+                let at_s = seconds_now();
+                let silent = StoredEntry::Silent { host: host.clone(), at_s };
+                let mut entry = Vec::new();
+                drop(silent.write(&mut entry));
+                // What is not on disk did not happen; it is tried again with the next look.
+                if self.append(&entry).is_err() {
+                    return;
+                }
+                self.is_fresh = true;
+                if let Some(gathering) = self.held.gathering().as_mut() {
+                    gathering.lose(&host);
+                }
             }
-            self.is_fresh = true;
-            if let Some(gathering) = self.held.gathering().as_mut() {
-                gathering.lose(&host);
-            }
+            self.heard.remove(&host);
         }
     }
 
@@ -354,14 +375,17 @@ impl Keeper {
         written
     }
 
-    /// Ends the job and writes down what is to be said of it.
+    /// Ends the job and writes down what is to be said of it. If that fails it can be tried again;
+    /// the job takes nothing more.
     pub(crate) fn finish(&mut self) -> io::Result<()> {
         let (report, live) = {
             let mut gathering = self.held.gathering();
             let Some(gathering) = gathering.as_mut() else { return Ok(()) };
-            gathering.finish();
-            let windows = gathering.take_records();
-            self.chronicle.take(windows, self.ledger.origin, gathering.job());
+            if !std::mem::replace(&mut self.is_finished, true) {
+                gathering.finish();
+                let windows = gathering.take_records();
+                self.chronicle.take(windows, self.ledger.origin, gathering.job());
+            }
             let Pages { report, live, .. } = self.inner.pages;
             (report(gathering.job()), live(gathering.job()))
         };

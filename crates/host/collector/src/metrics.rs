@@ -32,6 +32,12 @@ struct OfJob {
     job: String,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct JobInState {
+    job: String,
+    state: &'static str,
+}
+
 type Gauges = Family<OfJob, Gauge>;
 
 /// Counters of the collector, and how its jobs are.
@@ -49,7 +55,14 @@ pub(crate) struct Metrics {
     pub(crate) history_failed: Counter,
     /// Files that wait.
     pub(crate) history_waiting: Gauge,
+    /// Messages of incidents that were taken.
+    pub(crate) alerts_sent: Counter,
+    /// Times that one was not.
+    pub(crate) alerts_failed: Counter,
+    /// Messages that wait.
+    alerts_waiting: Gauge,
     jobs: Family<State, Gauge>,
+    states: Family<JobInState, Gauge>,
     ranks: Gauges,
     steps: Gauges,
     open: Gauges,
@@ -77,7 +90,11 @@ impl Metrics {
             history_written: Counter::default(),
             history_failed: Counter::default(),
             history_waiting: Gauge::default(),
+            alerts_sent: Counter::default(),
+            alerts_failed: Counter::default(),
+            alerts_waiting: Gauge::default(),
             jobs: Family::default(),
+            states: Family::default(),
             ranks: Family::default(),
             steps: Family::default(),
             open: Family::default(),
@@ -115,8 +132,18 @@ impl Metrics {
         registry.register("history_failed", what, history_failed.clone());
         let what = "Files of the history that wait to be put there";
         registry.register("history_waiting", what, history_waiting.clone());
-        let Self { registry, jobs, ranks, steps, .. } = &mut metrics;
+        let Self { registry, alerts_sent, alerts_failed, alerts_waiting, .. } =
+            &mut metrics;
+        let what = "Messages of incidents that were taken";
+        registry.register("alerts_sent", what, alerts_sent.clone());
+        let what = "Times that a message of an incident was not taken";
+        registry.register("alerts_failed", what, alerts_failed.clone());
+        let what = "Messages of incidents that wait to be taken";
+        registry.register("alerts_waiting", what, alerts_waiting.clone());
+        let Self { registry, jobs, states, ranks, steps, .. } = &mut metrics;
         registry.register("jobs", "Jobs in each state", jobs.clone());
+        let what = "The state a job is in: 1, and no sample of the others";
+        registry.register("job_state", what, states.clone());
         registry.register("job_ranks", "Ranks seen", ranks.clone());
         registry.register("job_steps", "Steps seen", steps.clone());
         let Self { registry, open, lost, exposed_s, last_seen_s, .. } = &mut metrics;
@@ -149,6 +176,10 @@ impl Metrics {
         };
     }
 
+    pub(crate) fn count_waiting_alerts(&self, count: usize) {
+        self.alerts_waiting.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
     pub(crate) fn refused(&self, reason: &'static str) {
         self.refused.get_or_create(&Reason { reason }).inc();
     }
@@ -172,6 +203,7 @@ impl Metrics {
             gauges.clear();
         }
         self.exposed_s.clear();
+        self.states.clear();
         for state in JobState::ALL {
             let count = jobs.iter().filter(|job| job.state == state).count();
             self.jobs
@@ -179,6 +211,8 @@ impl Metrics {
                 .set(number(count as u64));
         }
         for job in jobs.iter().filter(|job| job.state != JobState::Ended) {
+            let in_state = JobInState { job: job.id.clone(), state: job.state.word() };
+            self.states.get_or_create(&in_state).set(1);
             let of = OfJob { job: job.id.clone() };
             self.ranks.get_or_create(&of).set(number(job.ranks as u64));
             self.steps.get_or_create(&of).set(number(job.steps));

@@ -17,6 +17,7 @@ use tokio::task::spawn_blocking;
 use crate::collector::Inner;
 use crate::job::{Held, INBOX};
 use crate::keeper::{Answer, Arrived, Wanted};
+use crate::room::unpacked_bytes;
 use crate::state::JobState;
 use crate::store::is_name;
 
@@ -67,6 +68,12 @@ pub(crate) async fn read(
             let handed = hand_all(inner, held, round).await;
             wanted.extend(handed.wanted);
             round = handed.early;
+            if let Some(reason) = handed.is_over {
+                // What is kept stays as it is; a restart may find more room.
+                inner.say(&held.id, &format_args!("{reason}; no more of it is read"));
+                drop(stop.changed().await);
+                return Ok(());
+            }
             if handed.is_full {
                 tokio::select! {
                     () = tokio::time::sleep(FULL_FOR) => {}
@@ -159,6 +166,7 @@ impl Early {
 }
 
 /// What became of batches.
+#[derive(Default)]
 struct Handed {
     /// By host, what is wanted of it.
     wanted: BTreeMap<String, serde_json::Value>,
@@ -166,6 +174,8 @@ struct Handed {
     early: Vec<Arrival>,
     /// Whether the disk takes none now.
     is_full: bool,
+    /// Why the job may have no more room.
+    is_over: Option<&'static str>,
 }
 
 async fn hand_all(
@@ -173,8 +183,7 @@ async fn hand_all(
     held: &Arc<Held>,
     arrivals: Vec<Arrival>,
 ) -> Handed {
-    let mut handed =
-        Handed { wanted: BTreeMap::new(), early: Vec::new(), is_full: false };
+    let mut handed = Handed::default();
     let mut arrivals = arrivals.into_iter();
     loop {
         let part: Vec<_> = arrivals.by_ref().take(TOGETHER).collect();
@@ -216,6 +225,10 @@ impl Handed {
                 }
             }
             Ok(Answer::Gap { .. }) => self.early.push(arrival),
+            Ok(Answer::Over(reason)) => {
+                inner.metrics.refused("full");
+                self.is_over = Some(reason);
+            }
             // No room, or the job's thread is gone: whoever reads the bus can wait.
             Ok(Answer::Full(_)) | Err(_) => {
                 inner.metrics.refused("full");
@@ -235,6 +248,8 @@ fn hand(
     let bus::Batch { host, epoch, sequence, now_ns, body } = arrival.batch.as_ref()?;
     let is_named = [host, epoch].into_iter().all(|name| is_name(name));
     let (begin, inputs) = unpack_batch(body).ok().filter(|_| is_named)?;
+    let mut room = inner.rooms.none();
+    let has_room = room.hold(unpacked_bytes(body, &inputs));
     let batch = Batch {
         host: host.clone(),
         epoch: epoch.clone(),
@@ -246,9 +261,11 @@ fn hand(
     };
     let (answer, answered) = oneshot::channel();
     let (now_ns, at_ns, body) = (*now_ns, arrival.at_ns, body.clone());
-    let arrived = Arrived { batch, boot: begin.boot, now_ns, at_ns, body, answer };
+    let arrived = Arrived { batch, boot: begin.boot, now_ns, at_ns, body, answer, room };
     // One that is not taken takes the other end of the answer with it.
-    drop(held.hand(inner, arrived));
+    if has_room {
+        drop(held.hand(inner, arrived));
+    }
     Some(answered)
 }
 

@@ -4,31 +4,45 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::{fs, io};
 
+use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
+use serde_json::Number;
 
 use crate::store::write_whole;
 
 /// Silences at a time; each is a decision of somebody.
 const MOST: usize = 1000;
 const FILE: &str = "silences.json";
+/// Up to here every whole number is one as JSON's readers have it.
+const MOST_WHOLE: u64 = (1 << 53) - 1;
 
 /// Nobody is told of incidents that begin in it. One that still goes on at its end is told then.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Silence {
     /// Its name.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole")]
     pub id: u64,
     /// The job; all if null.
     #[serde(default)]
     pub job: Option<String>,
     /// When it begins, in seconds since 1970.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole")]
     pub from_s: u64,
     /// When it is over.
+    #[serde(deserialize_with = "whole")]
     pub until_s: u64,
     /// Why, for people.
     #[serde(default)]
     pub reason: String,
+}
+
+/// A whole number, which JSON may also write as 2.0 or 2e9.
+fn whole<'de, D: Deserializer<'de>>(number: D) -> Result<u64, D::Error> {
+    let number = Number::deserialize(number)?;
+    let fits = |wide: &f64| *wide >= 0.0 && wide.fract() == 0.0;
+    let whole = number.as_u64().or_else(|| Some(number.as_f64().filter(fits)? as u64));
+    let whole = whole.filter(|whole| *whole <= MOST_WHOLE);
+    whole.ok_or_else(|| de::Error::custom("no whole number"))
 }
 
 impl Silence {
@@ -111,6 +125,20 @@ mod tests {
     fn silence(job: Option<&str>, from_s: u64, until_s: u64) -> Silence {
         let (job, reason) = (job.map(str::to_owned), String::new());
         Silence { id: 0, job, from_s, until_s, reason }
+    }
+
+    #[test]
+    fn whole_numbers_are_read_however_they_are_written() {
+        let until = |text: &str| {
+            let silence = format!("{{\"until_s\": {text}}}");
+            serde_json::from_str::<Silence>(&silence).ok().map(|silence| silence.until_s)
+        };
+        assert_eq!(until("20"), Some(20));
+        assert_eq!(until("20.0"), Some(20));
+        assert_eq!(until("2e9"), Some(2_000_000_000));
+        for wrong in ["-1", "1.5", "1e16", "9007199254740992", "\"20\"", "null"] {
+            assert_eq!(until(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

@@ -1,0 +1,184 @@
+//! Batches as they come from hosts over HTTP: received, unpacked, handed to their job.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, HeaderName, StatusCode};
+use axum::response::{IntoResponse, Response};
+use formats::{BatchError, unpack_batch};
+use http_body_util::BodyExt;
+use model::Batch;
+use serde_json::json;
+use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use crate::api::{App, Shared, later, refuse};
+use crate::job::NotTaken;
+use crate::keeper::{Answer, Arrived, Wanted, nanoseconds_now};
+use crate::room::{Room, unpacked_bytes};
+use crate::store::{NAMES, is_name};
+
+/// Bytes of a batch as it comes; agents pack a MiB of lines.
+const LONGEST_BODY_BYTES: usize = 4 << 20;
+/// How long a batch may take to come; agents wait ten seconds for the answer.
+const RECEIVED_WITHIN: Duration = Duration::from_secs(15);
+/// What agents say their clock is.
+const NOW: HeaderName = HeaderName::from_static("laggard-now-ns");
+
+/// Takes a batch of a host.
+pub(crate) async fn take_batch(
+    State(shared): App,
+    Path((job, host, epoch, sequence)): Path<(String, String, String, u64)>,
+    headers: HeaderMap,
+    request: Request,
+) -> Response {
+    let metrics = &shared.inner.metrics;
+    let refused = |reason: &'static str, refusal: Response| {
+        metrics.refused(reason);
+        refusal
+    };
+    if shared.inner.shares.is_some() {
+        let reason = "batches come over the bus here: --bus";
+        return refused("misdirected", later(StatusCode::MISDIRECTED_REQUEST, reason));
+    }
+    let busy = || later(StatusCode::SERVICE_UNAVAILABLE, "too many batches come at once");
+    let mut room = shared.inner.rooms.none();
+    let whole = timeout(RECEIVED_WITHIN, receive(request.into_body(), &mut room)).await;
+    let body = match whole {
+        Ok(Ok(body)) => body,
+        Ok(Err(NotReceived::Large)) => {
+            let reason = format!("a batch has at most {LONGEST_BODY_BYTES} bytes");
+            return refused("large", refuse(StatusCode::PAYLOAD_TOO_LARGE, &reason));
+        }
+        Ok(Err(NotReceived::Busy)) => return refused("busy", busy()),
+        Ok(Err(NotReceived::Cut)) => {
+            let reason = "the batch is cut off";
+            return refused("malformed", refuse(StatusCode::BAD_REQUEST, reason));
+        }
+        Err(_) => {
+            let seconds = RECEIVED_WITHIN.as_secs();
+            let reason = format!("the batch took more than {seconds} s to come");
+            return refused("slow", later(StatusCode::REQUEST_TIMEOUT, &reason));
+        }
+    };
+    // Only what is whole takes a place: others need not wait for who is slow.
+    let Ok(_place) = shared.places.try_acquire() else {
+        return refused("busy", busy());
+    };
+    if ![&job, &host, &epoch].into_iter().all(|name| is_name(name)) {
+        return refused("malformed", refuse(StatusCode::BAD_REQUEST, NAMES));
+    }
+    let now = headers.get(NOW).and_then(|now| now.to_str().ok()?.parse().ok());
+    let Some(now_ns) = now else {
+        let reason = "the header laggard-now-ns says what the clock of the host is";
+        return refused("malformed", refuse(StatusCode::BAD_REQUEST, reason));
+    };
+    let inner = Arc::clone(&shared.inner);
+    let handed = spawn_blocking(move || {
+        let (head, inputs) = unpack_batch(&body).map_err(NotHanded::Malformed)?;
+        if !room.hold(unpacked_bytes(&body, &inputs)) {
+            return Err(NotHanded::Job(NotTaken::Busy));
+        }
+        let batch = Batch {
+            host,
+            epoch,
+            sequence,
+            shift_ns: 0,
+            until: head.until_ns,
+            last: head.last,
+            inputs,
+        };
+        let (answer, answered) = oneshot::channel();
+        let (boot, at_ns) = (head.boot, nanoseconds_now());
+        let arrived = Arrived { batch, boot, now_ns, at_ns, body, answer, room };
+        let job = inner.held_or_new(&job).ok_or(NotHanded::Jobs)?;
+        job.hand(&inner, arrived).map_err(NotHanded::Job)?;
+        Ok(answered)
+    });
+    let answered = match handed.await {
+        Ok(Ok(answered)) => answered.await.ok(),
+        Ok(Err(reason)) => return not_handed(&shared, reason),
+        Err(_) => None,
+    };
+    match answered {
+        Some(Answer::Kept { next, wanted: Wanted { stacks, profile }, is_new }) => {
+            metrics.kept(is_new);
+            let reply = json!({ "next": next, "stacks": stacks, "profile": profile });
+            axum::Json(reply).into_response()
+        }
+        Some(Answer::Gap { next }) => {
+            let error = "batches before this one are missing";
+            let reply = axum::Json(json!({ "next": next, "error": error }));
+            refused("gap", (StatusCode::CONFLICT, reply).into_response())
+        }
+        Some(Answer::Full(reason)) => {
+            refused("full", later(StatusCode::INSUFFICIENT_STORAGE, &reason))
+        }
+        Some(Answer::Over(reason)) => {
+            refused("full", later(StatusCode::INSUFFICIENT_STORAGE, reason))
+        }
+        None => refused(
+            "broken",
+            later(StatusCode::SERVICE_UNAVAILABLE, "the job is not kept any more"),
+        ),
+    }
+}
+
+/// Why a batch is not whole.
+enum NotReceived {
+    Large,
+    Busy,
+    /// Its sender went away.
+    Cut,
+}
+
+/// Receives a batch, and takes room for what has come of it.
+async fn receive(mut body: Body, room: &mut Room) -> Result<Bytes, NotReceived> {
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(frame) = frame else { return Err(NotReceived::Cut) };
+        let Ok(data) = frame.into_data() else { continue };
+        if bytes.len() + data.len() > LONGEST_BODY_BYTES {
+            return Err(NotReceived::Large);
+        }
+        bytes.extend_from_slice(&data);
+        if !room.hold(bytes.len()) {
+            return Err(NotReceived::Busy);
+        }
+    }
+    Ok(bytes.into())
+}
+
+/// Why a batch did not get to its job.
+enum NotHanded {
+    Malformed(BatchError),
+    Jobs,
+    Job(NotTaken),
+}
+
+fn not_handed(shared: &Shared, reason: NotHanded) -> Response {
+    let (name, refusal) = match reason {
+        NotHanded::Malformed(BatchError::TooLarge) => {
+            let text = BatchError::TooLarge.to_string();
+            ("large", refuse(StatusCode::PAYLOAD_TOO_LARGE, &text))
+        }
+        NotHanded::Malformed(error) => {
+            ("malformed", refuse(StatusCode::BAD_REQUEST, &error.to_string()))
+        }
+        NotHanded::Jobs => {
+            ("jobs", later(StatusCode::TOO_MANY_REQUESTS, "too many jobs run"))
+        }
+        NotHanded::Job(NotTaken::Busy) => (
+            "busy",
+            later(StatusCode::SERVICE_UNAVAILABLE, "the job has much to catch up with"),
+        ),
+        NotHanded::Job(NotTaken::Broken) => {
+            ("broken", later(StatusCode::SERVICE_UNAVAILABLE, "the job cannot be kept"))
+        }
+    };
+    shared.inner.metrics.refused(name);
+    refusal
+}
