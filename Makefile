@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 TOOLS := $(CACHE)/tools
 export PATH := $(TOOLS)/usr/bin:$(TOOLS)/usr/sbin:$(TOOLS)/node_modules/.bin:$(PATH)
 
-.PHONY: demo test acceptance bench load lint lint-rust lint-python deny fuzz sanitize valgrind install venv tools clean
+.PHONY: demo test acceptance bench load lint lint-rust lint-python deny api fuzz sanitize valgrind install venv tools clean
 
 ## Train with a hidden fault, find it, and write laggard-demo.html
 demo: install
@@ -74,6 +74,18 @@ valgrind:
 ## Licences, sources and known weaknesses of what is built in (needs cargo-deny and the network)
 deny:
 	cargo deny check
+
+## The served description of the API against a fuzzer, REQUESTS of each kind (needs the network once)
+REQUESTS ?= 200
+api: $(CACHE)/api.stamp
+	PATH=$(CACHE)/api/bin:$$PATH LAGGARD_TEST_REQUESTS=$(REQUESTS) cargo test --locked --quiet \
+		--package cli --test service a_fuzzer_of_the_api -- --nocapture
+
+$(CACHE)/api.stamp:
+	mkdir -p $(CACHE)
+	$(PYTHON) -m venv $(CACHE)/api
+	$(CACHE)/api/bin/pip install --quiet --disable-pip-version-check schemathesis==4.32.5
+	touch $@
 
 ## Every parser of foreign bytes, SECONDS each (needs a nightly toolchain and cargo-fuzz)
 SECONDS ?= 60

@@ -21,14 +21,15 @@ def free_port():
 
 
 class Collector:
-    def __init__(self, data):
-        self.data, self.port = data, free_port()
+    def __init__(self, data, *more):
+        self.data, self.port, self.more = data, free_port(), more
         self.url = f"http://127.0.0.1:{self.port}"
         self.start()
 
     def start(self):
         command = [BIN / "laggard", "serve", "--listen", f"127.0.0.1:{self.port}"]
-        self.process = subprocess.Popen([*command, "--data", self.data], stderr=subprocess.PIPE)
+        command += ["--data", self.data, *self.more]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE)
         assert b"serving" in self.process.stderr.readline()
 
     def kill(self):

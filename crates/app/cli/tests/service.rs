@@ -16,12 +16,22 @@ use ureq::tls::TlsConfig;
 
 #[path = "service/agents.rs"]
 mod agents;
+#[path = "service/alerting.rs"]
+mod alerting;
 #[path = "service/campaign.rs"]
 mod campaign;
 #[path = "service/catalogue.rs"]
 mod catalogue;
+#[path = "service/deploy.rs"]
+mod deploy;
+#[path = "service/full.rs"]
+mod full;
+#[path = "service/fuzzed.rs"]
+mod fuzzed;
 #[path = "service/history.rs"]
 mod history;
+#[path = "service/limits.rs"]
+mod limits;
 #[path = "service/shared.rs"]
 mod shared;
 #[path = "service/tls.rs"]
@@ -95,6 +105,19 @@ impl Server {
         let request = http().post(url).header("laggard-now-ns", "1000");
         let (status, text) = read(request.send(body)?);
         Ok((status, serde_json::from_str(&text).unwrap_or(json!(text))))
+    }
+
+    /// Waits until one of the metrics is so.
+    fn wait_for_metric(&self, line: &str) {
+        let begun = Instant::now();
+        loop {
+            let (_, metrics) = self.get("/metrics", None);
+            if metrics.lines().any(|found| found == line) {
+                return;
+            }
+            assert!(begun.elapsed() < PATIENCE, "not {line}:\n{metrics}");
+            sleep(Duration::from_millis(50));
+        }
     }
 
     /// The verdict of a job once all of it was taken, but for what is not the job's own.
@@ -465,6 +488,14 @@ fn hook_over<S: Read + Write>(
     wrap: impl Fn(std::net::TcpStream) -> S + Send + 'static,
 ) -> (String, std::sync::mpsc::Receiver<Value>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    hook_on(listener, scheme, wrap)
+}
+
+fn hook_on<S: Read + Write>(
+    listener: std::net::TcpListener,
+    scheme: &str,
+    wrap: impl Fn(std::net::TcpStream) -> S + Send + 'static,
+) -> (String, std::sync::mpsc::Receiver<Value>) {
     let url = format!("{scheme}://{}/hook", listener.local_addr().expect("an address"));
     let (sender, messages) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -508,6 +539,7 @@ fn an_incident_is_announced_once_and_its_end_once() {
         }
         let next = || messages.recv_timeout(PATIENCE).expect("a message");
         let opened = next();
+        server.wait_for_metric("laggard_alerts_sent_total 1");
         // One that is started anew does not repeat it.
         drop(server);
         let server = Server::start(folder.path(), &more);
@@ -659,75 +691,6 @@ fn in_a_silence_nobody_is_told() {
     assert_eq!(message["event"], "opened");
     let (status, told) = silence(&["--all"]);
     assert_eq!(status, Some(2), "{told}");
-}
-
-/// The examples to deploy with.
-fn deployed(name: &str) -> String {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../deploy");
-    fs::read_to_string(folder.join(name)).expect(name)
-}
-
-#[test]
-fn rules_and_dashboard_ask_for_metrics_that_are_served() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let server = Server::start(folder.path(), &[]);
-    server.post(&place(0), &batches(2)[0]).expect("an answer");
-    // One that is refused: a counter of none is not listed.
-    assert_eq!(server.post(&place(5), &batches(2)[1]).expect("an answer").0, 409);
-    let (_, metrics) = server.get("/metrics", None);
-    let samples = metrics.lines().filter(|line| !line.starts_with('#'));
-    let known: Vec<&str> =
-        samples.filter_map(|line| line.split(['{', ' ']).next()).collect();
-    for name in ["alerts.yml", "grafana.json"] {
-        let text = deployed(name);
-        let word = |letter: char| !(letter.is_ascii_lowercase() || letter == '_');
-        let asked = text.split(word).filter(|word| word.starts_with("laggard_"));
-        let asked: Vec<&str> = asked.collect();
-        assert!(asked.len() > 5, "{name}");
-        for metric in asked {
-            assert!(known.contains(&metric), "{name} asks for {metric}:\n{metrics}");
-        }
-    }
-}
-
-#[test]
-fn examples_to_deploy_are_well_formed() {
-    use serde::Deserialize;
-    for (name, kinds) in [
-        ("prometheus.yml", vec![""]),
-        ("alerts.yml", vec![""]),
-        ("kubernetes.yaml", vec!["StatefulSet", "Service", "Service", "Job"]),
-    ] {
-        let text = deployed(name);
-        let documents = yaml_serde::Deserializer::from_str(&text);
-        let documents = documents.map(|one| Value::deserialize(one).expect(name));
-        let found: Vec<Value> = documents.collect();
-        let found: Vec<&str> =
-            found.iter().map(|one| one["kind"].as_str().unwrap_or_default()).collect();
-        assert_eq!(found, kinds, "{name}");
-    }
-    let rules: Value = yaml_serde::from_str(&deployed("alerts.yml")).expect("YAML");
-    for rule in rules["groups"][0]["rules"].as_array().expect("rules") {
-        let has = |key: &str| rule[key].is_string();
-        let said = |key: &str| rule["annotations"][key].is_string();
-        assert!(has("alert") && has("expr") && said("summary") && said("description"));
-    }
-    let board: Value = serde_json::from_str(&deployed("grafana.json")).expect("JSON");
-    let panels = board["panels"].as_array().expect("panels");
-    let places = |panel: &Value| {
-        let at = |key: &str| panel["gridPos"][key].as_u64().expect("a place");
-        let (x, y, w, h) = (at("x"), at("y"), at("w"), at("h"));
-        (x..x + w).flat_map(move |x| (y..y + h).map(move |y| (x, y))).collect::<Vec<_>>()
-    };
-    let mut places: Vec<_> = panels.iter().flat_map(places).collect();
-    let count = places.len();
-    places.sort_unstable();
-    places.dedup();
-    assert_eq!(places.len(), count, "panels lie on each other");
-    let mut shell = Command::new("bash");
-    let script =
-        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../deploy/slurm.sh");
-    assert!(shell.arg("-n").arg(script).status().expect("bash runs").success());
 }
 
 #[test]

@@ -293,3 +293,20 @@ fn a_job_that_stood_still_before_it_ended_has_ended() {
     let directory = training.end();
     wait_until(|| !directory.exists() && state(&server, "job") == "ended");
 }
+
+#[test]
+fn a_wrapped_command_is_not_told_what_proves_who_we_are() {
+    let secrets = ["TOKEN", "BUS_TOKEN", "BUS_USER", "BUS_PASSWORD", "BUS_CREDENTIALS"];
+    for is_on in ["1", "0"] {
+        let root = tempfile::tempdir().expect("a folder");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
+        for name in secrets {
+            command.env(format!("LAGGARD_{name}"), "secret-secret-secret");
+        }
+        command.env("LAGGARD_DIR", root.path()).env("LAGGARD_ENABLE", is_on);
+        let output = command.args(["run", "--", "env"]).output().expect("it runs");
+        let told = String::from_utf8_lossy(&output.stdout);
+        assert!(told.contains(&format!("LAGGARD_ENABLE={is_on}")), "{told}");
+        assert!(!told.contains("secret-secret-secret"), "{told}");
+    }
+}

@@ -21,10 +21,10 @@ const JOBS: [&str; 4] = ["data", "periodic", "two", "none"];
 const BATCHES: usize = 12;
 
 /// A file system of its own that can be full, where we may mount one.
-struct Disk(PathBuf);
+pub(super) struct Disk(PathBuf);
 
 impl Disk {
-    fn mount(at: &Path) -> Option<Self> {
+    pub(super) fn mount(at: &Path) -> Option<Self> {
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", "size=8m", "tmpfs"]).arg(at);
         let mounted = mount.output().is_ok_and(|output| output.status.success());
@@ -32,12 +32,19 @@ impl Disk {
     }
 
     /// Leaves no room.
-    fn fill(&self) {
-        let mut file = std::fs::File::create(self.0.join("filler")).expect("a file");
-        while file.write_all(&[0; 1 << 12]).is_ok() {}
+    pub(super) fn fill(&self) {
+        self.fill_but(0);
     }
 
-    fn free(&self) {
+    /// Leaves so much room.
+    pub(super) fn fill_but(&self, bytes: u64) {
+        let mut file = std::fs::File::create(self.0.join("filler")).expect("a file");
+        while file.write_all(&[0; 1 << 12]).is_ok() {}
+        let length = file.metadata().expect("it is there").len();
+        file.set_len(length.saturating_sub(bytes)).expect("it can be shorter");
+    }
+
+    pub(super) fn free(&self) {
         std::fs::remove_file(self.0.join("filler")).expect("it is there");
     }
 }

@@ -219,7 +219,7 @@ fn an_incident_is_announced_once_whoever_keeps_its_job() {
     let subject = "$JS.API.DIRECT.GET.KV_laggard_jobs.$KV.laggard_jobs.job";
     wait_for("what was announced is noted", || {
         let note = bus.raw().request(subject, "", b"");
-        note["announced"].as_object().is_some_and(|announced| !announced.is_empty())
+        note["announced"]["going_on"].as_object().is_some_and(|all| !all.is_empty())
     });
     server.kill();
     let other = start("second");
@@ -392,4 +392,32 @@ fn an_agent_begins_anew_with_a_collector_that_finds_the_beginning_gone() {
     assert!(steps > 0 && steps >= before_steps, "{before} {}", job(&other));
     // Who the ranks are was told again.
     assert_eq!(job(&other)["ranks"], before["ranks"]);
+}
+
+#[test]
+fn a_job_that_has_had_its_room_is_read_no_more_and_that_is_counted_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(bus) = Bus::start(folder.path()) else { return };
+    let data = folder.path().join("data");
+    let batches = batches(8);
+    let most = (batches[0].len() + 200).to_string();
+    let server = Server::start(&data, &["--bus", &bus.url(), "--max-job-bytes", &most]);
+    let publisher = bus.publisher();
+    for (at, batch) in batches.iter().enumerate() {
+        publish(&publisher, at, batch);
+    }
+    let full = "laggard_batches_refused_total{reason=\"full\"}";
+    let refused = || {
+        let (_, metrics) = server.get("/metrics", None);
+        metrics.lines().find_map(|line| line.strip_prefix(full)?.trim().parse().ok())
+    };
+    wait_for("one is refused", || refused() > Some(0));
+    let before: Option<u64> = refused();
+    sleep(Duration::from_secs(3));
+    assert_eq!(refused(), before, "it is tried again and again");
+    assert_eq!(job(&server)["ranks"], 4);
+    // Whoever gives it room reads on.
+    drop(server);
+    let server = bus.collector(&data);
+    assert_eq!(server.verdict_of_ended("job"), analysed(&recording()));
 }
