@@ -416,7 +416,7 @@ fn dumps_of_which_one_is_lost_still_tell() {
         };
         let files = std::fs::read_dir(dumps.join(folder)).expect("a folder");
         let files = files.map(|file| file.expect("a file").path());
-        let is_read = |path: &PathBuf| !path.extension().is_some_and(|it| it == "txt");
+        let is_read = |path: &PathBuf| path.extension().is_none_or(|it| it != "txt");
         let files: Vec<PathBuf> =
             files.filter(|path| is_read(path) && !of_lost(path)).collect();
         let files: Vec<&str> = files.iter().filter_map(|path| path.to_str()).collect();

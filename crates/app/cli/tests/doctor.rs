@@ -94,6 +94,9 @@ fn everything_in_place() {
     assert_eq!((code, said), (0, expected));
 }
 
+/// What the package says of itself; the exit status, what is said, and what to do about it.
+type Case<'a> = (&'a [(&'a str, Value)], i32, &'a str, &'a str);
+
 #[test]
 fn what_is_weak_works_and_what_is_broken_does_not() {
     let version = env!("CARGO_PKG_VERSION");
@@ -102,7 +105,7 @@ fn what_is_weak_works_and_what_is_broken_does_not() {
          (`make install` builds it)"
     );
     let newer = "PyTorch 2.15 or later has the hooks";
-    let cases: [(&[(&str, Value)], i32, &str, &str); 8] = [
+    let cases: [Case<'_>; 8] = [
         (
             &[("laggard", json!("0.0.1"))],
             0,

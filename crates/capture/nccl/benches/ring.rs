@@ -17,8 +17,9 @@ use std::thread;
 use crate::table::{BYTES, Functions, NOTHING, begin, plugin, transfer};
 
 const RANKS: usize = 4;
-/// Chunks a rank sends in an all-reduce: each part goes around twice, but for one link each time.
-const CHUNKS: i32 = 2 * (RANKS as i32 - 1);
+/// Chunks that each of four ranks sends in an all-reduce: each part goes around twice, but for one
+/// link each time.
+const CHUNKS: i32 = 6;
 const ALL_REDUCES: u64 = 40;
 const ROUNDS: usize = 41;
 
@@ -73,13 +74,13 @@ fn reduce(
     let mut own = vec![1.0_f32; BYTES / 4];
     let (mut sent, mut received) = (vec![0; BYTES], vec![0; BYTES]);
     for sequence in 0..ALL_REDUCES {
-        let (send, receive) = begin(functions, context, sequence, CHUNKS);
+        let (out, back) = begin(functions, context, sequence, CHUNKS);
         for step in 0..CHUNKS {
             for (bytes, number) in sent.chunks_exact_mut(4).zip(&own) {
                 bytes.copy_from_slice(&number.to_ne_bytes());
             }
             // Those that send first and those that receive first stand in turns in the ring.
-            if rank % 2 == 0 {
+            if rank.is_multiple_of(2) {
                 to.write_all(&sent).expect("sent");
                 from.read_exact(&mut received).expect("received");
             } else {
@@ -89,7 +90,7 @@ fn reduce(
             for (bytes, number) in received.chunks_exact(4).zip(&mut own) {
                 *number += f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
             }
-            transfer(functions, context, send, receive, step);
+            transfer(functions, context, out, back, step);
         }
     }
 }

@@ -324,8 +324,8 @@ mod tests {
 
     fn job() -> Collectives {
         let mut job = Collectives::new(HangSettings::default());
-        job.join(WORLD, "default", &[0, 1, 2, 3]);
-        job.join(PAIR, "tp", &[0, 1]);
+        job.join(WORLD, "default", &[0, 1, 2, 3].into());
+        job.join(PAIR, "tp", &[0, 1].into());
         job
     }
 
@@ -572,7 +572,7 @@ mod tests {
         let ranks = 20_000;
         for rank in 0..ranks {
             let next = if rank + 1 == ranks { rank - 1 } else { rank + 1 };
-            job.join(rank, "pair", &[rank, next]);
+            job.join(rank, "pair", &[rank, next].into());
             issue(&mut job, rank, rank, 1, REDUCE);
         }
         let stall = stall_after(&job, 9).unwrap();
@@ -628,7 +628,7 @@ mod tests {
         ) {
             let mut job = Collectives::new(HangSettings::default());
             for group in 0..4 {
-                job.join(group, "g", &[group, group + 1, group + 2]);
+                job.join(group, "g", &[group, group + 1, group + 2].into());
             }
             for (rank, group, number) in issues {
                 if (group..group + 3).contains(&rank) {

@@ -147,8 +147,8 @@ mod tests {
     #[test]
     fn ranks_that_are_as_far_are_told_together() {
         let mut job = Collectives::new(HangSettings::default());
-        job.join(1, "default", &[0, 1, 2, 3, 4]);
-        job.join(2, "calm", &[0, 1]);
+        job.join(1, "default", &[0, 1, 2, 3, 4].into());
+        job.join(2, "calm", &[0, 1].into());
         let mut mark = |rank, kind, group, number| {
             let (at, args) = (RankNs(1), [group, 0, number, 0, 0]);
             let on_loop_thread = true;

@@ -137,7 +137,7 @@ fn advice_about_hangs_is_documented() {
         line: 1,
     };
     let frames = vec![inside];
-    let stack = Stack { state: ProcessState::Sleeping, holds_gil: None, frames };
+    let stack = Stack::new(ProcessState::Sleeping, None, frames);
     let stays = stall(StallKind::Missing, Wait { still_before: vec![2], ..wait() });
     assert_documented(&crate::hang::advice(&stays, &[(2, stack)].into(), None));
     for signal in [None, Some(7), Some(9)] {
@@ -176,7 +176,7 @@ fn advice_about_the_inside_of_collectives_is_documented() {
                 ranks,
                 channels: Vec::new(),
                 wait: wait(),
-                slow: Slow { took_s: 0.2, usual_s: 0.02 },
+                slow: Slow { took_s: 0.2, usual_s: 0.02, of_channels: false },
                 blamed_share: 1.0,
                 cost_s: 1.0,
             }));
@@ -186,23 +186,30 @@ fn advice_about_the_inside_of_collectives_is_documented() {
 
 #[test]
 fn advice_about_functions_is_documented() {
-    for name in ["recv_into", "DataLoader", "gc.collect", "sleep", ".item", "decode"] {
-        for ranks in [vec![2], Vec::new()] {
-            let advice = crate::function::advice(&FunctionFault {
-                name: name.to_owned(),
-                class: FunctionClass::Python,
-                callers: Vec::new(),
-                ranks,
-                beta: 0.5,
-                peers_beta: 0.0,
-                excess_share: 0.5,
-                cost_s: 1.0,
-                mu: (None, None),
-                others: Vec::new(),
-                steps: (0, 9),
-                number: 1,
-            });
-            assert_documented(advice.strip_prefix("on rank 2, ").unwrap_or(&advice));
+    use model::FaultKind::{Computes, Detour, SlowLink, Throttled, Waits};
+    let names = ["recv_into", "DataLoader", "gc.collect", "sleep", ".item", "decode"];
+    let kinds = [Computes, Detour, SlowLink, Throttled, Waits].map(Some);
+    for name in names {
+        for kind in kinds.into_iter().chain([None]) {
+            for ranks in [vec![2], Vec::new()] {
+                let advice = crate::function::advice(&FunctionFault {
+                    name: name.to_owned(),
+                    class: FunctionClass::Python,
+                    kind,
+                    callers: Vec::new(),
+                    ranks,
+                    beta: 0.5,
+                    peers_beta: 0.0,
+                    excess_share: 0.5,
+                    cost_s: 1.0,
+                    mu: (None, None),
+                    unexpected: Vec::new(),
+                    others: Vec::new(),
+                    steps: (0, 9),
+                    number: 1,
+                });
+                assert_documented(advice.strip_prefix("on rank 2, ").unwrap_or(&advice));
+            }
         }
     }
 }

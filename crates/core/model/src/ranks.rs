@@ -36,7 +36,10 @@ pub struct NoRanks;
 
 impl fmt::Display for NoRanks {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "ranks are numbers below {MAX_RANKS}, or runs of them that go up")
+        write!(
+            formatter,
+            "ranks are numbers below {MAX_RANKS}, or runs of them that go up"
+        )
     }
 }
 
@@ -115,7 +118,8 @@ impl Ranks {
             }
             Some(run) if run.last() + run.stride == rank => run.count += 1,
             Some(run) if run.is_pair() => {
-                let between = Run { first: run.last(), count: 2, stride: rank - run.last() };
+                let between =
+                    Run { first: run.last(), count: 2, stride: rank - run.last() };
                 *run = Run::one(run.first);
                 self.runs.push(between);
             }
@@ -124,7 +128,9 @@ impl Ranks {
     }
 
     /// All ranks of runs that may overlap.
-    fn of_runs(runs: impl IntoIterator<Item = Result<Run, NoRanks>>) -> Result<Self, NoRanks> {
+    fn of_runs(
+        runs: impl IntoIterator<Item = Result<Run, NoRanks>>,
+    ) -> Result<Self, NoRanks> {
         let mut all = Self::default();
         for run in runs {
             let run = run?;
@@ -158,6 +164,12 @@ impl FromIterator<u32> for Ranks {
     }
 }
 
+impl<const N: usize> From<[u32; N]> for Ranks {
+    fn from(ranks: [u32; N]) -> Self {
+        ranks.into_iter().collect()
+    }
+}
+
 /// For reading: `0-3,7`.
 impl fmt::Display for Ranks {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -170,7 +182,7 @@ impl FromStr for Ranks {
     type Err = NoRanks;
 
     fn from_str(text: &str) -> Result<Self, NoRanks> {
-        let number = |text: &str| text.parse::<u32>().map_err(|_| NoRanks);
+        let number = |text: &str| text.parse::<u32>().or(Err(NoRanks));
         let run = |part: &str| {
             let (range, stride) = part.split_once(':').unwrap_or((part, "1"));
             let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -203,11 +215,13 @@ impl TryFrom<Told> for Ranks {
 
     fn try_from(told: Told) -> Result<Self, NoRanks> {
         match told {
-            Told::Runs(runs) => Self::of_runs(runs.into_iter().map(|run| match run[..] {
-                [first, last] => Run::new(first, last, 1),
-                [first, last, stride] => Run::new(first, last, stride),
-                _ => Err(NoRanks),
-            })),
+            Told::Runs(runs) => {
+                Self::of_runs(runs.into_iter().map(|run| match run[..] {
+                    [first, last] => Run::new(first, last, 1),
+                    [first, last, stride] => Run::new(first, last, stride),
+                    _ => Err(NoRanks),
+                }))
+            }
             Told::List(list) => {
                 Self::of_runs(list.into_iter().map(|rank| Run::new(rank, rank, 1)))
             }
@@ -232,8 +246,11 @@ mod tests {
         assert_eq!(ranks.to_string(), "0-2,5,7,20,30,40");
         let json = "[[0,2],[5,5],[7,7],[20,40,10]]";
         assert_eq!(serde_json::to_string(&ranks).unwrap(), json);
-        assert_eq!((ranks.len(), ranks.contains(30), ranks.contains(31)), (8, true, false));
-        let changed = ranks.without(&[1, 7, 30]).and(&[3].into_iter().collect());
+        assert_eq!(
+            (ranks.len(), ranks.contains(30), ranks.contains(31)),
+            (8, true, false)
+        );
+        let changed = ranks.without(&[1, 7, 30]).and(&Ranks::from([3]));
         assert_eq!(changed.to_string(), "0,2-3,5,20,40");
     }
 

@@ -378,7 +378,12 @@ impl<'a> Run<'a> {
             for (known, blamed) in parts {
                 let lost_s = lost_s * excess_s(&blamed) / all_s;
                 let base = Finding { lost_s, ..base.clone() };
-                found.push(self.of_stage(base, place, (&blamed, known), (episode, wide)));
+                found.push(self.of_stage(
+                    &base,
+                    place,
+                    (&blamed, known),
+                    (episode, wide),
+                ));
             }
         }
         found
@@ -457,7 +462,7 @@ impl<'a> Run<'a> {
     /// stage's members.
     fn of_stage(
         &self,
-        base: Finding,
+        base: &Finding,
         (pipeline, stage): (usize, usize),
         (blamed, known): (&Blamed, Option<usize>),
         (episode, wide): (&[usize], &[Lateness]),
@@ -511,7 +516,7 @@ impl<'a> Run<'a> {
             wide_share: Some(wide_own_s / wide_all_s).filter(|share| *share > MOSTLY),
             last_share,
             block: Some(blocks[0]).filter(|_| blocks.len() == 1),
-            ..base
+            ..*base
         }
     }
 

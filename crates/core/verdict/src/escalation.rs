@@ -220,7 +220,8 @@ impl Escalation {
             })
             .collect();
         others.sort_unstable();
-        let room = if suspects.is_empty() { UNSUSPECTED.others } else { self.settings.peers };
+        let room =
+            if suspects.is_empty() { UNSUSPECTED.others } else { self.settings.peers };
         let others = others.into_iter().take(room).map(|(_, _, rank)| rank);
         let suspects = suspects.iter().take(SUSPECTED.named).copied();
         let mut ranks: Vec<u32> = suspects.chain(others).collect();

@@ -3,8 +3,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use collective::{Collectives, Communication, HangSettings, Stall, StallKind};
 use incident::{Scene, death, folded, hang, standstill};
 use model::{
-    CollectiveOp, Communicator, Evidence, Incident, Mark, MarkKind, Operation, ProcessState,
-    Progress, RankNs, Ranks, Severity, Stack,
+    CollectiveOp, Communicator, Evidence, Incident, Mark, MarkKind, Operation,
+    ProcessState, Progress, RankNs, Ranks, Severity, Stack,
 };
 use schedule::Standstill;
 
@@ -370,7 +370,8 @@ impl Hangs {
             return None;
         }
         let is_recent = |asked: RankNs| under.at.seconds_since(asked) < LATER.every_s;
-        if incident.severity > Severity::Info && !self.others_asked.is_some_and(is_recent) {
+        if incident.severity > Severity::Info && !self.others_asked.is_some_and(is_recent)
+        {
             under.asks = Asks::Others;
             self.others_asked = Some(under.at);
         }

@@ -127,7 +127,8 @@ mod tests {
         // Ranks 1 and 2 come late to one operation each, the second one longer.
         for (sequence, late, looks) in [(0, 1, 20), (1, 2, 40)] {
             let begun_ms = sequence * 100_000;
-            let slow = Slow { took_s: looks as f64 / 10.0, usual_s: 0.1 };
+            let took_s = looks as f64 / 10.0;
+            let slow = Slow { took_s, usual_s: 0.1, of_channels: false };
             communication.slow(7, slow);
             holdups.slow(sequence);
             let operation = Operation {

@@ -424,19 +424,19 @@ pub fn log_text(log: &RankCalls) -> String {
             _ => "Broadcast",
         };
         let (seconds, ns) = (call.at_ns / 1_000_000_000, call.at_ns % 1_000_000_000);
-        let mut line = format!(
+        let mut written = format!(
             "[{seconds}.{ns:09}] [Rank {}] Fun {name} Data {} stream {}",
             log.rank, call.size, lane.pointer
         );
         if let Some(count) = call.count {
             text += "[save_count 1] ";
-            line += &format!(" opCount {count}");
+            written += &format!(" opCount {count}");
         }
         if !lane.hash.is_empty() {
-            line += &format!(" groupHash {}", lane.hash);
+            written += &format!(" groupHash {}", lane.hash);
         }
-        line.truncate(LINE);
-        text += &line;
+        written.truncate(LINE);
+        text += &written;
         text.push('\n');
     }
     text

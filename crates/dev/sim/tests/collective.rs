@@ -20,7 +20,7 @@ fn cluster(fault: Option<(Fault, f64)>, seed: u64) -> Cluster {
 const STOPPED_WITHIN_S: f64 = 2.5;
 const SLOW_WITHIN_S: f64 = 5.0;
 
-fn failure_of(fault: Fault, onset_s: f64) -> Vec<Failure> {
+fn failure_of(fault: &Fault, onset_s: f64) -> Vec<Failure> {
     let watched = watch(&cluster(Some((fault.clone(), onset_s)), 7), 20.0);
     let (at, failures) = watched.failures.expect("a failure");
     assert!(at - onset_s <= STOPPED_WITHIN_S, "{fault:?}: after {} s", at - onset_s);
@@ -36,7 +36,7 @@ fn nothing_fails_in_a_healthy_job() {
 #[test]
 fn a_card_that_is_down_is_found_at_one_end_of_its_links() {
     for onset_s in [3.0, 3.3, 3.61, 3.7, 4.2] {
-        let failures = failure_of(Fault::CardDown { rank: 3 }, onset_s);
+        let failures = failure_of(&Fault::CardDown { rank: 3 }, onset_s);
         assert_eq!(failures.len(), 1);
         assert_eq!(failures[0].cause, Cause::NotDelivered);
         assert!(failures[0].ranks.contains(&3), "{:?}", failures[0]);
@@ -103,7 +103,7 @@ fn a_host_whose_port_is_down_tells_which_end_of_a_link_is_broken() {
 #[test]
 fn a_rank_that_enters_nothing_is_waited_for() {
     for onset_s in [3.0, 3.3, 3.61, 3.7, 4.2] {
-        let failures = failure_of(Fault::LoopStops { rank: 13 }, onset_s);
+        let failures = failure_of(&Fault::LoopStops { rank: 13 }, onset_s);
         assert_eq!(failures.len(), 1);
         assert_eq!(
             (failures[0].cause, &failures[0].ranks),
@@ -116,7 +116,7 @@ fn a_rank_that_enters_nothing_is_waited_for() {
 #[test]
 fn a_gpu_that_stops_is_told_from_its_victims() {
     for onset_s in [3.0, 3.3, 3.61, 3.7, 4.2] {
-        let failures = failure_of(Fault::GpuStops { rank: 21 }, onset_s);
+        let failures = failure_of(&Fault::GpuStops { rank: 21 }, onset_s);
         assert!(failures.iter().all(|failure| failure.ranks == [21]), "{failures:?}");
         // Its tensor group needs no network: there it only never enters.
         let of_gpu = [Cause::GpuNotStarted, Cause::GpuNotReady, Cause::GpuNotTaking];
@@ -131,14 +131,14 @@ fn a_gpu_that_stops_is_told_from_its_victims() {
 fn a_proxy_that_never_wakes_is_found() {
     for onset_s in [3.0, 3.3, 3.61, 3.7, 4.2] {
         let fault = Fault::ProxySleeps { rank: 8, seconds: f64::INFINITY };
-        let failures = failure_of(fault, onset_s);
+        let failures = failure_of(&fault, onset_s);
         assert!(failures.iter().all(|f| f.ranks.contains(&8)), "{failures:?}");
         let is_local = |failure: &Failure| failure.cause != Cause::NotDelivered;
         assert!(failures.iter().all(is_local), "{failures:?}");
     }
 }
 
-fn straggler_of(fault: Fault, onset_s: f64) -> Straggler {
+fn straggler_of(fault: &Fault, onset_s: f64) -> Straggler {
     let job = Cluster { iterations: 30, ..cluster(Some((fault.clone(), onset_s)), 7) };
     let (at, found) = watch(&job, onset_s + 8.0).straggler.expect("a straggler");
     assert!(at - onset_s <= SLOW_WITHIN_S, "{fault:?}: after {} s", at - onset_s);
@@ -172,7 +172,7 @@ fn nobody_is_blamed_in_a_healthy_job() {
 #[test]
 fn a_card_that_is_slow_is_blamed() {
     let fault = Fault::CardSlow { ranks: vec![2, 3], factor: 6.0 };
-    let found = straggler_of(fault, 12.3);
+    let found = straggler_of(&fault, 12.3);
     // Ranks 10 and 11 are at the other end of most of what they send, ranks 18 and 19 of the rest.
     assert_eq!((found.cause, found.either), (Cause::NotDelivered, false));
     assert_eq!(found.ranks, [2, 3]);
@@ -181,7 +181,8 @@ fn a_card_that_is_slow_is_blamed() {
 #[test]
 fn a_link_that_is_slow_is_blamed_on_neither_of_its_ends_alone() {
     for onset_s in [12.0, 12.3, 12.9] {
-        let found = straggler_of(Fault::LinkSlow { ends: [2, 10], factor: 6.0 }, onset_s);
+        let found =
+            straggler_of(&Fault::LinkSlow { ends: [2, 10], factor: 6.0 }, onset_s);
         assert_eq!((found.cause, found.either), (Cause::NotDelivered, true));
         assert_eq!(found.ranks, [2, 10]);
     }
@@ -190,7 +191,7 @@ fn a_link_that_is_slow_is_blamed_on_neither_of_its_ends_alone() {
 /// MY-A3 and MY-A4.
 #[test]
 fn a_gpu_that_is_slow_is_blamed() {
-    let found = straggler_of(Fault::GpuSlow { ranks: vec![12], factor: 5.0 }, 12.3);
+    let found = straggler_of(&Fault::GpuSlow { ranks: vec![12], factor: 5.0 }, 12.3);
     // It also enters late what it sends: that weighs most.
     assert_eq!((found.cause, &found.ranks[..]), (Cause::NotEntered, &[12][..]));
 }
@@ -199,7 +200,7 @@ fn a_gpu_that_is_slow_is_blamed() {
 #[test]
 fn a_machine_whose_gpus_are_slow_is_blamed() {
     let fault = Fault::GpuSlow { ranks: (0..8).collect(), factor: 5.0 };
-    let found = straggler_of(fault, 12.3);
+    let found = straggler_of(&fault, 12.3);
     assert_eq!((found.cause, found.ranks), (Cause::NotEntered, (0..8).collect()));
 }
 
@@ -208,7 +209,7 @@ fn a_machine_whose_gpus_are_slow_is_blamed() {
 fn a_network_between_two_machines_that_is_slow_is_blamed() {
     let ranks = (0..8).chain(16..24).collect::<Vec<_>>();
     let fault = Fault::CardSlow { ranks: ranks.clone(), factor: 6.0 };
-    let found = straggler_of(fault, 12.3);
+    let found = straggler_of(&fault, 12.3);
     assert_eq!(found.cause, Cause::NotDelivered);
     // Who sends to them, or is sent to, may be the other end of what is slow.
     assert!(found.either);
@@ -220,7 +221,7 @@ fn a_network_between_two_machines_that_is_slow_is_blamed() {
 fn a_proxy_that_sleeps_for_a_second_is_blamed() {
     for onset_s in [12.3, 13.05, 14.0] {
         let fault = Fault::ProxySleeps { rank: 9, seconds: 1.0 };
-        let found = straggler_of(fault, onset_s);
+        let found = straggler_of(&fault, onset_s);
         assert!(found.ranks.contains(&9) && found.ranks.len() <= 2, "{found:?}");
         let of_proxy =
             [Cause::ProxyStill, Cause::NotTransmitted, Cause::ReceiverNotReady];
@@ -250,8 +251,8 @@ fn channels_s(job: &Cluster, rank: u32, group: &str, until_s: f64) -> BTreeMap<u
     let mut known = run.communicators().filter(|(_, known)| known.name == group);
     let hash = known.next().expect("a communicator").1.hash;
     let (_, _, ended) = run.look(rank, 0.0, until_s);
-    let ended = ended.iter().filter(|operation| operation.communicator == hash);
-    let last = ended.last().expect("an operation");
+    let mut ended = ended.iter().filter(|operation| operation.communicator == hash);
+    let last = ended.next_back().expect("an operation");
     let mut channels: BTreeMap<u8, f64> = BTreeMap::new();
     for flow in &last.flows {
         let took_s = flow.moved_at.seconds_since(last.begun_at);
@@ -273,7 +274,7 @@ fn one_slow_channel_is_told_from_the_others() {
         let usual_s = (channels[&0] + channels[&1] + channels[&3]) / 3.0;
         let ratio = channels[&2] / usual_s;
         assert!((2.3..2.7).contains(&ratio), "{channels:?}");
-        let found = straggler_of(fault.clone(), onset_s);
+        let found = straggler_of(&fault, onset_s);
         assert_eq!((&found.ranks, &found.channels), (&vec![5], &vec![2]));
         let of_gpu = [Cause::GpuNotStarted, Cause::GpuNotReady, Cause::GpuNotTaking];
         assert!(of_gpu.contains(&found.cause) && !found.either, "{found:?}");

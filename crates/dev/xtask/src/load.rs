@@ -280,26 +280,7 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
     let of_job = args.ranks / args.jobs;
     let course = Course::new(args, of_job);
     let jobs: Vec<String> = (0..args.jobs).map(|job| format!("job-{job}")).collect();
-    let mut hosts = Vec::new();
-    for job in &jobs {
-        for first in (0..of_job).step_by(args.per_host as usize) {
-            let ranks = first..(first + args.per_host).min(of_job);
-            hosts.push(Host {
-                job: job.clone(),
-                name: format!("host-{}", first / args.per_host),
-                course,
-                ranks: ranks.map(|rank| (rank, 0, VecDeque::new())).collect(),
-                world: of_job,
-                number: 0,
-                http: ureq::Agent::config_builder()
-                    .http_status_as_error(false)
-                    .max_idle_connections_per_host(1)
-                    .build()
-                    .into(),
-                batch: None,
-            });
-        }
-    }
+    let mut hosts = hosts(args, &jobs, course);
     let count = hosts.len();
     println!("{count} hosts, {} ranks, {} jobs", args.ranks, args.jobs);
     let told = Told::default();
@@ -376,18 +357,46 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
         usage.peak_mb,
         usage.mb,
     );
-    for job in &jobs {
+    judge(&server, &jobs, course.slow_rank)
+}
+
+/// The hosts of all jobs.
+fn hosts(args: &LoadArgs, jobs: &[String], course: Course) -> Vec<Host> {
+    let of_job = args.ranks / args.jobs;
+    let mut hosts = Vec::new();
+    for job in jobs {
+        for first in (0..of_job).step_by(args.per_host as usize) {
+            let ranks = first..(first + args.per_host).min(of_job);
+            hosts.push(Host {
+                job: job.clone(),
+                name: format!("host-{}", first / args.per_host),
+                course,
+                ranks: ranks.map(|rank| (rank, 0, VecDeque::new())).collect(),
+                world: of_job,
+                number: 0,
+                http: ureq::Agent::config_builder()
+                    .http_status_as_error(false)
+                    .max_idle_connections_per_host(1)
+                    .build()
+                    .into(),
+                batch: None,
+            });
+        }
+    }
+    hosts
+}
+
+/// Whether each job names its slow rank, and nothing of what was told is lost.
+fn judge(server: &Server, jobs: &[String], slow_rank: u32) -> Result<ExitCode> {
+    for job in jobs {
         let verdict = server.get(&format!("jobs/{job}/verdict"))?;
         let verdict: Verdict = serde_json::from_str(&verdict)?;
         let texts: Vec<_> = verdict.incidents.iter().map(|i| i.text.as_str()).collect();
         let named = verdict.incidents.first().map(|first| first.subject.ranks.as_slice());
-        ensure!(named == Some(&[course.slow_rank][..]), "{job}: {texts:?}");
+        ensure!(named == Some(&[slow_rank][..]), "{job}: {texts:?}");
         ensure!(verdict.job.lost_records == 0, "{job}: records were lost");
     }
-    println!(
-        "rank {} named in each of {} jobs, no record lost",
-        course.slow_rank, args.jobs
-    );
+    println!("rank {} named in each of {} jobs, no record lost", slow_rank, jobs.len());
     Ok(ExitCode::SUCCESS)
 }
 

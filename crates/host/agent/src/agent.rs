@@ -217,9 +217,9 @@ impl Agent {
             // Ranks of all hosts record the same steps: who hears of all of them says which.
             (None, Some(uplink)) => {
                 let is_here = |rank: &u32| here.contains(rank);
-                let wanted = uplink
-                    .wanted_profile()
-                    .filter(|wanted| settings.enabled && wanted.ranks.iter().any(is_here));
+                let wanted = uplink.wanted_profile().filter(|wanted| {
+                    settings.enabled && wanted.ranks.iter().any(is_here)
+                });
                 let allow =
                     |wanted| profiles.allow(wanted, &settings, step, usual_s, now);
                 match wanted.map(allow).transpose() {

@@ -351,8 +351,8 @@ mod tests {
         let parts = all(&mut spool);
         assert!(parts.iter().all(|part| part.lines.len() <= BATCH_BYTES + lost.len()));
         assert!(parts.is_sorted_by_key(|part| part.until));
-        let (last, before) = parts.split_last().unwrap();
-        assert_eq!(last.until, RankNs(99));
+        let (newest, before) = parts.split_last().unwrap();
+        assert_eq!(newest.until, RankNs(99));
         assert!(before.iter().all(|part| part.until < RankNs(99)));
         let text: String =
             parts.iter().map(|part| str::from_utf8(&part.lines).unwrap()).collect();

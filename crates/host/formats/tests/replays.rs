@@ -33,7 +33,9 @@ fn inputs(name: &str) -> Vec<Input> {
 fn restarted(name: &str) -> Vec<Input> {
     let first = inputs(name);
     let mut again = first[..first.len() / 2].to_vec();
-    again.iter_mut().for_each(|input| input.shift(LATER_NS));
+    for input in &mut again {
+        input.shift(LATER_NS);
+    }
     [first, vec![Input::Restart { attempt: 1 }], again].concat()
 }
 
@@ -62,11 +64,12 @@ fn told(inputs: &[Input], sizes: &[usize]) -> (String, Vec<Verdict>) {
     }
     gathering.finish();
     let verdict = gathering.job().verdict();
-    (serde_json::to_string(&verdict).unwrap(), on_the_way)
+    (serde_json::to_string(&verdict).expect("a document"), on_the_way)
 }
 
 fn incidents(inputs: &[Input]) -> Vec<Incident> {
-    let verdict: Verdict = serde_json::from_str(&told(inputs, &[1000]).0).unwrap();
+    let verdict: Verdict =
+        serde_json::from_str(&told(inputs, &[1000]).0).expect("a verdict");
     verdict.incidents
 }
 

@@ -1,7 +1,5 @@
 //! Messages of incidents: none is lost, whoever is away.
 
-#![expect(clippy::print_stdout, reason = "a test says what it skips")]
-
 use std::net::TcpListener;
 
 use super::*;

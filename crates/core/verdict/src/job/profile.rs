@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use collective::Late;
 use incident::{FunctionFault, Scene, function, without_core};
 use model::{
-    CollectiveOp, CollectiveTimes, Dictionary, Ending, Evidence, FunctionClass, FunctionId, Incident, IncidentKind, Input, MarkKind, Pattern, ProfileSummary, RankArrivals, RankNs, RankProfile, RankStep, Ranks, Segment, StageNames,
+    CollectiveOp, CollectiveTimes, Dictionary, Ending, Evidence, FunctionClass,
+    FunctionId, Incident, IncidentKind, Input, MarkKind, Pattern, ProfileSummary,
+    RankArrivals, RankNs, RankProfile, RankStep, Ranks, Segment, StageNames,
 };
 use pattern::{Columns, ExpectedBox, Problem, localise};
 use steps::{Aligner, WindowSettings};
@@ -593,7 +595,7 @@ mod tests {
         job.profiled = Some(Profiled { window: Some((1, 9)), ..profiled });
         let joined = |before: Vec<Incident>| {
             let mut incidents = before;
-            job.join_functions(&mut incidents);
+            job.join_functions(&mut incidents, job.scene());
             incidents
         };
         assert_eq!(joined(Vec::new()), []);

@@ -1,5 +1,6 @@
 use model::{
-    CoreUsage, Frame, IncidentKind, Pace, ProcessState, RankNs, Ranks, Severity, Stack, Subject,
+    CoreUsage, Frame, IncidentKind, Pace, ProcessState, RankNs, Ranks, Severity, Stack,
+    Subject,
 };
 
 use super::*;
@@ -124,7 +125,11 @@ fn a_rank_that_stands_still_for_its_profiler_does_not_hang() {
 /// come to its last collective.
 fn pauses_at_times() -> (Job, u64) {
     let mut job = Job::new("job", "run", Settings::default());
-    job.take(Input::Group { group: 1, name: "default".to_owned(), members: (0..2).collect() });
+    job.take(Input::Group {
+        group: 1,
+        name: "default".to_owned(),
+        members: (0..2).collect(),
+    });
     let steps = 40;
     let mut at_ms = 1000;
     for step in 0..steps {
@@ -164,8 +169,7 @@ fn take_stacks(job: &mut Job, state: ProcessState, function: &str) {
     for (rank, state, function) in
         [(1, state, function), (0, ProcessState::Sleeping, "main")]
     {
-        let stack =
-            Stack::new(state, None, vec![frame(function)]);
+        let stack = Stack::new(state, None, vec![frame(function)]);
         job.take(Input::Stack { rank, stack });
     }
     job.take(Input::StacksTold);
@@ -338,9 +342,9 @@ fn a_hang_is_told_with_where_all_ranks_are_and_how_far_they_came() {
         for rank in ranks {
             let function = if *rank == 5 { "read_shard" } else { "all_reduce" };
             let (function, file) = (function.to_owned(), "train.py".to_owned());
-            let frames = vec![model::Frame { function, file, line: 7 }];
-            let state = model::ProcessState::Sleeping;
-            let stack = model::Stack { state, holds_gil: None, frames };
+            let frames = vec![Frame { function, file, line: 7 }];
+            let state = ProcessState::Sleeping;
+            let stack = Stack::new(state, None, frames);
             job.take(Input::Stack { rank: *rank, stack });
         }
     };
