@@ -44,8 +44,8 @@ impl Patient {
         self.folder.path().join("rings")
     }
 
-    /// The exit status, and what is said: of the folder as FOLDER, and nothing of NCCL's plugin and
-    /// InfiniBand, which this machine has or has not.
+    /// The exit status, and what is said: of the folder as FOLDER, and nothing of NCCL's plugin,
+    /// InfiniBand and stacks of processes, which this machine has or has not.
     fn seen(&self, python: &Path, environment: &[(&str, &str)]) -> (i32, String) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
         command.args(["doctor", "--python"]).arg(python);
@@ -61,7 +61,9 @@ impl Patient {
             let is_advice = line.starts_with("        -> ");
             skips = is_advice && skips
                 || line.contains("NCCL profiler plugin:")
-                || line.contains("InfiniBand");
+                || line.contains("InfiniBand")
+                || line.contains("of a hung job is")
+                || line.contains("stacks ");
             if !skips {
                 lines.push(line.to_owned());
             }

@@ -222,9 +222,10 @@ impl TryFrom<Told> for Ranks {
                     _ => Err(NoRanks),
                 }))
             }
-            Told::List(list) => {
-                Self::of_runs(list.into_iter().map(|rank| Run::new(rank, rank, 1)))
+            Told::List(list) if list.iter().all(|rank| *rank < MAX_RANKS) => {
+                Ok(list.into_iter().collect())
             }
+            Told::List(_) => Err(NoRanks),
         }
     }
 }

@@ -88,7 +88,8 @@ fn judged(truth: Truth, seed: u32, verdict: &Verdict) -> (Vec<String>, f64) {
     let slow = if rank_named { vec![seed % RANKS] } else { Vec::new() };
     let charged = first.cost_s / injected_s(fault, verdict);
     // All but the culprits waited.
-    let victims = f64::from(RANKS) - slow.len() as f64;
+    let victims: Vec<u32> = (0..RANKS).filter(|rank| !slow.contains(rank)).collect();
+    let told: Vec<u32> = first.victims.iter().collect();
     let hidden = |incident: &Incident| {
         incident.subject.ranks == [(seed + 2) % RANKS]
             && incident.subject.stage.as_deref() == Some(FORWARD)
@@ -102,7 +103,11 @@ fn judged(truth: Truth, seed: u32, verdict: &Verdict) -> (Vec<String>, f64) {
         (names(verdict, &slow, stage), "who or where"),
         (first.pace == pace, "pace"),
         (alone, "another incident"),
-        ((first.cost_gpu_s - first.cost_s * victims).abs() < 1e-6, "victims"),
+        (told == victims, "victims"),
+        (
+            (first.cost_gpu_s - first.cost_s * told.len() as f64).abs() < 1e-6,
+            "GPU-seconds",
+        ),
         ((charged - 1.0).abs() <= 0.1, "cost"),
         (agreed, "a contradiction"),
         (verdict.job.lost_records == 0, "records lost"),
