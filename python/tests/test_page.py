@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from conftest import BIN, JOBS, job_environment, laggard, torchrun
 from playwright.sync_api import sync_playwright
-from test_service import Collector, free_port
+from test_service import Collector
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 800}
@@ -151,33 +151,3 @@ def test_an_open_page_says_that_its_server_is_away_and_goes_on_with_it(page, tmp
         assert only_unanswered(page)
     finally:
         collector.kill()
-
-
-@pytest.mark.skipif(shutil.which("nats-server") is None, reason="there is no nats-server")
-def test_an_open_page_goes_where_its_job_goes(page, tmp_path, running):
-    port = free_port()
-    store = ["-js", "-sd", tmp_path / "js", "-a", "127.0.0.1", "-p", str(port)]
-    nats = subprocess.Popen(["nats-server", *store], stderr=subprocess.DEVNULL)
-    bus = f"nats://127.0.0.1:{port}"
-    collectors = [Collector(tmp_path / name, "--bus", bus) for name in ("first", "second")]
-    try:
-        running("--bus", bus, "--job", "slow")
-        collectors[0].wait_for(lambda job: job["state"] == "slow", "slow")
-        page.goto(f"{collectors[0].url}/jobs/slow")
-        page.get_by_text("Rank 1 is late in data.next_wait").first.wait_for()
-        keeper, other = sorted(collectors, key=lambda one: not page.url.startswith(one.url))
-        assert page.url.startswith(keeper.url)
-        keeper.kill()
-        other.wait_for(lambda job: job["state"] == "slow", "slow")
-        page.get_by_text("the server does not answer").wait_for()
-        # Whoever kept it leads on.
-        keeper.start()
-        page.wait_for_url(f"{other.url}/**", timeout=60_000)
-        page.get_by_text("Rank 1 is late in data.next_wait").first.wait_for()
-        page.locator("#live", has_text="live").wait_for()
-        page.complaints.clear()
-    finally:
-        for collector in collectors:
-            collector.kill()
-        nats.kill()
-        nats.wait()

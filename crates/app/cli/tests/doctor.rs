@@ -90,7 +90,7 @@ fn everything_in_place() {
          ok      Python 3.11.7 at FOLDER/bin/python\n\
          ok      package laggard {version} attaches by itself\n\
          ok      PyTorch 2.15.0\n\
-         ok      collective hooks: late ranks are named in every stage\n\
+         ok      collective hooks: late ranks are named in every stage, and who holds a hang\n\
          \n{READY}"
     );
     assert_eq!((code, said), (0, expected));
@@ -150,14 +150,15 @@ fn what_is_weak_works_and_what_is_broken_does_not() {
             &[("hooks", json!(false))],
             0,
             "weak    no collective hooks: arrival times are read from the Flight Recorder, a \
-             few seconds late",
+             few seconds late; without it (TORCH_FR_BUFFER_SIZE=0) no hang in a collective is \
+             seen",
             newer,
         ),
         (
             &[("hooks", json!(false)), ("recorder", json!(false))],
             0,
             "weak    no collective hooks and no Flight Recorder: late ranks are named only in \
-             stages that do not synchronise",
+             stages that do not synchronise, and hangs in collectives are not seen",
             newer,
         ),
     ];
