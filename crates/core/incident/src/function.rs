@@ -286,6 +286,7 @@ pub(crate) fn advice(found: &FunctionFault) -> String {
         _ => "",
     };
     match (known, found.ranks.as_slice()) {
+        (_, []) if !of_kind.is_empty() => of_kind.to_owned(),
         (_, ranks) if !of_kind.is_empty() => format!("on {}, {of_kind}", who(ranks)),
         (Some(what), []) => format!("look at {what}"),
         (Some(what), ranks) => format!("on {}, look at {what}", who(ranks)),
