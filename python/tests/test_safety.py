@@ -319,6 +319,18 @@ def test_a_full_disk_under_report_and_recording(untouched, tmp_path, rings):
     assert weights(job.save) == untouched
 
 
+def test_pipes_that_nobody_reads(untouched, tmp_path, rings):
+    report, record = tmp_path / "report", tmp_path / "record"
+    os.mkfifo(report)
+    os.mkfifo(record)
+    job = Started(tmp_path, rings, "--report", str(report), "--record", str(record))
+    _, stderr = job.end()
+    assert job.process.returncode == 0
+    assert "nobody reads it" in stderr
+    assert "it is a pipe; a recording goes to a file" in stderr
+    assert weights(job.save) == untouched
+
+
 def test_two_jobs_at_once_do_not_mix(untouched, tmp_path, rings):
     jobs = []
     for number, slow in enumerate(["0", "1"]):

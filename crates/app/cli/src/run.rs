@@ -1,10 +1,11 @@
 use std::ffi::{OsStr, OsString};
-use std::fs;
-use std::io::{Write, stderr};
+use std::io::{self, Write, stderr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::{fs, thread};
 
 use agent::{Agent, Destination, Receiver, Uplink};
 use anyhow::{Context, Result};
@@ -24,6 +25,8 @@ use crate::trust::{TrustArgs, address, bus};
 const POLL_EVERY: Duration = Duration::from_millis(50);
 /// Age from which rings of dead jobs are removed: time enough to look at a crash.
 const STALE_AFTER: Duration = Duration::from_mins(10);
+/// How long a pipe or device may take for a report.
+const TAKEN_WITHIN: Duration = Duration::from_secs(10);
 
 /// Run a command and watch the training in it
 ///
@@ -350,7 +353,13 @@ pub(crate) fn write_page(path: &Path, page: &str) -> Result<()> {
     let place = || format!("failed to write the report to {}", path.display());
     // Pipes and devices are written to, never replaced.
     if fs::metadata(path).is_ok_and(|file| !file.is_file()) {
-        return fs::write(path, page).with_context(place);
+        let (path, page) = (path.to_owned(), page.to_owned());
+        let (told, written) = sync_channel(1);
+        thread::spawn(move || told.send(fs::write(path, page)));
+        // A pipe may have no reader, and then opens for nobody.
+        let written = written.recv_timeout(TAKEN_WITHIN);
+        let nobody = |_| Err(io::Error::new(io::ErrorKind::TimedOut, "nobody reads it"));
+        return written.unwrap_or_else(nobody).with_context(place);
     }
     // Behind a link stands the file that is meant.
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());

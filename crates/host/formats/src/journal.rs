@@ -4,10 +4,11 @@
 //! is a mark: `[rank, at_ns, step, kind, on_loop_thread, code, args...]`, trailing zeros of
 //! `args` left out.
 
-use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead, BufWriter, Read, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::{fmt, fs};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -68,8 +69,13 @@ impl JournalWriter {
     /// Begins a recording at `path`, compressed if its name ends in `.gz` or `.zst`.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// What the operating system says, or that it is a pipe: whoever reads that too slowly would
+    /// hold up the writer.
     pub fn create(path: &Path, job: &str) -> io::Result<Self> {
+        if fs::metadata(path).is_ok_and(|file| file.file_type().is_fifo()) {
+            let reason = "it is a pipe; a recording goes to a file";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+        }
         let file = BufWriter::new(File::create(path)?);
         let out = match path.extension().and_then(|extension| extension.to_str()) {
             Some("gz") => Out::Gzip(Box::new(GzEncoder::new(file, Compression::fast()))),
