@@ -48,11 +48,10 @@ fn recording() -> String {
         let mut timing = Timing::default();
         graph.time(&durations_s, &mut timing);
         let mut mark =
-            |rank: usize, at_ns: u64, kind: MarkKind, code: u64, args: [u64; 4]| {
-                let [a, b, c, d] = args;
+            |rank: usize, at_ns: u64, kind: MarkKind, code: u64, args: [u64; 5]| {
+                let args = args.map(|arg| arg.to_string()).join(",");
                 let kind = kind as u8;
-                let line =
-                    format!("[{rank},{at_ns},{step},{kind},1,{code},{a},{b},{c},{d}]");
+                let line = format!("[{rank},{at_ns},{step},{kind},1,{code},{args}]");
                 marks.push((at_ns, line));
             };
         for rank in 0..RANKS as usize {
@@ -61,14 +60,14 @@ fn recording() -> String {
                 let (_, block) = graph.block(node);
                 let end_ns = begin_ns + (timing.ends_s[node] * 1e9) as u64;
                 let pass = u64::from(block.pass == Pass::Backward);
-                let place = [rank as u64, block.microbatch.into(), RANKS.into(), 0];
+                let place = [rank as u64, block.microbatch.into(), RANKS.into(), 0, 0];
                 if graph.plan().source(rank, block).is_some() {
                     mark(
                         rank,
                         free_ns + 1000,
                         MarkKind::CollectiveIssue,
                         RECEIVE,
-                        [5, 0, 0, 129],
+                        [5, 0, 0, 129, 4],
                     );
                 }
                 mark(
@@ -85,7 +84,7 @@ fn recording() -> String {
                         end_ns + 500,
                         MarkKind::CollectiveIssue,
                         SEND,
-                        [5, 0, 0, 129],
+                        [5, 0, 0, 129, 4],
                     );
                 }
                 free_ns = end_ns;
@@ -94,7 +93,7 @@ fn recording() -> String {
             // are; two more follow.
             let met_ns = begin_ns + (timing.makespan_s * 1e9) as u64;
             for (at, at_ns) in (1..).zip([free_ns, met_ns, met_ns + MS]) {
-                let args = [6, 0, step * 3 + at, 4 * at + 1];
+                let args = [6, 0, step * 3 + at, 4 * at + 1, 4];
                 mark(rank, at_ns + MS, MarkKind::CollectiveIssue, ALLREDUCE, args);
             }
         }
@@ -117,7 +116,7 @@ fn what_is_exported_of_a_pipeline_says_the_same() {
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(told.contains("calls of 4 ranks written"), "{told}");
     let first = fs::read_to_string(calls.join("rank_0.log")).unwrap();
-    let line = "Fun Send Data 128 stream 0x100000006 opCount 0 groupHash 4294967302";
+    let line = "Fun Send Data 32 stream 0x100000006 opCount 0 groupHash 4294967302";
     assert!(first.lines().next().unwrap().ends_with(line), "{first}");
     let again = verdict(&analyze(&[], &calls));
     assert_eq!(again["pipeline"]["layout"], "pp 4");

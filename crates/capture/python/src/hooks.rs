@@ -10,7 +10,7 @@ use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
 use pyo3::{ffi, intern};
 
 use crate::contexts::stage;
-use crate::probe::{is_active, with_probe};
+use crate::probe::{Passed, is_active, with_probe};
 
 /// Takes note of something the loop did; ``kind`` is a number of ``MarkKind``.
 #[pyfunction]
@@ -196,12 +196,12 @@ extern "C" fn next(
 /// Tensors of a collective that are looked at; of one with more the size stays unknown.
 const COUNTED_TENSORS: usize = 8;
 
-/// Bytes a rank passes to a collective, `None` if they cannot be told.
+/// What a rank passes to a collective, `None` if that cannot be told.
 ///
 /// Only tensors that the script itself passes to a function of `functions` are looked at. One
 /// that PyTorch made would become Python's by the look, and the thread that lets go of it need
 /// the interpreter: as the process ends, that is its end.
-fn bytes_of(args: &Bound<'_, PyAny>, functions: &Bound<'_, PyDict>) -> Option<u64> {
+fn passed(args: &Bound<'_, PyAny>, functions: &Bound<'_, PyDict>) -> Option<Passed> {
     let py = args.py();
     // SAFETY: the interpreter is attached; the pointer, null without a caller, is only compared.
     if unsafe { ffi::PyEval_GetGlobals() } != functions.as_ptr() {
@@ -212,10 +212,17 @@ fn bytes_of(args: &Bound<'_, PyAny>, functions: &Bound<'_, PyDict>) -> Option<u6
     if tensors.len() > COUNTED_TENSORS {
         return None;
     }
-    let bytes = |tensor: Bound<'_, PyAny>| {
-        tensor.getattr(intern!(py, "nbytes")).ok()?.extract::<u64>().ok()
+    let number = |tensor: &Bound<'_, PyAny>, name: &Bound<'_, PyString>| {
+        tensor.getattr(name).ok()?.extract::<u64>().ok()
     };
-    tensors.iter().map(bytes).sum()
+    let bytes = |tensor| number(&tensor, intern!(py, "nbytes"));
+    let first = tensors.iter().next();
+    // Older tensors do not say it.
+    let element_bytes = first.and_then(|first| number(&first, intern!(py, "itemsize")));
+    Some(Passed {
+        bytes: tensors.iter().map(bytes).sum::<Option<u64>>()?,
+        element_bytes: element_bytes.unwrap_or(0),
+    })
 }
 
 /// A pre-hook of a process group: called as each collective is issued.
@@ -252,8 +259,8 @@ impl CollectiveHook {
             } else {
                 self.issued.fetch_add(1, Relaxed) + 1
             };
-            let bytes = bytes_of(args, self.functions.bind(py));
-            probe.collective(op, self.group, op_id.unwrap_or(0), number, bytes);
+            let passed = passed(args, self.functions.bind(py));
+            probe.collective(op, self.group, op_id.unwrap_or(0), number, passed);
         });
     }
 }

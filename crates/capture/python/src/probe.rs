@@ -24,6 +24,14 @@ static FORK_HANDLER: Once = Once::new();
 /// Code of a stage whose name found no room in the table.
 const NO_CODE: u16 = u16::MAX;
 
+/// What a rank passes to a collective.
+#[derive(Clone, Copy)]
+pub(crate) struct Passed {
+    pub(crate) bytes: u64,
+    /// Bytes of an element of the first tensor; 0 if unknown.
+    pub(crate) element_bytes: u64,
+}
+
 pub(crate) struct Probe {
     ring: RingWriter,
     /// The thread that runs the training loop: the one that became a rank, until an
@@ -144,16 +152,17 @@ impl Probe {
         group: u32,
         op_id: u64,
         number: u64,
-        bytes: Option<u64>,
+        passed: Option<Passed>,
     ) {
-        let bytes_and_1 = bytes.map_or(0, |bytes| bytes.saturating_add(1));
+        let bytes_and_1 = passed.map_or(0, |passed| passed.bytes.saturating_add(1));
+        let element_bytes = passed.map_or(0, |passed| passed.element_bytes);
         self.ring.write(Mark {
             at: now(),
             step: self.step.load(Relaxed),
             kind: MarkKind::CollectiveIssue,
             on_loop_thread: self.is_loop_thread(),
             code: op,
-            args: [u64::from(group), op_id, number, bytes_and_1, 0],
+            args: [u64::from(group), op_id, number, bytes_and_1, element_bytes],
         });
     }
 

@@ -39,7 +39,9 @@ pub enum MarkKind {
     StepEnd = 13,
     /// A collective is issued; `code` is its [`CollectiveOp`], `args[0]` its group,
     /// `args[1]` its operation id, `args[2]` how many collectives the rank has issued in the
-    /// group, this one included; zero for sends and receives, and if nobody counted.
+    /// group, this one included; zero for sends and receives, and if nobody counted;
+    /// `args[3]` the bytes the rank passes plus 1, zero if unknown; `args[4]` the bytes of an
+    /// element of its first tensor, zero if unknown.
     CollectiveIssue = 14,
     /// A side channel measured `args[0]` nanoseconds for the name `code`.
     SideSample = 16,

@@ -33,7 +33,7 @@ pub struct Call {
     pub at_ns: u64,
     /// What was asked for.
     pub op: CollectiveOp,
-    /// The message, in [`Call::unit`].
+    /// The message, in the operation's [`Unit`].
     pub size: u64,
     /// Place of its lane in [`RankCalls::lanes`].
     pub lane: u32,
@@ -51,13 +51,13 @@ pub enum Unit {
     Bytes,
 }
 
-impl Call {
-    /// What [`Call::size`] counts: NCCL rewrites the count of two operations to bytes before
-    /// it is logged.
-    pub fn unit(&self) -> Unit {
-        match self.op {
-            CollectiveOp::ALLGATHER | CollectiveOp::BROADCAST => Unit::Bytes,
-            _ => Unit::Elements,
+impl Unit {
+    /// What the size of an operation counts: NCCL rewrites the count of two to bytes before it
+    /// is logged.
+    pub fn of(op: CollectiveOp) -> Self {
+        match op {
+            CollectiveOp::ALLGATHER | CollectiveOp::BROADCAST => Self::Bytes,
+            _ => Self::Elements,
         }
     }
 }
@@ -109,12 +109,13 @@ mod tests {
     fn gathers_count_bytes_and_reductions_elements() {
         let scatter = call(1, CollectiveOp::REDUCE_SCATTER, 2_684_239_872, 0, 0);
         let gather = call(2, CollectiveOp::ALLGATHER, 5_368_479_744, 0, 0);
-        assert_eq!((scatter.unit(), gather.unit()), (Unit::Elements, Unit::Bytes));
+        let units = (Unit::of(scatter.op), Unit::of(gather.op));
+        assert_eq!(units, (Unit::Elements, Unit::Bytes));
         assert_eq!(gather.size, 2 * scatter.size);
         for op in [CollectiveOp::ALLREDUCE, CollectiveOp::SEND, CollectiveOp::RECEIVE] {
-            assert_eq!(call(1, op, 1, 0, 0).unit(), Unit::Elements);
+            assert_eq!(Unit::of(op), Unit::Elements);
         }
-        assert_eq!(call(1, CollectiveOp::BROADCAST, 1, 0, 0).unit(), Unit::Bytes);
+        assert_eq!(Unit::of(CollectiveOp::BROADCAST), Unit::Bytes);
     }
 
     #[test]

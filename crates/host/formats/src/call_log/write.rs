@@ -6,7 +6,9 @@ use std::path::Path;
 use std::{fs, io};
 
 use model::{CollectiveOp, Input, Mark, MarkKind};
+use schedule::Unit;
 
+use super::op_of;
 use crate::Journal;
 
 /// What a recording gave.
@@ -31,7 +33,8 @@ struct Log {
 /// Writes the collectives a recording tells as MegaTrace's patch would, with hashes (V2): files
 /// `rank_<r>.log` in a folder that is made if need be.
 ///
-/// Times are those of the marks, `Data` is bytes. Sends and receives of a group are a communicator
+/// Times are those of the marks; `Data` is in bytes also of calls that count elements, where it is
+/// not known how long these are. Sends and receives of a group are a communicator
 /// of their own. Of a job that was restarted the last start is written.
 /// # Errors
 /// What the operating system says.
@@ -69,7 +72,7 @@ impl Log {
     /// Adds a collective, if NCCL has a call for it.
     fn add(&mut self, rank: u32, mark: &Mark) -> bool {
         let op = CollectiveOp(mark.code);
-        let [group, _, number, bytes_and_1, _] = mark.args;
+        let [group, _, number, bytes_and_1, element_bytes] = mark.args;
         // Zero would be no communicator. Who sends does not count with the group.
         let hash =
             (group & u64::from(u32::MAX)) + 1 + (u64::from(op.is_point_to_point()) << 32);
@@ -79,9 +82,13 @@ impl Log {
         let Some(name) = nccl_name(op) else { return false };
         let (seconds, ns) = (mark.at.0 / 1_000_000_000, mark.at.0 % 1_000_000_000);
         let bytes = bytes_and_1.saturating_sub(1);
+        let data = match op_of(name).map(Unit::of) {
+            Some(Unit::Elements) => bytes / element_bytes.max(1),
+            _ => bytes,
+        };
         let line = writeln!(
             self.text,
-            "[save_count 1] [{seconds}.{ns:09}] [Rank {rank}] Fun {name} Data {bytes} stream \
+            "[save_count 1] [{seconds}.{ns:09}] [Rank {rank}] Fun {name} Data {data} stream \
              {hash:#x} opCount {count} groupHash {hash}"
         );
         line.is_ok()
