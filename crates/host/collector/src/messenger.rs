@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{fs, io, mem, thread};
 
+use chrono::{DateTime, SecondsFormat, Utc};
 use model::Incident;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -332,21 +333,15 @@ impl Message {
     }
 }
 
+/// A moment of the calendar, in UTC.
+pub(crate) fn moment(since_1970_s: u64) -> DateTime<Utc> {
+    let since_1970_s = i64::try_from(since_1970_s).unwrap_or_default();
+    DateTime::from_timestamp(since_1970_s, 0).unwrap_or_default()
+}
+
 /// A time as Alertmanager writes it.
-pub(crate) fn rfc3339(since_1970_s: u64) -> String {
-    let (days, second) = (since_1970_s / 86_400, since_1970_s % 86_400);
-    // Years from March on, so that the leap day is the last of its year; 0000-03-01 was
-    // 719,468 days before 1970-01-01.
-    let day = days + 719_468;
-    let (era, day) = (day / 146_097, day % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let date = day - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = era * 400 + year + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{date:02}T{hour:02}:{minute:02}:{second:02}Z")
+fn rfc3339(since_1970_s: u64) -> String {
+    moment(since_1970_s).to_rfc3339_opts(SecondsFormat::Secs, true)
 }
 
 #[cfg(test)]
@@ -354,13 +349,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_written_as_the_calendar_has_them() {
-        let days =
-            [(0, "1970-01-01"), (951_782_400, "2000-02-29"), (951_868_800, "2000-03-01")];
-        for (second, day) in days {
-            assert_eq!(rfc3339(second), format!("{day}T00:00:00Z"));
-        }
-        assert_eq!(rfc3339(4_107_542_399), "2100-02-28T23:59:59Z");
+    fn times_are_written_in_utc() {
         assert_eq!(rfc3339(1_795_269_165), "2026-11-21T13:52:45Z");
+        assert_eq!(rfc3339(u64::MAX), "1970-01-01T00:00:00Z");
     }
 }
