@@ -7,9 +7,7 @@
 use divan::counter::BytesCount;
 use divan::{Bencher, black_box};
 use frontier::{Baseline, Gates, RowAccount, account_row, analyse};
-use model::{
-    Block, Boundary, Closure, Cut, DeviceEvents, Ending, MarkKind, StageId, Sync, Window,
-};
+use model::{Block, Boundary, Ending, MarkKind, StageId, Sync, Window};
 
 fn main() {
     divan::main();
@@ -82,29 +80,13 @@ fn window(steps: usize, ranks: usize) -> Window {
         ending: Ending::Mark(MarkKind::StepEnd),
         sync: Sync::None,
     };
-    Window {
-        first_step: 0,
-        steps: steps as u64,
-        ranks: (0..ranks as u32).collect(),
-        missing_ranks: Vec::new(),
-        unseen_ranks: 0,
-        incomplete_steps: 0,
-        blocks: vec![Block {
-            boundaries: stages.map(boundary).into(),
-            groups: None,
-            steps: (0..steps as u64).collect(),
-            durations_s: durations(steps, ranks),
-            ranks,
-            carried: 0,
-        }],
-        cut: Cut::Data,
-        closure: Closure::default(),
-        device: DeviceEvents::default(),
-        odd_accumulation_steps: 0,
-        accumulation_collapsed: false,
-        roles: 1,
-        group_share: 1.0,
-        mismatched_steps: 0,
-        unsafe_prefetch: false,
+    Block {
+        boundaries: stages.map(boundary).into(),
+        groups: None,
+        steps: (0..steps as u64).collect(),
+        durations_s: durations(steps, ranks),
+        ranks,
+        carried: 0,
     }
+    .into()
 }

@@ -600,7 +600,7 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use frontier::{Baseline, analyse};
-    use model::{Block, Closure, Cut, DeviceEvents, Sync};
+    use model::{Block, Sync};
 
     use super::*;
 
@@ -616,32 +616,15 @@ mod tests {
         let cells_s = (0..steps)
             .flat_map(|step| all_ranks.clone().map(move |rank| (step, rank)))
             .map(|(step, rank)| duration_s(step, rank));
-        let block = Block {
+        Block {
             boundaries: [boundary].into(),
             groups: None,
             steps: (0..steps).collect(),
             durations_s: cells_s.collect(),
             ranks: ranks as usize,
             carried: 0,
-        };
-        Window {
-            first_step: 0,
-            steps,
-            ranks: (0..ranks).collect(),
-            missing_ranks: Vec::new(),
-            unseen_ranks: 0,
-            incomplete_steps: 0,
-            blocks: vec![block],
-            cut: Cut::Data,
-            closure: Closure::default(),
-            device: DeviceEvents::default(),
-            odd_accumulation_steps: 0,
-            accumulation_collapsed: false,
-            roles: 1,
-            group_share: 1.0,
-            mismatched_steps: 0,
-            unsafe_prefetch: false,
         }
+        .into()
     }
 
     fn faults_of(window: &Window) -> Vec<Fault> {

@@ -167,29 +167,23 @@ mod tests {
 
     #[test]
     fn who_pauses_is_known_by_its_functions() {
-        let main = "/work/train.py <module>";
+        let main = "/job/train.py <module>";
         for (frames, what) in [
-            (["/work/io.py upload", "/work/train.py save_checkpoint"], WRITES),
-            (["TORCH/serialization.py _save", "/work/io.py keep"], WRITES),
-            (["/x/safetensors/torch.py save_file", "/work/io.py keep"], WRITES),
-            (["/work/io.py get", "/work/io.py Model.load_ckpt"], "reads a checkpoint"),
+            (["/job/io.py upload", "/job/train.py save_checkpoint"], WRITES),
+            (["TORCH/serialization.py _save", "/job/io.py keep"], WRITES),
+            (["/x/safetensors/torch.py save_file", "/job/io.py keep"], WRITES),
+            (["/job/io.py get", "/job/io.py Model.load_ckpt"], "reads a checkpoint"),
             (
                 ["TORCH/distributed/checkpoint/filesystem.py write_data", main],
                 "writes or reads a checkpoint",
             ),
             (
-                ["TORCH/_dynamo/convert_frame.py _compile", "/work/net.py forward"],
+                ["TORCH/_dynamo/convert_frame.py _compile", "/job/net.py forward"],
                 COMPILES,
             ),
             (["TORCH/_inductor/compile_fx.py fx_codegen_and_compile", main], COMPILES),
-            (
-                ["/x/triton/compiler/compiler.py compile", "/work/net.py forward"],
-                COMPILES,
-            ),
-            (
-                ["TORCH/nn/modules/linear.py forward", "/work/train.py evaluate"],
-                EVALUATES,
-            ),
+            (["/x/triton/compiler/compiler.py compile", "/job/net.py forward"], COMPILES),
+            (["TORCH/nn/modules/linear.py forward", "/job/train.py evaluate"], EVALUATES),
             (
                 [
                     "/x/lightning/pytorch/loops/evaluation_loop.py _EvaluationLoop.run",
@@ -197,8 +191,8 @@ mod tests {
                 ],
                 EVALUATES,
             ),
-            (["/work/net.py forward", "/work/train.py validate"], EVALUATES),
-            (["/work/net.py forward", "/work/train.py test_epoch"], EVALUATES),
+            (["/job/net.py forward", "/job/train.py validate"], EVALUATES),
+            (["/job/net.py forward", "/job/train.py test_epoch"], EVALUATES),
             (["/x/huggingface_hub/file_download.py hf_hub_download", main], "downloads"),
         ] {
             assert_eq!(said(&frames), Some(what), "{frames:?}");
@@ -210,14 +204,14 @@ mod tests {
         for frames in [
             // Activation checkpointing, by PyTorch 2.15 and Megatron-Core.
             vec![
-                "/work/net.py forward",
+                "/job/net.py forward",
                 "TORCH/utils/checkpoint.py _checkpoint_impl",
                 "TORCH/utils/checkpoint.py checkpoint",
                 "TORCH/_dynamo/eval_frame.py _fn",
                 "TORCH/_compile.py inner",
             ],
             vec![
-                "/work/net.py forward",
+                "/job/net.py forward",
                 "TORCH/utils/checkpoint.py recompute_fn",
                 "TORCH/utils/checkpoint.py _run_fn_with_dynamo_disabled",
             ],
@@ -228,23 +222,23 @@ mod tests {
             ],
             // Below what was compiled.
             vec![
-                "/work/net.py read",
+                "/job/net.py read",
                 "/tmp/torchinductor_me/ew/cew4.py call",
                 "TORCH/_inductor/output_code.py CompiledFxGraph.__call__",
                 "TORCH/_functorch/_aot_autograd/runtime_wrappers.py _compiled_forward",
                 "TORCH/_dynamo/eval_frame.py _fn",
-                "/work/net.py forward",
+                "/job/net.py forward",
                 "TORCH/_dynamo/eval_frame.py compile_wrapper",
             ],
-            vec!["/x/triton/runtime/jit.py JITFunction.run", "/work/net.py forward"],
+            vec!["/x/triton/runtime/jit.py JITFunction.run", "/job/net.py forward"],
             // Words of paths, and of functions that do more.
             vec!["/checkpoints/download/validate/train.py step"],
-            vec!["/work/data.py read", "/work/main.py train_and_evaluate"],
+            vec!["/job/data.py read", "/job/main.py train_and_evaluate"],
             vec!["/x/transformers/trainer.py Trainer._maybe_log_save_evaluate"],
-            vec!["/work/data.py validate_batch"],
-            vec!["/work/main.py resume_from_checkpoint"],
+            vec!["/job/data.py validate_batch"],
+            vec!["/job/main.py resume_from_checkpoint"],
             // Data that was written by torch.save.
-            vec!["TORCH/serialization.py load", "/work/data.py Shards.__getitem__"],
+            vec!["TORCH/serialization.py load", "/job/data.py Shards.__getitem__"],
         ] {
             assert_eq!(said(&frames), None, "{frames:?}");
         }
@@ -252,11 +246,11 @@ mod tests {
 
     #[test]
     fn a_rank_that_pauses_does_not_excuse_another() {
-        let saves = stack(&["TORCH/serialization.py save", "/work/train.py main"]);
-        let reads = stack(&["/work/data.py read", "/work/train.py main"]);
+        let saves = stack(&["TORCH/serialization.py save", "/job/train.py main"]);
+        let reads = stack(&["/job/data.py read", "/job/train.py main"]);
         let waits = stack(&[
             "TORCH/distributed/distributed_c10d.py recv",
-            "/work/train.py evaluate",
+            "/job/train.py evaluate",
         ]);
         assert_eq!(pause([&saves, &reads].into_iter()), None);
         assert_eq!(pause([&saves, &waits].into_iter()), Some(WRITES));

@@ -167,3 +167,27 @@ impl Window {
         stages
     }
 }
+
+/// Complete steps of ranks 0, 1, 2, … of one role, cut as published.
+impl From<Block> for Window {
+    fn from(block: Block) -> Self {
+        Self {
+            first_step: block.steps.first().copied().unwrap_or_default(),
+            steps: block.steps.len() as u64,
+            ranks: (0..).take(block.ranks).collect(),
+            missing_ranks: Vec::new(),
+            unseen_ranks: 0,
+            incomplete_steps: 0,
+            blocks: vec![block],
+            cut: Cut::Data,
+            closure: Closure::default(),
+            device: DeviceEvents::default(),
+            odd_accumulation_steps: 0,
+            accumulation_collapsed: false,
+            roles: 1,
+            group_share: 1.0,
+            mismatched_steps: 0,
+            unsafe_prefetch: false,
+        }
+    }
+}

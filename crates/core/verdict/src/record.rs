@@ -141,10 +141,7 @@ fn stages(
 
 #[cfg(test)]
 mod tests {
-    use model::{
-        Block, Boundary, Closure, Cut, DeviceEvents, Ending, Input, MarkKind, StageId,
-        Sync,
-    };
+    use model::{Block, Boundary, Ending, Input, MarkKind, StageId, Sync};
     use proptest::prelude::*;
 
     use super::*;
@@ -161,30 +158,18 @@ mod tests {
             sync: Sync::None,
         };
         let steps = durations_s.len() / ranks / STAGES.len();
+        let block = Block {
+            boundaries: STAGES.map(boundary).into_iter().collect(),
+            groups: None,
+            steps: (7..).take(steps).collect(),
+            durations_s,
+            ranks,
+            carried: 0,
+        };
         Window {
-            first_step: 7,
-            steps: steps as u64,
             ranks: (first_rank..).take(ranks).collect(),
-            missing_ranks: Vec::new(),
-            unseen_ranks: 0,
-            incomplete_steps: 0,
-            blocks: vec![Block {
-                boundaries: STAGES.map(boundary).into_iter().collect(),
-                groups: None,
-                steps: (7..).take(steps).collect(),
-                durations_s,
-                ranks,
-                carried: 0,
-            }],
-            cut: Cut::Data,
-            closure: Closure::default(),
-            device: DeviceEvents::default(),
-            odd_accumulation_steps: 0,
-            accumulation_collapsed: false,
-            roles: 1,
             group_share: 0.5,
-            mismatched_steps: 0,
-            unsafe_prefetch: false,
+            ..block.into()
         }
     }
 

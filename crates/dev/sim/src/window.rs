@@ -1,6 +1,4 @@
-use model::{
-    Block, Boundary, Closure, Cut, DeviceEvents, Ending, MarkKind, StageId, Sync, Window,
-};
+use model::{Block, Boundary, Ending, MarkKind, StageId, Sync, Window};
 
 /// The default schema.
 pub const STAGES: [StageId; 6] = [
@@ -32,29 +30,13 @@ pub fn window_of(stages: &[StageId], steps: &[Vec<Vec<f64>>]) -> Window {
             durations_s.extend(step.iter().map(|rank| rank[stage]));
         }
     }
-    Window {
-        first_step: 0,
-        steps: steps.len() as u64,
-        ranks: (0..ranks as u32).collect(),
-        missing_ranks: Vec::new(),
-        unseen_ranks: 0,
-        incomplete_steps: 0,
-        blocks: vec![Block {
-            boundaries: stages.iter().map(boundary).collect(),
-            groups: None,
-            steps: (0..steps.len() as u64).collect(),
-            durations_s,
-            ranks,
-            carried: 0,
-        }],
-        cut: Cut::Data,
-        closure: Closure::default(),
-        device: DeviceEvents::default(),
-        odd_accumulation_steps: 0,
-        accumulation_collapsed: false,
-        roles: 1,
-        group_share: 1.0,
-        mismatched_steps: 0,
-        unsafe_prefetch: false,
+    Block {
+        boundaries: stages.iter().map(boundary).collect(),
+        groups: None,
+        steps: (0..steps.len() as u64).collect(),
+        durations_s,
+        ranks,
+        carried: 0,
     }
+    .into()
 }

@@ -1,8 +1,8 @@
 //! What an incident is called never stands for another one.
 
 use model::{
-    Block, Boundary, Closure, Cut, DeviceEvents, Ending, FunctionClass, IncidentKind,
-    Pattern, ProfileWindow, RankNs, WorkerPatterns,
+    Block, Boundary, Ending, FunctionClass, IncidentKind, Pattern, ProfileWindow, RankNs,
+    WorkerPatterns,
 };
 use proptest::prelude::*;
 
@@ -168,32 +168,15 @@ pub(super) fn window(first_step: u64, late: Option<u32>, by_s: f64) -> Window {
     };
     let row = (0..RANKS).map(|rank| if late == Some(rank) { 0.1 + by_s } else { 0.1 });
     let row: Vec<f64> = row.collect();
-    let block = Block {
+    Block {
         boundaries: [boundary].into(),
         groups: None,
         steps: (first_step..first_step + STEPS).collect(),
         durations_s: row.repeat(STEPS as usize),
         ranks: RANKS as usize,
         carried: 0,
-    };
-    Window {
-        first_step,
-        steps: STEPS,
-        ranks: (0..RANKS).collect(),
-        missing_ranks: Vec::new(),
-        unseen_ranks: 0,
-        incomplete_steps: 0,
-        blocks: vec![block],
-        cut: Cut::Data,
-        closure: Closure::default(),
-        device: DeviceEvents::default(),
-        odd_accumulation_steps: 0,
-        accumulation_collapsed: false,
-        roles: 1,
-        group_share: 1.0,
-        mismatched_steps: 0,
-        unsafe_prefetch: false,
     }
+    .into()
 }
 
 #[test]
