@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import statistics
 
 import pytest
 from conftest import JOBS, torchrun
@@ -13,10 +14,27 @@ SEEDS = int(os.environ.get("LAGGARD_TEST_SEEDS", "1"))
 PASSES = {"F": "forward", "B": "backward"}
 
 
-def without_fault(run, *command, **environment):
-    """A job that should have no incident; what a busy machine does to one is not done twice."""
-    done = run(*command, **environment)
-    return run(*command, **environment) if done.incidents else done
+def was_slow(incident, times):
+    """Whether a block that an incident names was slow by the job's own clock."""
+    ranks, block = incident["subject"]["ranks"], incident["subject"].get("block", "")
+    passes = [name for name in PASSES if PASSES[name] in block]
+    if len(ranks) != 1:
+        return False
+    lines = [line.split() for line in (times / str(ranks[0])).read_text().splitlines()]
+    for name in passes:
+        took = [(int(step), float(took)) for step, of, took in lines if of == name]
+        usual = statistics.median(took for _, took in took)
+        steps = range(incident["first_step"], incident["last_step"] + 1)
+        if any(step in steps and took > 1.4 * usual for step, took in took):
+            return True
+    return False
+
+
+def blamed(done, times):
+    """What is said of a job that does nothing wrong itself, where its own clock says otherwise.
+
+    A machine with more work than cores makes blocks slow, and then that is the truth."""
+    return [one["text"] for one in done.incidents if not was_slow(one, times)]
 
 
 def test_every_block_of_a_pipeline_is_recorded(run, tmp_path):
@@ -45,7 +63,7 @@ def test_every_block_of_a_pipeline_is_recorded(run, tmp_path):
     assert roles == {rank: f"pp={rank}" for rank in range(STAGES)}
 
 
-@pytest.mark.parametrize("schedule", ["1F1B", "GPipe"])
+@pytest.mark.parametrize("schedule", ["1F1B", "GPipe", "Interleaved1F1B", "InterleavedZeroBubble"])
 @pytest.mark.parametrize(
     ("stage", "passes", "microbatch", "step"),
     [(1, "B", 3, 12), (2, "F", 5, 15), (3, "F", 0, 9)][:SEEDS],
@@ -77,23 +95,25 @@ def test_a_block_that_stays_slow_is_one_incident(seed, run):
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_what_a_bubble_absorbs_is_no_incident(seed, run):
+def test_what_a_bubble_absorbs_is_no_incident(seed, run, tmp_path):
     command = torchrun(JOBS / "pipeline.py", ranks=STAGES)
     # The first stage's last warm-up forward: the first gradient is still on its way.
-    slow = f"0,F,3,{10 + seed},{10 + seed}"
-    done = without_fault(run, command, "--verbose", STEPS="16", SLOW_BLOCK=slow, DELAY="0.05")
-    assert done.incidents == []
-    (absorbed,) = done.verdict["absorbed"]
-    said = rf"step {10 + seed}: rank 0 took \S+ ms longer than usual in the forward of microbatch 3"
-    assert re.match(said, absorbed)
+    step = 10 + seed
+    slow = {"SLOW_BLOCK": f"0,F,3,{step},{step}", "DELAY": "0.05"}
+    done = run(command, "--verbose", STEPS="16", TIMES=str(tmp_path), **slow)
+    named = "forward of microbatch 3 on pipeline stage 0"
+    assert not any(named in incident["text"] for incident in done.incidents)
+    assert blamed(done, tmp_path) == []
+    said = rf"step {step}: rank 0 took \S+ ms longer than usual in the forward of microbatch 3"
+    (absorbed,) = [text for text in done.verdict["absorbed"] if re.match(said, text)]
     assert f"absorbed: {absorbed}" in done.stderr
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_a_healthy_pipeline_has_no_incident(seed, run):
+def test_nobody_is_blamed_in_a_healthy_pipeline(seed, run, tmp_path):
     command = torchrun(JOBS / "pipeline.py", ranks=STAGES)
-    done = without_fault(run, command, STEPS=str(30 + seed))
-    assert done.incidents == []
+    done = run(command, STEPS=str(30 + seed), TIMES=str(tmp_path))
+    assert blamed(done, tmp_path) == []
 
 
 def test_a_pipeline_that_stands_still_is_explained(watch):
@@ -101,11 +121,25 @@ def test_a_pipeline_that_stands_still_is_explained(watch):
     job = watch(command, SLOW_BLOCK="2,F,5,12,12", DELAY="3600")
     said = job.line("hang since step")
     what = "rank 2 does not finish the forward of microbatch 5 on pipeline stage 2"
-    assert f"hang since step 12: {what}; rank 2 is in work (pipeline.py:" in said
+    assert f"hang since step 12: {what}; rank 2 is in Work.__call__ (pipeline.py:" in said
     (hang,) = job.end()["incidents"]
     assert (hang["kind"], hang["subject"]["ranks"]) == ("hang", [2])
     methods = {evidence["method"] for evidence in hang["evidence"]}
     assert methods == {"schedule", "stack"}
+    job.check_latency()
+
+
+@pytest.mark.parametrize("mode", ["data", "tensor"])
+def test_who_waits_for_a_block_of_another_rank_is_not_accused(mode, watch):
+    """Others wait for its gradients, or for its part of the block."""
+    command = torchrun(JOBS / "pipelines.py", mode, ranks=4)
+    job = watch(command, SLOW_BLOCKS="3,B,12,12", DELAY="3600")
+    said = job.line("hang since step")
+    assert "hang since step 12: rank 3 " in said
+    (hang,) = job.end()["incidents"]
+    assert (hang["kind"], hang["subject"]["ranks"]) == ("hang", [3])
+    methods = {evidence["method"] for evidence in hang["evidence"]}
+    assert {"collective", "schedule", "stack"} <= methods, hang["evidence"]
     job.check_latency()
 
 

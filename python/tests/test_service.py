@@ -58,16 +58,16 @@ def collector(tmp_path):
     collector.kill()
 
 
-def host(name, rank, collector, port, *script):
+def host(name, place, collector, port, *script, ranks=1, **environment):
     """One host of two: its `laggard run`."""
     tell = ["--collector", collector.url, "--job", "two hosts", "--host", name]
-    nodes = ["--nnodes", "2", "--node-rank", rank, "--nproc-per-node", "1"]
+    nodes = ["--nnodes", "2", "--node-rank", place, "--nproc-per-node", ranks]
     meet = ["--master-addr", "127.0.0.1", "--master-port", port]
     launch = [BIN / "torchrun", *nodes, *meet, *script]
     command = [BIN / "laggard", "run", *tell, "--", *launch]
     return subprocess.Popen(
         [str(part) for part in command],
-        env=job_environment(STEPS="200", SLOW_RANK="1"),
+        env=job_environment(**({"STEPS": "200", "SLOW_RANK": "1"} | environment)),
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -116,3 +116,40 @@ def test_a_hang_over_two_hosts_is_explained_with_the_stacks_of_both(collector):
             process.terminate()
         told = [process.communicate(timeout=PATIENCE_S)[1] for process in hosts]
     assert all("of which nothing is seen here" in text for text in told), told
+
+
+def pipeline_of_two_hosts(collector, **environment):
+    """Four stages, two on each host: neither sees a whole pipeline."""
+    port, script = free_port(), JOBS / "pipeline.py"
+    return [
+        host(name, place, collector, port, script, ranks=2, **environment)
+        for place, name in enumerate("ab")
+    ]
+
+
+def test_a_slow_block_of_a_pipeline_over_two_hosts_is_named(collector):
+    slow = {"SLOW_BLOCK": "2,B,3,16,16", "DELAY": "0.3"}
+    hosts = pipeline_of_two_hosts(collector, STEPS="24", **slow)
+    told = [process.communicate(timeout=PATIENCE_S)[1] for process in hosts]
+    assert [process.returncode for process in hosts] == [0, 0], told
+    assert not any("on pipeline stage" in text for text in told), told
+    collector.wait_for(lambda job: job["state"] == "ended", "two hosts")
+    (block,) = collector.get("jobs/two%20hosts/verdict")["incidents"]
+    assert block["subject"]["ranks"] == [2], block["text"]
+    assert block["subject"]["block"] == "backward of microbatch 3"
+    assert block["subject"]["stage"] == "pipeline stage 2"
+    assert (block["first_step"], block["last_step"]) == (16, 16)
+
+
+def test_where_a_pipeline_over_two_hosts_stands_still_is_said(collector):
+    hosts = pipeline_of_two_hosts(collector, SLOW_BLOCK="2,F,5,12,12", DELAY="3600")
+    what = "rank 2 does not finish the forward of microbatch 5 on pipeline stage 2"
+    try:
+        collector.wait_for(
+            lambda job: job["state"] == "hung" and what in job["headline"], "two hosts"
+        )
+    finally:
+        for process in hosts:
+            process.terminate()
+        told = [process.communicate(timeout=PATIENCE_S)[1] for process in hosts]
+    assert not any(what in text for text in told), told

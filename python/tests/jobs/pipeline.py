@@ -1,8 +1,10 @@
-"""A pipeline of four stages and eight microbatches, one block of which may be slow.
+"""A pipeline of eight microbatches, a stage or two on each rank, one block of which may be slow.
 
-SLOW_BLOCK names it: stage, pass (F or B), microbatch, first step, last step.
+SLOW_BLOCK names it: stage of the model, pass (F or B), microbatch, first step, last step.
+TIMES is a folder in which each rank leaves what its blocks took by a clock of its own, as lines of
+step, pass, and seconds.
 
-torchrun --nproc-per-node 4 pipeline.py
+torchrun --nproc-per-node 4 pipeline.py [schedule]
 """
 
 import os
@@ -14,46 +16,86 @@ import torch.distributed as dist
 from blocks import Part
 from common import STEPS
 from torch import nn, optim
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed import pipelining
 
 MICROBATCHES, WIDTH = 8, 32
 BLOCK_S = 0.01
 SLOW = os.environ.get("SLOW_BLOCK", "").split(",")
 DELAY = float(os.environ.get("DELAY", "0.2"))
-current = {"step": 0, "F": -1, "B": -1}
+TIMES = os.environ.get("TIMES")
+current = {"step": 0}
+times = []
 
 
-def work(passes):
-    """A block's time, and what is added to the slow one."""
-    current[passes] += 1
-    time.sleep(BLOCK_S if passes == "F" else 2 * BLOCK_S)
-    if len(SLOW) < 5 or passes != SLOW[1]:
-        return
-    stage, microbatch, first, last = (int(SLOW[at]) for at in (0, 2, 3, 4))
-    here = dist.get_rank() == stage and current[passes] == microbatch
-    if here and first <= current["step"] <= last:
-        time.sleep(DELAY)
+class Timed(pipelining.PipelineStage):
+    """Takes the time of its blocks: on a busy machine they are slow without anybody's doing."""
+
+    def forward_one_chunk(self, *args, **kwargs):
+        return self.timed("F", super().forward_one_chunk, *args, **kwargs)
+
+    def backward_one_chunk(self, *args, **kwargs):
+        return self.timed("B", super().backward_one_chunk, *args, **kwargs)
+
+    def timed(self, passes, block, *args, **kwargs):
+        begin = time.monotonic()
+        result = block(*args, **kwargs)
+        times.append((current["step"], passes, time.monotonic() - begin))
+        return result
 
 
-schedules = {"1F1B": Schedule1F1B, "GPipe": ScheduleGPipe}
+class Work:
+    """Takes a block's time, and what is added to the slow one."""
+
+    def __init__(self, stage):
+        self.stage = stage
+        self.begin()
+
+    def begin(self):
+        self.blocks = {"F": -1, "B": -1}
+
+    def __call__(self, passes):
+        self.blocks[passes] += 1
+        time.sleep(BLOCK_S if passes == "F" else 2 * BLOCK_S)
+        if len(SLOW) < 5 or passes != SLOW[1]:
+            return
+        stage, microbatch, first, last = (int(SLOW[at]) for at in (0, 2, 3, 4))
+        here = self.stage == stage and self.blocks[passes] == microbatch
+        if here and first <= current["step"] <= last:
+            time.sleep(DELAY)
+
+
 dist.init_process_group("gloo")
-rank, stages = dist.get_rank(), dist.get_world_size()
+rank, ranks = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(rank)
-part = Part(WIDTH, work)
-stage = PipelineStage(part, rank, stages, torch.device("cpu"))
-kind = schedules[sys.argv[1] if len(sys.argv) > 1 else "1F1B"]
-schedule = kind(stage, MICROBATCHES, loss_fn=nn.functional.mse_loss)
-optimizer = optim.SGD(part.parameters(), lr=0.01)
+name = sys.argv[1] if len(sys.argv) > 1 else "1F1B"
+chunks = 2 if "Interleaved" in name else 1
+device = torch.device("cpu")
+places = [rank + chunk * ranks for chunk in range(chunks)]
+works = [Work(place) for place in places]
+parts = [Part(WIDTH, work) for work in works]
+stages = [
+    Timed(part, place, chunks * ranks, device) for part, place in zip(parts, places, strict=True)
+]
+kind = getattr(pipelining, f"Schedule{name}")
+held = stages if chunks > 1 else stages[0]
+schedule = kind(held, MICROBATCHES, loss_fn=nn.functional.mse_loss)
+parameters = [parameter for part in parts for parameter in part.parameters()]
+optimizer = optim.SGD(parameters, lr=0.01)
 for step in range(STEPS):
-    current.update(step=step, F=-1, B=-1)
+    current["step"] = step
+    for work in works:
+        work.begin()
     optimizer.zero_grad()
     x = torch.randn(MICROBATCHES * 2, WIDTH)
     if rank == 0:
         schedule.step(x)
-    elif rank == stages - 1:
+    elif rank == ranks - 1:
         schedule.step(target=x)
     else:
         schedule.step()
     optimizer.step()
+if TIMES:
+    with open(f"{TIMES}/{rank}", "w") as file:
+        file.writelines(f"{step} {passes} {took}\n" for step, passes, took in times)
 dist.barrier()
 dist.destroy_process_group()

@@ -4,7 +4,7 @@ With "tensor" ranks 0,2 and 1,3 share a stage instead, and meet in each block.
 
 SLOW_BLOCKS names a rank whose blocks are slow: rank, pass (F or B), first step, last step.
 
-torchrun --nproc-per-node 4 pipelines.py [tensor]
+torchrun --nproc-per-node 4 pipelines.py [data|tensor]
 """
 
 import os

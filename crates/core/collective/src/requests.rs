@@ -41,9 +41,7 @@ impl Counted {
     pub fn in_flight(&self) -> u64 {
         self.posted.saturating_sub(self.completed)
     }
-}
 
-impl Counted {
     /// What a flow of an operation has counted when it was looked at: a connection for as long
     /// as it lasts, which is taken to be busy all the time.
     pub fn of_flow(flow: &Flow, at: RankNs) -> Self {

@@ -3,11 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{Evidence, Incident, IncidentKind, Method, Pace, Subject};
-use schedule::{Block, HeldUp, SlowBlock, Standstill};
+use schedule::{Block, HeldUp, SlowBlock, Standing, Standstill};
 
 use crate::pace::pace_of;
 use crate::words::{are, duration, percent, who};
 use crate::{IncidentSettings, Scene};
+
+/// Part of a delay from which what took it is named.
+const NAMED_FROM: f64 = 0.2;
 
 /// Steps in which the same ranks held up their pipelines at the same stage.
 #[derive(Clone, Debug, Default)]
@@ -100,14 +103,23 @@ impl SlowBlocks {
         }
     }
 
-    /// The one block, or the passes of several.
+    /// The one block, or the passes of several; what had little part in it is not named.
     fn what(&self) -> String {
-        let mut blocks = self.blocks.keys();
-        if let (Some(only), None) = (blocks.next(), blocks.next()) {
-            return only.to_string();
+        let mut of_blocks = BTreeMap::new();
+        let mut of_passes = BTreeMap::new();
+        for (block, slow) in &self.blocks {
+            let excess_s: f64 = slow.iter().map(SlowBlock::excess_s).sum();
+            of_blocks.insert(block, excess_s);
+            *of_passes.entry(block.pass).or_insert(0.0) += excess_s;
         }
-        let passes: BTreeSet<_> = self.blocks.keys().map(|block| block.pass).collect();
-        passes.iter().map(|pass| pass.name()).collect::<Vec<_>>().join(" and ")
+        let all_s: f64 = of_blocks.values().sum();
+        let least_s = all_s * NAMED_FROM;
+        let is_alone = |excess_s: f64| all_s - excess_s < least_s;
+        if let Some((block, _)) = of_blocks.iter().find(|(_, own_s)| is_alone(**own_s)) {
+            return block.to_string();
+        }
+        of_passes.retain(|_, excess_s| *excess_s >= least_s);
+        of_passes.keys().map(|pass| pass.name()).collect::<Vec<_>>().join(" and ")
     }
 
     fn sentence(&self, pace: Pace, share: f64, open: bool, steps: (u64, u64)) -> String {
@@ -161,9 +173,13 @@ fn evidence(block: Block, slow: &[SlowBlock]) -> Evidence {
 
 /// Says where a pipeline stands still, as in a sentence.
 pub fn standstill(halt: &Standstill) -> String {
-    let Standstill { rank, stage, block, begun } = halt;
-    let goes_on = if *begun { "finish" } else { "begin" };
-    format!("rank {rank} does not {goes_on} the {block} on pipeline stage {stage}")
+    let Standstill { rank, stage, block, standing } = halt;
+    let what = match standing {
+        Standing::Works => "finish the",
+        Standing::Owes => "send the output of the",
+        Standing::Idles | Standing::Receives | Standing::Waits => "begin the",
+    };
+    format!("rank {rank} does not {what} {block} on pipeline stage {stage}")
 }
 
 /// Supports that.
@@ -199,4 +215,43 @@ pub fn absorbed(held: &HeldUp) -> Vec<String> {
         )
     });
     told.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use schedule::Pass;
+
+    use super::*;
+
+    /// What is named of blocks that took so many seconds too long.
+    fn named(blocks: &[(Pass, u32, f64)]) -> String {
+        let slow = |&(pass, microbatch, excess_s): &(Pass, u32, f64)| SlowBlock {
+            pipeline: 0,
+            stage: 1,
+            block: Block { pass, microbatch, chunk: 0 },
+            node: 0,
+            took_s: 0.02 + excess_s,
+            usual_s: 0.02,
+            slack_s: 0.0,
+        };
+        let slow: Vec<SlowBlock> = blocks.iter().map(slow).collect();
+        let (causes, absorbed) = (Vec::new(), Vec::new());
+        let held = HeldUp { step: 12, took_s: 0.6, usual_s: 0.2, causes, absorbed };
+        let mut incident = SlowBlocks::new(vec![1], 1);
+        incident.strike(&held, 0.3, &slow);
+        incident.what()
+    }
+
+    #[test]
+    fn what_had_little_part_in_a_delay_is_not_named() {
+        use Pass::{Backward, Forward};
+        let one = [(Backward, 3, 0.3)];
+        assert_eq!(named(&one), "backward of microbatch 3");
+        let busy = [(Forward, 6, 0.02), (Backward, 3, 0.3), (Backward, 4, 0.04)];
+        assert_eq!(named(&busy), "backward of microbatch 3");
+        let two = [(Forward, 6, 0.02), (Backward, 3, 0.3), (Backward, 4, 0.3)];
+        assert_eq!(named(&two), "backward");
+        let both = [(Forward, 6, 0.2), (Backward, 3, 0.3), (Backward, 4, 0.3)];
+        assert_eq!(named(&both), "forward and backward");
+    }
 }

@@ -7,7 +7,7 @@ use crate::{ScheduleSettings, Update};
 /// # Source
 /// MegaTrace (2026); its three published rules and ours are [`Update`]; SPEC.md §3.4.
 #[derive(Clone, Debug)]
-pub struct Expectation {
+pub(crate) struct Expectation {
     update: Update,
     alpha: f64,
     excess: f64,
@@ -17,7 +17,7 @@ pub struct Expectation {
 
 impl Expectation {
     /// Nothing is expected yet of so many nodes.
-    pub fn new(nodes: usize, settings: &ScheduleSettings) -> Self {
+    pub(crate) fn new(nodes: usize, settings: &ScheduleSettings) -> Self {
         Self {
             update: settings.update,
             alpha: settings.update_alpha,
@@ -28,18 +28,18 @@ impl Expectation {
     }
 
     /// What a node usually takes, `None` before it was seen.
-    pub fn of(&self, node: usize) -> Option<f64> {
+    pub(crate) fn of(&self, node: usize) -> Option<f64> {
         (self.counts[node] > 0).then_some(self.means_s[node])
     }
 
     /// Whether a node takes too long.
-    pub fn is_slow(&self, node: usize, duration_s: f64) -> bool {
+    pub(crate) fn is_slow(&self, node: usize, duration_s: f64) -> bool {
         self.of(node).is_some_and(|usual_s| duration_s > usual_s * (1.0 + self.excess))
     }
 
     /// Takes what blocks took, of iterations that passed the performance gate or not. Blocks
     /// that were not seen are not finite.
-    pub fn learn(&mut self, durations_s: &[f64], passed_gate: bool) {
+    pub(crate) fn learn(&mut self, durations_s: &[f64], passed_gate: bool) {
         for (node, duration_s) in durations_s.iter().copied().enumerate() {
             if duration_s.is_finite() && self.believes(node, duration_s, passed_gate) {
                 self.counts[node] += 1;

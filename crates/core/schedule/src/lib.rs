@@ -28,11 +28,11 @@ mod watch;
 
 pub use calls::{Call, Gap, Lane, RankCalls, Unit};
 pub use diagnosis::{Cause, Diagnosis, Finding, Networked, Partial, SlowPass, diagnose};
-pub use expectation::Expectation;
+pub(crate) use expectation::Expectation;
 pub use graph::{Circular, Graph, Timing};
 pub use hang::Halt;
 pub use layout::{Axis, Layout, LayoutError, Sizes};
 pub use localiser::{Localiser, SlowBlock, Slowdown};
 pub use plan::{Block, Pass, Plan, Scheme};
 pub use settings::{ScheduleSettings, Update};
-pub use watch::{HeldUp, Place, Standstill, Watch, Worked};
+pub use watch::{HeldUp, Place, Standing, Standstill, Watch, Worked, holding_up};

@@ -75,11 +75,6 @@ impl Localiser {
         &self.graph
     }
 
-    /// What blocks usually take.
-    pub fn expectation(&self) -> &Expectation {
-        &self.expectation
-    }
-
     /// What an iteration usually takes, in seconds; 0 before one was seen.
     pub fn usual_s(&self) -> f64 {
         self.usual_s
@@ -91,19 +86,11 @@ impl Localiser {
             && took_s * self.settings.performance_gate > self.usual_s
     }
 
-    /// Takes the next iteration and says what made it slow, if it was. The first, in which
-    /// jobs warm up, is to be left out by the caller.
+    /// Takes an iteration as one that is as usual, or not. The first, in which jobs warm up, is to
+    /// be left out by the caller.
     ///
     /// # Shape
     /// `pipelines[pipeline][node]`; a block that was not seen is not finite.
-    pub fn observe(&mut self, took_s: f64, pipelines: &[Vec<f64>]) -> Option<Slowdown> {
-        let slow = self.is_slow(took_s);
-        let found = slow.then(|| self.judge(took_s, pipelines));
-        self.learn(took_s, pipelines, !slow);
-        found
-    }
-
-    /// Takes an iteration as one that is as usual, or not.
     pub fn learn(&mut self, took_s: f64, pipelines: &[Vec<f64>], passed_gate: bool) {
         for durations_s in pipelines {
             self.expectation.learn(durations_s, passed_gate);

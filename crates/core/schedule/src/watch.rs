@@ -99,7 +99,7 @@ pub struct HeldUp {
     pub absorbed: Vec<(u32, SlowBlock)>,
 }
 
-/// A block at which a pipeline stands still.
+/// The block at which a rank of a pipeline stands still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standstill {
     /// The rank that is to work on it.
@@ -108,8 +108,34 @@ pub struct Standstill {
     pub stage: usize,
     /// The block.
     pub block: Block,
-    /// Whether it has begun.
-    pub begun: bool,
+    /// What is known of the rank.
+    pub standing: Standing,
+}
+
+/// What a rank does that stands still. What comes first explains what comes later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Standing {
+    /// It has begun the block.
+    Works,
+    /// It has finished the block and does not send its output.
+    Owes,
+    /// It could begin the block, and asks for no input.
+    Idles,
+    /// It could begin the block, but for the input that it has asked for.
+    Receives,
+    /// The input of the block cannot be there yet.
+    Waits,
+}
+
+/// Those of ranks that stand still whom the others wait for, as far as can be told.
+///
+/// # Source
+/// MegaTrace (2026), halt point: the first unfinished block whose predecessors are finished; SPEC.md
+/// §3.7. What is sent and asked for tells a rank that never sent from the one that it never sent to.
+pub fn holding_up(mut ranks: Vec<Standstill>) -> Vec<Standstill> {
+    let first = ranks.iter().map(|it| it.standing).min();
+    ranks.retain(|it| Some(it.standing) == first && it.standing < Standing::Waits);
+    ranks
 }
 
 /// What a rank worked in blocks, beside the ranks at its place in other pipelines.
@@ -145,6 +171,9 @@ struct RankBlocks {
     done: VecDeque<Iteration>,
     /// Whether it has asked for input since its last block.
     receives: bool,
+    /// Whether it has sent anything since its last block, or ever.
+    sent: bool,
+    sends: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -229,6 +258,13 @@ impl Watch {
         }
     }
 
+    /// A rank hands its output over.
+    pub fn send(&mut self, rank: u32) {
+        if let Some(seen) = self.ranks.get_mut(&rank) {
+            (seen.sent, seen.sends) = (true, true);
+        }
+    }
+
     /// A rank asks for another's output.
     pub fn receive(&mut self, rank: u32) {
         if let Some(seen) = self.ranks.get_mut(&rank) {
@@ -252,6 +288,7 @@ impl Watch {
         let took_s = at_ns.saturating_sub(began_ns) as f64 * 1e-9;
         self.work.add(rank, step.into(), took_s);
         (seen.current.ended_ns, seen.current.step) = (at_ns, step);
+        seen.sent = false;
         seen.current.blocks.push((place.stage, place.pass, place.microbatch, took_s));
         if seen.current.blocks.len() != seen.usual_blocks {
             return None;
@@ -260,13 +297,9 @@ impl Watch {
         self.look(done)
     }
 
-    /// Where the iteration under way stands: blocks that are not finished although all they wait
-    /// for is; of those, where there are any, the ones that were begun. Empty unless the schedule
-    /// is known and all its ranks were seen.
-    ///
-    /// # Source
-    /// MegaTrace (2026), halt point; SPEC.md §3.7.
-    pub fn halts(&self) -> Vec<Standstill> {
+    /// Where each rank stands that is not done with the iteration under way. Empty unless the
+    /// schedule is known and all its ranks were seen.
+    pub fn standing(&self) -> Vec<Standstill> {
         let mut found = Vec::new();
         let works = |seen: &RankBlocks| {
             seen.receives
@@ -300,16 +333,15 @@ impl Watch {
                 };
                 graph.nodes_of(at).take(done).for_each(|node| finished[node] = true);
             }
-            let halts = graph.halts(&finished).into_iter().filter_map(|node| {
-                let (stage, block) = graph.block(node);
-                let rank = *ranks.get(stage)?;
-                let begun = self.ranks.get(&rank)?.current.open.is_some();
-                Some(Standstill { rank, stage, block, begun })
-            });
-            found.extend(halts);
-        }
-        if found.iter().any(|halt| halt.begun) {
-            found.retain(|halt| halt.begun);
+            for (at, rank) in ranks.iter().enumerate() {
+                let Some(seen) = self.ranks.get(rank) else { continue };
+                let next = graph.nodes_of(at).find(|node| !finished[*node]);
+                if let Some((node, standing)) = seen.standing(graph, at, next, &finished)
+                {
+                    let (stage, block) = graph.block(node);
+                    found.push(Standstill { rank: *rank, stage, block, standing });
+                }
+            }
         }
         found
     }
@@ -469,6 +501,40 @@ impl Watch {
 }
 
 impl RankBlocks {
+    /// What a rank at this place does about its next block, or the one before, by their nodes.
+    /// `None` if it is done with all of an iteration.
+    fn standing(
+        &self,
+        graph: &Graph,
+        at: usize,
+        next: Option<usize>,
+        finished: &[bool],
+    ) -> Option<(usize, Standing)> {
+        if self.current.open.is_some() {
+            return Some((next?, Standing::Works));
+        }
+        let after = next.unwrap_or(graph.nodes_of(at).end);
+        let before =
+            after.checked_sub(1).filter(|node| graph.nodes_of(at).contains(node));
+        let has_target = |node: &usize| {
+            let (stage, block) = graph.block(*node);
+            graph.plan().target(stage, block).is_some()
+        };
+        if let Some(before) = before.filter(has_target)
+            && self.sends
+            && !self.sent
+        {
+            return Some((before, Standing::Owes));
+        }
+        let node = next?;
+        let standing = match graph.predecessors(node)[1] {
+            Some(source) if !finished[source] => Standing::Waits,
+            Some(_) if self.receives => Standing::Receives,
+            _ => Standing::Idles,
+        };
+        Some((node, standing))
+    }
+
     /// The iteration is over; the numbers of those that are kept.
     fn turn(&mut self) -> RangeInclusive<u64> {
         self.usual_blocks = self.current.blocks.len();
@@ -625,17 +691,20 @@ mod tests {
                 assert_eq!(work(&mut watch, rank, step), []);
             }
         }
-        assert_eq!((watch.pipelines(), watch.halts()), (vec![], vec![]));
+        assert_eq!((watch.pipelines(), watch.standing()), (vec![], vec![]));
         assert!(watch.own_work(0, &(0..=11)).is_none());
     }
 
     #[test]
     fn a_healthy_pipeline_is_left_alone_and_halts_where_a_rank_stops() {
         let (mut watch, found) = watch(6, |_, _, _| 0);
-        assert_eq!((found, watch.halts()), (vec![], vec![]));
+        assert_eq!((found, watch.standing()), (vec![], vec![]));
         watch.receive(3);
-        let halts = watch.halts();
-        assert_eq!((halts.len(), halts[0].rank, halts[0].begun), (1, 0, false));
+        let halts = holding_up(watch.standing());
+        assert_eq!(
+            (halts.len(), halts[0].rank, halts[0].standing),
+            (1, 0, Standing::Idles)
+        );
         // The next iteration: rank 0 works three forwards off, rank 1 begins and never ends one.
         let place = |stage, microbatch| Place {
             pass: Pass::Forward,
@@ -651,10 +720,28 @@ mod tests {
         watch.begin(1, 1 << 40, place(1, 0));
         // Rank 0 has a fourth to do before it waits, but has not begun it.
         let block = Block { pass: Pass::Forward, microbatch: 0, chunk: 0 };
-        let begun = Standstill { rank: 1, stage: 1, block, begun: true };
-        assert_eq!(watch.halts(), [begun]);
+        let begun = Standstill { rank: 1, stage: 1, block, standing: Standing::Works };
+        assert_eq!(holding_up(watch.standing()), [begun]);
         watch.end(1, 6, 1 << 41, place(1, 0));
-        let halts = watch.halts();
+        let halts = holding_up(watch.standing());
         assert_eq!(halts.iter().map(|halt| halt.rank).collect::<Vec<_>>(), [0, 1, 2]);
+        // Rank 2 asks for what rank 1 has not sent, or what is on its way; rank 0 goes on.
+        watch.receive(2);
+        watch.begin(0, 1 << 41, place(0, 3));
+        watch.end(0, 6, (1 << 41) + F_NS, place(0, 3));
+        let halts = holding_up(watch.standing());
+        assert_eq!(halts.iter().map(|halt| halt.rank).collect::<Vec<_>>(), [1]);
+        watch.receive(1);
+        let halts = holding_up(watch.standing());
+        assert_eq!(halts.iter().map(|halt| halt.rank).collect::<Vec<_>>(), [1, 2]);
+        // Of ranks that are known to send.
+        for rank in 0..3 {
+            watch.send(rank);
+        }
+        watch.begin(1, 1 << 42, place(1, 1));
+        watch.end(1, 6, 1 << 43, place(1, 1));
+        let block = Block { microbatch: 1, ..block };
+        let owes = Standstill { rank: 1, stage: 1, block, standing: Standing::Owes };
+        assert_eq!(holding_up(watch.standing()), [owes]);
     }
 }

@@ -6,7 +6,7 @@ use model::{
     CollectiveOp, Communicator, Evidence, Incident, Mark, MarkKind, Operation,
     ProcessState, Progress, RankNs, Ranks, Severity, Stack,
 };
-use schedule::Standstill;
+use schedule::{Standing, Standstill, holding_up};
 
 use crate::{Finding, Rule};
 
@@ -181,7 +181,7 @@ impl Hangs {
         Some(death(rank, signal, step, stall.as_ref(), scene, id))
     }
 
-    /// Nobody has done anything until `at`; `halts` says where pipelines stand then.
+    /// Nobody has done anything until `at`; `standing` says where ranks of pipelines are then.
     ///
     /// A job that `is_blocked`, though it has paused for longer before, is looked at as well: what
     /// cannot pass by itself is told then.
@@ -189,7 +189,7 @@ impl Hangs {
         &mut self,
         at: RankNs,
         is_blocked: bool,
-        halts: impl FnOnce() -> Vec<Standstill>,
+        standing: impl FnOnce() -> Vec<Standstill>,
     ) {
         let is_still = self.collectives.is_still(at);
         if let Some(under) = &mut self.now {
@@ -211,17 +211,12 @@ impl Hangs {
             self.communication.stall(at).map(|stall| Stall { step, ..stall })
         });
         let stall = match stall {
-            // Ranks that wait for others in sends and receives never come either.
             Some(stall) if stall.kind == StallKind::Missing => {
-                Some(stall.narrowed(&halts().iter().map(|halt| halt.rank).collect()))
+                Some(self.in_pipelines(stall, standing()))
             }
             Some(stall) => Some(stall),
             // Pipelines may wait in sends and receives only.
-            None => is_still.then(halts).and_then(|halts| {
-                let text: Vec<String> = halts.iter().map(standstill).collect();
-                let ranks = halts.iter().map(|halt| halt.rank).collect();
-                self.collectives.halt(ranks, text.join(", "))
-            }),
+            None => is_still.then(standing).and_then(|standing| self.halt(standing)),
         };
         self.now = stall.map(|stall| Under::new(stall, self.progress(), at));
         let quiet_s = self.last_at().map_or(0.0, |last_at| at.seconds_since(last_at));
@@ -231,6 +226,30 @@ impl Hangs {
                 Under { is_early, ..Under::new(stall, self.progress(), at) }
             });
         }
+    }
+
+    /// What it is where ranks that wait for others in sends and receives never come either.
+    fn in_pipelines(&self, stall: Stall, standing: Vec<Standstill>) -> Stall {
+        let is_culprit = |it: &Standstill| stall.culprits.contains(&it.rank);
+        let (here, mut others): (Vec<_>, Vec<_>) =
+            standing.into_iter().partition(is_culprit);
+        let waits = |it: &&Standstill| it.standing >= Standing::Receives;
+        if here.iter().filter(waits).count() == stall.culprits.len() {
+            // For one that nobody waits for in a collective.
+            others.retain(|it| !waits(&it) && !stall.waiting.contains(&it.rank));
+            if let Some(halt) = self.halt(others) {
+                return halt;
+            }
+        }
+        stall.narrowed(&holding_up(here).iter().map(|halt| halt.rank).collect())
+    }
+
+    /// Pipelines that stand still, by where their ranks do.
+    fn halt(&self, standing: Vec<Standstill>) -> Option<Stall> {
+        let halts = holding_up(standing);
+        let text: Vec<String> = halts.iter().map(standstill).collect();
+        let ranks = halts.iter().map(|halt| halt.rank).collect();
+        self.collectives.halt(ranks, text.join(", "))
     }
 
     /// A rank has a communicator.

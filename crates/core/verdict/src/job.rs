@@ -245,7 +245,7 @@ impl Job {
                 let last_at = self.last_at();
                 let is_blocked = last_at
                     .is_some_and(|last_at| self.escalation.is_blocked(at, last_at));
-                self.hangs.quiet(at, is_blocked, || self.pipelines.halts());
+                self.hangs.quiet(at, is_blocked, || self.pipelines.standing());
             }
             Input::ProfileOrdered { ranks, first_step, steps } => {
                 self.order_profile(&ranks, first_step, steps);

@@ -6,6 +6,7 @@ use incident::{IncidentSettings, Scene, SlowBlocks, absorbed, halted};
 use model::{CollectiveOp, Evidence, Incident, Mark, MarkKind};
 use schedule::{
     HeldUp, Pass, Place, ScheduleSettings, SlowBlock, Standstill, Watch, Worked,
+    holding_up,
 };
 
 /// Ranks and stages of which it is kept that they held up their pipelines, the costliest.
@@ -52,10 +53,13 @@ impl Pipelines {
     pub(crate) fn mark(&mut self, rank: u32, mark: &Mark) -> Option<usize> {
         if mark.kind == MarkKind::CollectiveIssue {
             let [group, _, number, ..] = mark.args;
-            if mark.code == CollectiveOp::RECEIVE.0 {
-                self.watch.receive(rank);
-            } else if let (Ok(group), 1..) = (u32::try_from(group), number) {
-                self.watch.meet(rank, group, number, mark.at.0);
+            match (CollectiveOp(mark.code), u32::try_from(group)) {
+                (CollectiveOp::RECEIVE, _) => self.watch.receive(rank),
+                (CollectiveOp::SEND, _) => self.watch.send(rank),
+                (_, Ok(group)) if number > 0 => {
+                    self.watch.meet(rank, group, number, mark.at.0);
+                }
+                _ => {}
             }
         }
         let place = place_of(mark)?;
@@ -133,14 +137,21 @@ impl Pipelines {
         Some(slow.incident(scene, String::new(), settings, self.last_step, 0.0).text)
     }
 
-    /// Where the pipelines stand still, of a job that hangs.
-    pub(crate) fn halts(&self) -> Vec<Standstill> {
-        self.watch.halts()
+    /// Where ranks of pipelines are, of a job that hangs.
+    pub(crate) fn standing(&self) -> Vec<Standstill> {
+        self.watch.standing()
     }
 
-    /// The same as evidence.
-    pub(crate) fn halted(&self) -> impl Iterator<Item = Evidence> {
-        self.watch.halts().into_iter().map(|halt| halted(&halt))
+    /// The same as evidence, of the ranks that hold it up or, if they are in no pipeline, of those
+    /// that hold the pipelines up.
+    pub(crate) fn halted(&self, ranks: &[u32]) -> impl Iterator<Item = Evidence> {
+        let all = self.watch.standing();
+        let here = all.iter().filter(|it| ranks.contains(&it.rank)).copied().collect();
+        let mut halts = holding_up(here);
+        if halts.is_empty() {
+            halts = holding_up(all);
+        }
+        halts.into_iter().map(|halt| halted(&halt))
     }
 
     /// Whether ranks may seem late that wait for another stage.

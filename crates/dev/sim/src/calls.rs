@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use model::CollectiveOp;
+use model::{CollectiveOp, Input, Mark, MarkKind, RankNs};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use schedule::{Block, Call, Lane, Pass, Plan, RankCalls, Scheme};
@@ -106,6 +106,14 @@ const PIPELINE: usize = 2;
 const DATA: usize = 3;
 const MODEL: usize = 4;
 
+/// A block that a rank worked on.
+struct Worked {
+    block: Block,
+    begin_s: f64,
+    /// If it was done with it.
+    end_s: Option<f64>,
+}
+
 /// One rank at work.
 struct Rank {
     stage: usize,
@@ -126,6 +134,9 @@ struct Rank {
     /// When its GPU is done with each block.
     due_s: Vec<f64>,
     stopped: bool,
+    /// When its iterations began.
+    begins_s: Vec<f64>,
+    worked: Vec<Worked>,
 }
 
 impl Rank {
@@ -181,8 +192,8 @@ impl CalledJob {
         }
     }
 
-    /// The logs of all ranks, in the order of ranks; all end where no rank can go on.
-    pub fn logs(&self) -> Vec<RankCalls> {
+    /// What all ranks did until they were done, or none of them could go on.
+    fn run(&self) -> BTreeMap<u32, Rank> {
         let mut random = SmallRng::seed_from_u64(self.seed);
         let plan = self.scheme.plan(self.pp, self.microbatches);
         let mut ranks = BTreeMap::new();
@@ -204,6 +215,8 @@ impl CalledJob {
                     entered: false,
                     due_s: Vec::new(),
                     stopped: false,
+                    begins_s: Vec::new(),
+                    worked: Vec::new(),
                 };
                 ranks.insert(self.rank(stage, copy, tensor), rank);
             }
@@ -214,15 +227,26 @@ impl CalledJob {
                 break;
             }
         }
-        let log = |(rank, mut seen): (u32, Rank)| {
-            seen.calls.sort_by_key(|call| call.at_ns);
-            let groups = [
-                0,
-                seen.stage as u32 * self.dp + seen.copy,
-                seen.copy * self.tp + seen.tensor,
-                seen.stage as u32 * self.tp + seen.tensor,
-                seen.copy,
-            ];
+        for rank in ranks.values_mut() {
+            rank.calls.sort_by_key(|call| call.at_ns);
+        }
+        ranks
+    }
+
+    /// Which of the communicators of each kind a rank is in.
+    fn groups(&self, rank: &Rank) -> [u32; 5] {
+        [
+            0,
+            rank.stage as u32 * self.dp + rank.copy,
+            rank.copy * self.tp + rank.tensor,
+            rank.stage as u32 * self.tp + rank.tensor,
+            rank.copy,
+        ]
+    }
+
+    /// The logs of all ranks, in the order of ranks; all end where no rank can go on.
+    pub fn logs(&self) -> Vec<RankCalls> {
+        let log = |(rank, seen): (u32, Rank)| {
             let pointer = STREAMS + (u64::from(rank) << 16);
             let lane = |(lane, group): (usize, u32)| Lane {
                 pointer: format!("{:#x}", pointer + ((lane as u64) << 8)),
@@ -232,10 +256,62 @@ impl CalledJob {
                     String::new()
                 },
             };
-            let lanes = groups.into_iter().enumerate().map(lane).collect();
+            let lanes = self.groups(&seen).into_iter().enumerate().map(lane).collect();
             RankCalls { rank, host: None, lanes, calls: seen.calls }
         };
-        ranks.into_iter().map(log).collect()
+        self.run().into_iter().map(log).collect()
+    }
+
+    /// The same job as its ranks tell it while it runs, in order of time: what they call, and the
+    /// blocks they begin and end.
+    pub fn inputs(&self) -> Vec<Input> {
+        let ranks = self.run();
+        let number = |lane: usize, group: u32| 1 + lane as u32 * 1000 + group;
+        let mut groups: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        let mut marks = Vec::new();
+        for (name, rank) in &ranks {
+            let lanes = self.groups(rank);
+            for (lane, group) in lanes.into_iter().enumerate() {
+                groups.entry(number(lane, group)).or_default().push(*name);
+            }
+            let mut mark = |at_s: f64, kind: MarkKind, code: u16, args: [u64; 5]| {
+                let step = rank.begins_s.partition_point(|begin_s| *begin_s <= at_s);
+                let (at, step) = (RankNs((at_s * 1e9) as u64), step.saturating_sub(1));
+                let (step, on_loop_thread) = (step as u32, true);
+                let mark = Mark { at, step, kind, on_loop_thread, code, args };
+                marks.push((at.0, Input::Mark { rank: *name, mark }));
+            };
+            let first_rank = u64::from(self.rank(0, rank.copy, rank.tensor));
+            for Worked { block, begin_s, end_s } in &rank.worked {
+                let pass = u16::from(block.pass == Pass::Backward);
+                let stage = rank.stage as u64 + u64::from(block.chunk * self.pp);
+                let stages = u64::from(self.scheme.plan(self.pp, 0).chunks() * self.pp);
+                let place = [stage, block.microbatch.into(), stages, first_rank, 0];
+                mark(*begin_s, MarkKind::BlockBegin, pass, place);
+                if let Some(end_s) = end_s {
+                    mark(*end_s, MarkKind::BlockEnd, pass, place);
+                }
+            }
+            let mut issued = [0; 5];
+            for call in &rank.calls {
+                let lane = call.lane as usize;
+                let collective = u64::from(!call.op.is_point_to_point());
+                issued[lane] += collective;
+                let group = u64::from(number(lane, lanes[lane]));
+                let args = [group, 0, issued[lane] * collective, call.size + 1, 0];
+                let at_s = (call.at_ns - BEGIN_NS) as f64 * 1e-9;
+                mark(at_s, MarkKind::CollectiveIssue, call.op.0, args);
+            }
+        }
+        marks.sort_by_key(|(at_ns, _)| *at_ns);
+        let of_group = |(group, members): (u32, Vec<u32>)| {
+            let name = format!("group {group}");
+            let is_shared = members.len() > 1;
+            let members = members.into_iter().collect();
+            is_shared.then_some(Input::Group { group, name, members })
+        };
+        let groups = groups.into_iter().filter_map(of_group);
+        groups.chain(marks.into_iter().map(|(_, mark)| mark)).collect()
     }
 
     /// The blocks of an iteration, as far as they come.
@@ -254,6 +330,7 @@ impl CalledJob {
         for rank in ranks.values_mut() {
             (rank.at, rank.asked, rank.entered) = (0, false, false);
             rank.due_s.clear();
+            rank.begins_s.push(rank.free_s);
             let blocks = plan.order(rank.stage).len();
             noise.entry((rank.copy, rank.stage)).or_insert_with(|| {
                 (0..blocks).map(|_| random.sample(normal).max(0.1)).collect()
@@ -308,6 +385,7 @@ impl CalledJob {
                         _ => usize::MAX,
                     };
                     rank.stopped = calls < usize::MAX;
+                    rank.worked.push(Worked { block, begin_s, end_s: None });
                     self.layers(rank, block, (begin_s, extra_s), calls, random);
                     if rank.stopped {
                         continue;
@@ -320,6 +398,9 @@ impl CalledJob {
                 } else if let Some(due_s) = due_s {
                     moved = true;
                     rank.free_s = due_s;
+                    if let Some(worked) = rank.worked.last_mut() {
+                        worked.end_s = Some(due_s);
+                    }
                     rank.stopped = stop == Some(Primitive::Send);
                     if rank.stopped {
                         continue;

@@ -55,7 +55,7 @@ impl Job {
         };
         let mut hang = self.hangs.under_way(scene).filter(|hang| !of_death(hang));
         if let Some(hang) = &mut hang {
-            hang.evidence.extend(self.pipelines.halted());
+            hang.evidence.extend(self.pipelines.halted(&hang.subject.ranks));
         }
         let seen = self.analysed_steps > 0.0;
         for inside in self.holdups.incidents(self.hangs.communicated(), scene, seen) {
