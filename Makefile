@@ -135,4 +135,4 @@ $(CACHE)/venv.stamp: python/requirements.txt
 
 clean:
 	rm -rf $(CACHE)/target $(CACHE)/target-loom $(CACHE)/target-sanitize \
-		$(CACHE)/target-fuzz $(CACHE)/wheels $(TOOLS)
+		$(CACHE)/target-fuzz $(CACHE)/checkout $(CACHE)/wheels $(TOOLS)
