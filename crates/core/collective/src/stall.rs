@@ -367,6 +367,7 @@ mod tests {
         assert_eq!(narrowed(&[2]), (vec![2], vec![0, 1, 3], both));
         let all = narrowed(&[]);
         assert_eq!(all.0, [1, 2]);
+        assert_eq!(narrowed(&[2, 3]), narrowed(&[2]), "3 has come");
     }
 
     #[test]

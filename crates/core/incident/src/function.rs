@@ -278,16 +278,14 @@ pub(crate) fn advice(found: &FunctionFault) -> String {
     let known = KNOWN.iter().find(|(words, _)| fits(words)).map(|(_, what)| *what);
     let of_kind = match found.kind {
         Some(FaultKind::Throttled) => {
-            "look at clocks, temperature and power of its GPU, and who else uses it"
+            Some("clocks, temperature and power of its GPU, and who else uses it")
         }
         Some(FaultKind::SlowLink | FaultKind::Detour) => {
-            "look at its links: NVLink, PCIe, network card and what they are bound to"
+            Some("its links: NVLink, PCIe, network card and what they are bound to")
         }
-        _ => "",
+        _ => None,
     };
-    match (known, found.ranks.as_slice()) {
-        (_, []) if !of_kind.is_empty() => of_kind.to_owned(),
-        (_, ranks) if !of_kind.is_empty() => format!("on {}, {of_kind}", who(ranks)),
+    match (of_kind.or(known), found.ranks.as_slice()) {
         (Some(what), []) => format!("look at {what}"),
         (Some(what), ranks) => format!("on {}, look at {what}", who(ranks)),
         (None, []) => "look at what it does on every rank: it hides nothing".to_owned(),

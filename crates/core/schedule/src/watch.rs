@@ -171,9 +171,10 @@ struct RankBlocks {
     done: VecDeque<Iteration>,
     /// Whether it has asked for input since its last block.
     receives: bool,
-    /// Whether it has sent anything since its last block, or ever.
-    sent: bool,
+    /// Whether its sends are seen.
     sends: bool,
+    /// Whether it has sent nothing since its last block, though they are.
+    owes: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -261,7 +262,7 @@ impl Watch {
     /// A rank hands its output over.
     pub fn send(&mut self, rank: u32) {
         if let Some(seen) = self.ranks.get_mut(&rank) {
-            (seen.sent, seen.sends) = (true, true);
+            (seen.sends, seen.owes) = (true, false);
         }
     }
 
@@ -288,7 +289,7 @@ impl Watch {
         let took_s = at_ns.saturating_sub(began_ns) as f64 * 1e-9;
         self.work.add(rank, step.into(), took_s);
         (seen.current.ended_ns, seen.current.step) = (at_ns, step);
-        seen.sent = false;
+        seen.owes = seen.sends;
         seen.current.blocks.push((place.stage, place.pass, place.microbatch, took_s));
         if seen.current.blocks.len() != seen.usual_blocks {
             return None;
@@ -335,9 +336,7 @@ impl Watch {
             }
             for (at, rank) in ranks.iter().enumerate() {
                 let Some(seen) = self.ranks.get(rank) else { continue };
-                let next = graph.nodes_of(at).find(|node| !finished[*node]);
-                if let Some((node, standing)) = seen.standing(graph, at, next, &finished)
-                {
+                if let Some((node, standing)) = seen.standing(graph, at, &finished) {
                     let (stage, block) = graph.block(node);
                     found.push(Standstill { rank: *rank, stage, block, standing });
                 }
@@ -507,23 +506,17 @@ impl RankBlocks {
         &self,
         graph: &Graph,
         at: usize,
-        next: Option<usize>,
         finished: &[bool],
     ) -> Option<(usize, Standing)> {
+        let mut nodes = graph.nodes_of(at);
+        let next = nodes.clone().find(|node| !finished[*node]);
         if self.current.open.is_some() {
             return Some((next?, Standing::Works));
         }
-        let after = next.unwrap_or(graph.nodes_of(at).end);
-        let before =
-            after.checked_sub(1).filter(|node| graph.nodes_of(at).contains(node));
-        let has_target = |node: &usize| {
-            let (stage, block) = graph.block(*node);
-            graph.plan().target(stage, block).is_some()
-        };
-        if let Some(before) = before.filter(has_target)
-            && self.sends
-            && !self.sent
-        {
+        let before = nodes.rfind(|node| finished[*node]);
+        let has_target =
+            |node: &usize| graph.plan().target(at, graph.block(*node).1).is_some();
+        if let Some(before) = before.filter(has_target).filter(|_| self.owes) {
             return Some((before, Standing::Owes));
         }
         let node = next?;

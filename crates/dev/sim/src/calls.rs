@@ -266,6 +266,7 @@ impl CalledJob {
     /// blocks they begin and end.
     pub fn inputs(&self) -> Vec<Input> {
         let ranks = self.run();
+        let stages = u64::from(self.scheme.plan(self.pp, 0).chunks() * self.pp);
         let number = |lane: usize, group: u32| 1 + lane as u32 * 1000 + group;
         let mut groups: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         let mut marks = Vec::new();
@@ -285,7 +286,6 @@ impl CalledJob {
             for Worked { block, begin_s, end_s } in &rank.worked {
                 let pass = u16::from(block.pass == Pass::Backward);
                 let stage = rank.stage as u64 + u64::from(block.chunk * self.pp);
-                let stages = u64::from(self.scheme.plan(self.pp, 0).chunks() * self.pp);
                 let place = [stage, block.microbatch.into(), stages, first_rank, 0];
                 mark(*begin_s, MarkKind::BlockBegin, pass, place);
                 if let Some(end_s) = end_s {

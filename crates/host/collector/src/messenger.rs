@@ -349,7 +349,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_written_in_utc() {
+    fn times_are_written_as_the_calendar_has_them() {
+        let days =
+            [(0, "1970-01-01"), (951_782_400, "2000-02-29"), (951_868_800, "2000-03-01")];
+        for (second, day) in days {
+            assert_eq!(rfc3339(second), format!("{day}T00:00:00Z"));
+        }
+        assert_eq!(rfc3339(4_107_542_399), "2100-02-28T23:59:59Z");
         assert_eq!(rfc3339(1_795_269_165), "2026-11-21T13:52:45Z");
         assert_eq!(rfc3339(u64::MAX), "1970-01-01T00:00:00Z");
     }
