@@ -16,6 +16,9 @@ import pytest
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
 JOBS = HERE / "jobs"
+# What is said of real jobs in real time: on a machine that others use too, one may be disturbed
+# more than it hides. Which had to be run again is printed.
+timed = pytest.mark.flaky(reruns=2)
 # From the last sign of life until a hang is told; ranks and tests read one clock.
 LATENCY_S = 2.0
 
@@ -86,6 +89,10 @@ class Watched:
                 self.descendants = descendants(self.process.pid)
                 return line
         raise AssertionError("the job ended and nobody said so")
+
+    def recorded(self, pattern):
+        """Whether its recording has that by now."""
+        return self.recording.exists() and re.search(pattern, self.recording.read_text())
 
     def end(self):
         """Ends it as an impatient user would; the verdict."""

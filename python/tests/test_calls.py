@@ -5,7 +5,9 @@ import subprocess
 import time
 
 import pytest
-from conftest import BIN, HERE, JOBS, assert_told_again, job_environment, torchrun
+from conftest import BIN, HERE, JOBS, assert_told_again, job_environment, timed, torchrun
+
+pytestmark = timed
 
 FAKE = HERE.parent.parent / "crates/capture/preload/tests/preload/fake_nccl.c"
 

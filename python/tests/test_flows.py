@@ -3,7 +3,9 @@
 import time
 
 import pytest
-from conftest import JOBS, assert_told_again, torchrun
+from conftest import JOBS, assert_told_again, timed, torchrun
+
+pytestmark = timed
 
 
 @pytest.fixture

@@ -7,7 +7,9 @@ import shutil
 import time
 
 import pytest
-from conftest import JOBS, assert_told_again, torchrun
+from conftest import JOBS, assert_told_again, timed, torchrun
+
+pytestmark = timed
 
 CULPRIT = 2
 SEEDS = int(os.environ.get("LAGGARD_TEST_SEEDS", "1"))

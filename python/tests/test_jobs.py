@@ -1,7 +1,9 @@
 """Unmodified training scripts of all kinds: the slow rank's data loader is found in each."""
 
 import pytest
-from conftest import JOBS, torchrun
+from conftest import JOBS, timed, torchrun
+
+pytestmark = timed
 
 LOOPS = [
     "ddp",

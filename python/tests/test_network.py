@@ -2,23 +2,31 @@
 
 import time
 
-from conftest import JOBS
+from conftest import JOBS, timed
 
+pytestmark = timed
 # What is usual on a link is known by then, and what is usual of the job's steps.
-HEALTHY_S = 16
+HEALTHY_STEPS = 200
+PATIENCE_S = 60
+
+
+def wait_for(pattern, sides):
+    """Until both sides have recorded it."""
+    until = time.monotonic() + PATIENCE_S
+    while not all(side.recorded(pattern) for side in sides):
+        assert all(side.process.poll() is None for side in sides)
+        assert time.monotonic() < until, pattern
+        time.sleep(0.2)
 
 
 def test_a_link_that_is_throttled_is_named(cable, tmp_path):
     sides = list(cable.sides(tmp_path, JOBS / "wide.py"))
     try:
-        while not all(side.recording.exists() for side in sides):
-            assert all(side.process.poll() is None for side in sides)
-            time.sleep(0.05)
-        time.sleep(HEALTHY_S)
-        cable.throttle("100mbit")
+        wait_for(rf"\[\d,\d+,{HEALTHY_STEPS},", sides)
+        cable.throttle("400mbit")
+        wait_for("slower_link", sides)
         for side in sides:
             side.line("slower than the job's best window .* on all ranks")
-        time.sleep(4)
         for side, there in zip(sides, reversed(cable.ENDS)):
             # That the other side was ended is another incident; so may be what a busy machine does.
             found = side.end()["incidents"]

@@ -6,7 +6,9 @@ import re
 import statistics
 
 import pytest
-from conftest import JOBS, torchrun
+from conftest import JOBS, timed, torchrun
+
+pytestmark = timed
 
 STAGES, MICROBATCHES = 4, 8
 BLOCK_BEGIN = 18

@@ -6,7 +6,9 @@ import re
 import subprocess
 
 import pytest
-from conftest import BIN, JOBS, job_environment, laggard, torchrun
+from conftest import BIN, JOBS, job_environment, laggard, timed, torchrun
+
+pytestmark = timed
 
 CULPRIT = 2
 SEEDS = int(os.environ.get("LAGGARD_TEST_SEEDS", "1"))

@@ -9,7 +9,9 @@ import time
 import urllib.request
 
 import pytest
-from conftest import BIN, JOBS, job_environment
+from conftest import BIN, JOBS, job_environment, timed
+
+pytestmark = timed
 
 PATIENCE_S = 120
 

@@ -9,10 +9,10 @@ from torch import nn, optim
 from torch.nn.parallel import DistributedDataParallel
 
 dist.init_process_group("gloo")
-model = DistributedDataParallel(nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 1)))
+model = DistributedDataParallel(nn.Sequential(nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1)))
 optimizer = optim.SGD(model.parameters(), lr=0.01)
 for _ in itertools.count():
     optimizer.zero_grad()
-    model(torch.randn(4, 512)).square().mean().backward()
+    model(torch.randn(4, 1024)).square().mean().backward()
     optimizer.step()
     time.sleep(0.01)
