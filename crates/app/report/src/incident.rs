@@ -1,6 +1,8 @@
 //! An incident as a card: who, where, since when, what it costs, what to look at next.
 
-use model::{Contradiction, Evidence, Incident, Method, NextInLine, StageId, StageNames};
+use model::{
+    Contradiction, Evidence, Incident, Method, NextInLine, Pace, StageId, StageNames,
+};
 
 use crate::escape::{Text, with_code};
 use crate::{standstill, words};
@@ -110,7 +112,12 @@ fn facts(
     facts += &fact("Where", &place(incident, names));
     let pace = words::pace(incident.pace);
     let (when, pace) = if incident.open {
-        (format!("since step {}", incident.first_step), format!("still going on, {pace}"))
+        let pace = match incident.pace {
+            // A hang, which stays in its step.
+            Pace::Once { .. } => "still going on".to_owned(),
+            _ => format!("still going on, {pace}"),
+        };
+        (format!("since step {}", incident.first_step), pace)
     } else {
         (words::steps(incident.first_step, incident.last_step), pace)
     };
@@ -278,6 +285,13 @@ mod tests {
         }
         assert!(card.contains(&Text(&incident.advice).to_string()), "{card}");
         assert!(card.contains(&Text(&incident.evidence[0].text).to_string()), "{card}");
+    }
+
+    #[test]
+    fn a_hang_is_still_going_on_and_was_not_once() {
+        let hang = Incident { pace: Pace::Once { step: 0 }, ..incident() };
+        let when = facts(&hang, None, &StageNames::default());
+        assert!(when.contains(" <small>still going on</small>"), "{when}");
     }
 
     #[test]
