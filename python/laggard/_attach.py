@@ -37,6 +37,9 @@ _ROLE_GROUPS = {
     "EXPERT_MODEL_PARALLEL_GROUP": "ep",
 }
 
+# Room of a Flight Recorder, in collectives: that of PyTorch 2.15.
+_RECORDS = "2000"
+
 _watched = weakref.WeakSet()
 _roles = {}
 _pipelines = weakref.WeakKeyDictionary()
@@ -285,6 +288,7 @@ def _patch_collectives(torch):
     if not torch.distributed.is_available():
         return
     if not _has_hooks(torch):
+        _switch_on_flight_recorder(torch)
         _after_activation.append(_serve_flight_recorder)
     c10d = torch.distributed.distributed_c10d
     original = c10d._new_process_group_helper
@@ -324,6 +328,15 @@ def _has_hooks(torch):
     return has and os.environ.get("LAGGARD_HOOKS") != "0"
 
 
+def _switch_on_flight_recorder(torch):
+    """Before 2.15 it has no room unless it is given some; what the user says of that holds."""
+    names = "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"
+    if not any(name in os.environ for name in names):
+        # The first name came with 2.8, and since then the second one is warned of.
+        name = names[0] if torch.__version__ >= (2, 8) else names[1]
+        os.environ[name] = _RECORDS
+
+
 def _serve_flight_recorder():
     """Lets the agent read when collectives were issued, without a thread of ours.
 
@@ -333,12 +346,17 @@ def _serve_flight_recorder():
     from torch._C import _distributed_c10d
 
     none = "this PyTorch has no collective hooks (they came with 2.15)"
-    if not hasattr(_distributed_c10d, "_WorkerServer"):
+    handlers = getattr(_distributed_c10d, "_get_handler_names", list)()
+    if "fr_trace_json" in handlers:
+        seen = "collectives"
+    elif "dump_nccl_trace_json" in handlers:
+        seen = "collectives of NCCL, and of no other backend,"
+    else:
         _note(f"{none} and no Flight Recorder: hangs in its collectives are not seen")
         return
     _note(
-        f"{none}: when collectives were issued is read from its Flight Recorder, every few "
-        "seconds, and once more before a hang is told"
+        f"{none}: when {seen} were issued is read from its Flight Recorder, every few seconds, "
+        "and once more before a hang is told"
     )
     ring = _native.ring_path()
     if ring is not None and _server is None:

@@ -493,3 +493,14 @@ def test_a_thread_that_waits_for_the_interpreter_gets_it_before_the_end(python):
         """
     )
     assert done is True
+
+
+@pytest.mark.parametrize(("theirs", "used"), [({}, "2000"), ({"TORCH_FR_BUFFER_SIZE": "0"}, "0")])
+def test_without_hooks_the_flight_recorder_is_switched_on(theirs, used, python):
+    script = """
+    import json, os
+    import laggard, torch.distributed
+    print(json.dumps(os.environ.get("TORCH_FR_BUFFER_SIZE")))
+    """
+    assert python(script, LAGGARD_HOOKS="0", **theirs) == used
+    assert python(script, **theirs) == theirs.get("TORCH_FR_BUFFER_SIZE")

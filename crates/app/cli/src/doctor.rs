@@ -174,7 +174,8 @@ struct Probe {
     torch: Option<String>,
     distributed: bool,
     hooks: bool,
-    recorder: bool,
+    /// What its worker server can be asked for.
+    handlers: Vec<String>,
 }
 
 const PROBE: &str = r#"
@@ -189,13 +190,13 @@ try:
 except Exception as error: native = f"{type(error).__name__}: {error}"
 found = dict(python=platform.python_version(), laggard=version("laggard"), native=native,
     autoload=u.find_spec("laggard_autoload") is not None, torch=version("torch"),
-    distributed=False, hooks=False, recorder=False)
+    distributed=False, hooks=False, handlers=[])
 try:
     import torch.distributed as d
     found["distributed"] = d.is_available()
     found["hooks"] = hasattr(d.ProcessGroup, "register_pre_hook")
     from torch._C import _distributed_c10d as c
-    found["recorder"] = hasattr(c, "_WorkerServer") and hasattr(c, "_dump_fr_trace_json")
+    found["handlers"] = c._get_handler_names()
 except Exception: pass
 print(json.dumps(found))
 "#;
@@ -341,6 +342,7 @@ fn torch_findings(probe: &Probe) -> Vec<Finding> {
         return vec![Finding::broken("no PyTorch in this Python", "pip install torch")];
     };
     let mut findings = vec![Finding::good(format!("PyTorch {torch}"))];
+    let handles = |name: &str| probe.handlers.iter().any(|handler| handler == name);
     findings.push(if !probe.distributed {
         Finding::weak(
             "this PyTorch is built without torch.distributed: one rank only",
@@ -350,11 +352,18 @@ fn torch_findings(probe: &Probe) -> Vec<Finding> {
         Finding::good(
             "collective hooks: late ranks are named in every stage, and who holds a hang",
         )
-    } else if probe.recorder {
+    } else if handles("fr_trace_json") {
         Finding::weak(
             "no collective hooks: arrival times are read from the Flight Recorder, a few \
              seconds late; without it (TORCH_FR_BUFFER_SIZE=0) no hang in a collective is seen",
             "PyTorch 2.15 or later has the hooks",
+        )
+    } else if handles("dump_nccl_trace_json") {
+        Finding::weak(
+            "no collective hooks: arrival times are read from the Flight Recorder, a few \
+             seconds late, and those of NCCL alone; hangs in collectives of other backends are \
+             not seen",
+            "PyTorch 2.10 or later records the others too, 2.15 has the hooks",
         )
     } else {
         Finding::weak(

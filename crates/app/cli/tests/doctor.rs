@@ -19,7 +19,7 @@ impl Patient {
         let mut probe = json!({
             "python": "3.11.7", "laggard": env!("CARGO_PKG_VERSION"), "native": null,
             "autoload": true, "torch": "2.15.0", "distributed": true, "hooks": true,
-            "recorder": true,
+            "handlers": ["dump_nccl_trace_json", "fr_trace_json"],
         });
         for (key, value) in changes {
             probe[*key] = value.clone();
@@ -107,7 +107,7 @@ fn what_is_weak_works_and_what_is_broken_does_not() {
          (`make install` builds it)"
     );
     let newer = "PyTorch 2.15 or later has the hooks";
-    let cases: [Case<'_>; 8] = [
+    let cases: [Case<'_>; 9] = [
         (
             &[("laggard", json!("0.0.1"))],
             0,
@@ -155,7 +155,15 @@ fn what_is_weak_works_and_what_is_broken_does_not() {
             newer,
         ),
         (
-            &[("hooks", json!(false)), ("recorder", json!(false))],
+            &[("hooks", json!(false)), ("handlers", json!(["dump_nccl_trace_json"]))],
+            0,
+            "weak    no collective hooks: arrival times are read from the Flight Recorder, a \
+             few seconds late, and those of NCCL alone; hangs in collectives of other backends \
+             are not seen",
+            "PyTorch 2.10 or later records the others too, 2.15 has the hooks",
+        ),
+        (
+            &[("hooks", json!(false)), ("handlers", json!([]))],
             0,
             "weak    no collective hooks and no Flight Recorder: late ranks are named only in \
              stages that do not synchronise, and hangs in collectives are not seen",
@@ -195,7 +203,7 @@ fn what_a_python_prints_first_does_not_matter() {
     let probe = json!({
         "python": "3.9.18", "laggard": env!("CARGO_PKG_VERSION"), "native": null,
         "autoload": true, "torch": "2.9.0", "distributed": true, "hooks": false,
-        "recorder": true,
+        "handlers": ["dump_nccl_trace_json", "fr_trace_json"],
     });
     let patient = Patient::whose_python(&format!("echo a banner; echo '{probe}'; echo"));
     let (code, said) = patient.look();

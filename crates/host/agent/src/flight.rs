@@ -306,20 +306,22 @@ fn is_late(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// Asks one recorder, of whichever backend has one.
+/// Asks one recorder, of whichever backend has one. The first came with PyTorch 2.10.
 fn ask(socket: &Path) -> io::Result<Vec<RecordedCollective>> {
-    let mut found = Vec::new();
+    let mut answered = None;
     for handler in ["fr_trace_json", "dump_nccl_trace_json"] {
-        let body = post(socket, handler)?;
-        found = recorded_collectives(&body).map_err(io::Error::from)?;
+        let Some(body) = post(socket, handler)? else { continue };
+        let found = recorded_collectives(&body).map_err(io::Error::from)?;
         if !found.is_empty() {
-            break;
+            return Ok(found);
         }
+        answered = Some(found);
     }
-    Ok(found)
+    answered.ok_or_else(|| io::Error::other("the worker server has no recorder"))
 }
 
-fn post(socket: &Path, handler: &str) -> io::Result<Vec<u8>> {
+/// What a handler of a worker server answers; `None` if it has no such handler.
+fn post(socket: &Path, handler: &str) -> io::Result<Option<Vec<u8>>> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -332,7 +334,10 @@ fn post(socket: &Path, handler: &str) -> io::Result<Vec<u8>> {
     stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer)?;
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n");
     match end {
-        Some(end) if answer.starts_with(b"HTTP/1.1 200") => Ok(answer.split_off(end + 4)),
+        Some(end) if answer.starts_with(b"HTTP/1.1 200") => {
+            Ok(Some(answer.split_off(end + 4)))
+        }
+        _ if answer.starts_with(b"HTTP/1.1 404") => Ok(None),
         _ => Err(io::Error::other("the worker server did not answer with a dump")),
     }
 }
@@ -346,6 +351,9 @@ pub(crate) fn monotonic_now() -> RankNs {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::net::UnixListener;
+
     use model::CollectiveOp;
 
     use super::*;
@@ -445,6 +453,34 @@ mod tests {
         let end = RankNs(9 * second);
         assert_eq!(feed.told_until(end), end);
         assert_eq!(feed.known_until(end), RankNs(5 * second), "it may have done more");
+    }
+
+    #[test]
+    fn an_older_recorder_is_asked_by_the_name_it_has() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("ring.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let entry = r#"{"record_id": 3, "profiling_name": "nccl:all_reduce", "time_created_ns": 9}"#;
+        let server = thread::spawn(move || {
+            for mut stream in listener.incoming().take(3).flatten() {
+                let mut request = String::new();
+                let mut lines = BufReader::new(&stream);
+                while !request.ends_with("\r\n\r\n") {
+                    lines.read_line(&mut request).unwrap();
+                }
+                let answer = if request.starts_with("POST /handler/dump_nccl_trace_json")
+                {
+                    format!("HTTP/1.1 200 OK\r\n\r\n{{\"entries\": [{entry}]}}")
+                } else {
+                    "HTTP/1.1 404 Not Found\r\n\r\n".to_owned()
+                };
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        let found = ask(&socket).unwrap();
+        assert_eq!(found.iter().map(|it| it.record_id).collect::<Vec<_>>(), [3]);
+        assert!(post(&socket, "ping").unwrap().is_none());
+        server.join().unwrap();
     }
 
     #[test]
