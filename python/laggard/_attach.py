@@ -246,12 +246,16 @@ def _patch_stages():
 
 
 def _patch_megatron(torch):
-    laggard_autoload.when_imported("megatron.core.timers", _patch_timers)
+    blocks = _megatron.Blocks(_note)
+    for name, watch in _megatron.WATCHES.items():
+        laggard_autoload.when_imported(
+            name, functools.partial(_watch_megatron, name, watch, blocks)
+        )
 
 
-def _patch_timers():
+def _watch_megatron(name, watch, blocks):
     try:
-        _megatron.watch(sys.modules["megatron.core.timers"].Timers, _note)
+        watch(sys.modules[name], blocks)
     except Exception as error:
         _note(f"blocks of Megatron's pipelines are not seen: {error!r}")
 

@@ -3,6 +3,7 @@
 Its schedules do so whether the timers are logged or not; one that is not logged does nothing.
 """
 
+import functools
 import sys
 
 from . import _native
@@ -19,9 +20,15 @@ class Blocks:
         self._note = note
         self._counts = {}
         self._open = {}
+        self._table = None
 
     def iterate(self):
         self._counts.clear()
+        self._table = None
+
+    def interleave(self, table):
+        """In this order microbatches and chunks go forward in this iteration."""
+        self._table = table
 
     def begin(self, passes):
         try:
@@ -42,14 +49,21 @@ class Blocks:
         state = sys.modules["megatron.core.parallel_state"]
         size = state.get_pipeline_model_parallel_world_size()
         chunks = state.get_virtual_pipeline_model_parallel_world_size() or 1
-        chunk = 0 if chunks == 1 else state.get_virtual_pipeline_model_parallel_rank()
         if size == 1:
             return None
-        if chunk is None:
-            self._note("this Megatron does not say which chunk of a pipeline runs")
-            return None
-        microbatch = self._counts.get((passes, chunk), 0)
-        self._counts[passes, chunk] = microbatch + 1
+        if chunks > 1 and self._table:
+            count = self._counts.get(passes, 0)
+            self._counts[passes] = count + 1
+            microbatch, chunk = self._table[count]
+            if passes == _PASSES["backward-compute"]:
+                chunk = chunks - 1 - chunk
+        else:
+            chunk = 0 if chunks == 1 else state.get_virtual_pipeline_model_parallel_rank()
+            if chunk is None:
+                self._note("this Megatron does not say which chunk of a pipeline runs")
+                return None
+            microbatch = self._counts.get((passes, chunk), 0)
+            self._counts[passes, chunk] = microbatch + 1
         stage = chunk * size + state.get_pipeline_model_parallel_rank()
         first_rank = state.get_pipeline_model_parallel_first_rank()
         return stage, microbatch, chunks * size, first_rank
@@ -74,10 +88,9 @@ class _Timer:
         return getattr(self._timer, name)
 
 
-def watch(timers, note):
-    """Makes the timers of this class (``megatron.core.timers.Timers``) tell blocks."""
-    blocks = Blocks(note)
-    original = timers.__call__
+def _watch_timers(module, blocks):
+    """Makes Megatron's timers tell blocks."""
+    original = module.Timers.__call__
 
     def call(self, name, *args, **kwargs):
         timer = original(self, name, *args, **kwargs)
@@ -88,4 +101,25 @@ def watch(timers, note):
             return _Timer(timer, blocks.iterate, lambda: None)
         return timer
 
-    timers.__call__ = call
+    module.Timers.__call__ = call
+
+
+def _watch_schedules(module, blocks):
+    """Makes the interleaved schedule tell which chunk runs when; older ones set a rank for it."""
+    original = getattr(module, "get_schedule_table", None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def table(*args, **kwargs):
+        made = original(*args, **kwargs)
+        blocks.interleave(made)
+        return made
+
+    module.get_schedule_table = table
+
+
+WATCHES = {
+    "megatron.core.timers": _watch_timers,
+    "megatron.core.pipeline_parallel.schedules": _watch_schedules,
+}

@@ -451,23 +451,41 @@ def test_the_wrapper_lends_its_package_to_other_interpreters(tmp_path):
     assert path.endswith(str(site))
 
 
-def test_a_block_of_megatron_that_cannot_be_told_raises_nothing(python):
-    python("""
-import sys, types
+MEGATRON = """
+import json, sys, types
 from laggard import _megatron
 says = lambda answer: lambda: answer
-sys.modules["megatron.core.parallel_state"] = types.SimpleNamespace(
+state = sys.modules["megatron.core.parallel_state"] = types.SimpleNamespace(
     get_pipeline_model_parallel_world_size=says(2),
     get_virtual_pipeline_model_parallel_world_size=says(None),
     get_pipeline_model_parallel_rank=says(0),
     get_pipeline_model_parallel_first_rank=says(-1),
 )
-notes = []
+notes, told = [], []
 blocks = _megatron.Blocks(notes.append)
+"""
+
+
+def test_a_block_of_megatron_that_cannot_be_told_raises_nothing(python):
+    python(f"""{MEGATRON}
 blocks.begin(0)
 blocks.end(0)
 assert "is not seen" in notes[0], notes
 """)
+
+
+def test_older_schedules_of_megatron_say_which_chunk_runs(python):
+    told = python(f"""{MEGATRON}
+state.get_virtual_pipeline_model_parallel_world_size = says(2)
+_megatron._native = types.SimpleNamespace(block=lambda begins, *block: told.append(block))
+for chunk in (0, 1, 0, None):
+    state.get_virtual_pipeline_model_parallel_rank = says(chunk)
+    blocks.begin(1)
+assert "which chunk" in notes[0], notes
+print(json.dumps(told))
+""")
+    stages, microbatches = (0, 2, 0), (0, 0, 1)
+    assert told == [[1, [*place, 4, -1]] for place in zip(stages, microbatches)]
 
 
 def test_a_thread_that_waits_for_the_interpreter_gets_it_before_the_end(python):

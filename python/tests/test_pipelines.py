@@ -154,11 +154,17 @@ def test_of_ranks_that_share_a_stage_the_late_one_is_named(run):
     assert (first["first_step"], first["last_step"]) == (12, 12)
 
 
-def test_blocks_are_told_by_megatron_s_timers(run):
-    # Megatron-Core itself is not installed here: a stand-in with its interface lies beside the job.
-    command = torchrun(JOBS / "megatron_pipeline.py", ranks=3)
-    done = run(command, STEPS="14", SLOW_BLOCK="1,B,2,10")
+@pytest.mark.parametrize(
+    ("chunks", "slow", "block"),
+    [
+        (2, "6,F,3,12", "forward of microbatch 3 (chunk 1)"),
+        (1, "1,B,3,12", "backward of microbatch 3"),
+    ][:SEEDS],
+)
+def test_blocks_of_megatron_are_told(chunks, slow, block, run):
+    command = torchrun(JOBS / "megatron_pipeline.py", chunks, ranks=STAGES)
+    done = run(command, STEPS="20", SLOW_BLOCK=slow)
     first, *_ = done.incidents
-    assert first["subject"]["ranks"] == [1]
-    assert first["subject"]["block"] == "backward of microbatch 2"
-    assert (first["first_step"], first["last_step"]) == (10, 10)
+    assert first["subject"]["ranks"] == [int(slow[0]) % STAGES]
+    assert first["subject"]["block"] == block
+    assert (first["first_step"], first["last_step"]) == (12, 12)

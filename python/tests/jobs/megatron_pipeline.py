@@ -1,50 +1,101 @@
-"""A pipeline that works its passes off between Megatron-Core's timers, or a stand-in of them.
+"""A pipeline of Megatron-Core on the CPU, a stage or two on each rank, one block of which is slow.
 
-All forwards, then all backwards. SLOW_BLOCK names one: stage, pass (F or B), microbatch, step.
+SLOW_BLOCK names it: stage of the model, pass (F or B), microbatch, step.
 
-torchrun --nproc-per-node 3 megatron_pipeline.py
+torchrun --nproc-per-node 4 megatron_pipeline.py [chunks]
 """
 
+import itertools
 import os
+import sys
 import time
 
 import torch
 import torch.distributed as dist
+from blocks import Part
 from common import STEPS, end
-from megatron.core import parallel_state
-from megatron.core.timers import Timers
-from torch import nn, optim
 
-MICROBATCHES = 4
+# Its schedules know CUDA alone.
+torch.cuda.current_device = lambda: "cpu"
+zeros = torch.zeros
+torch.zeros = lambda *size, device=None, **more: zeros(*size, **more)
+
+from megatron.core import parallel_state  # noqa: E402
+from megatron.core.enums import ModelType  # noqa: E402
+from megatron.core.pipeline_parallel import get_forward_backward_func  # noqa: E402
+from megatron.core.timers import Timers  # noqa: E402
+from megatron.core.transformer import TransformerConfig  # noqa: E402
+
+MICROBATCHES, WIDTH, LENGTH, BATCH = 8, 32, 4, 2
 SLOW = os.environ.get("SLOW_BLOCK", "")
-timers = Timers()
+current = {"step": 0}
 
 
-def work(rank, passes, microbatch, step):
-    timer = {"F": "forward-compute", "B": "backward-compute"}[passes]
-    timers(timer, log_level=2).start()
-    is_slow = f"{rank},{passes},{microbatch},{step}" == SLOW
-    time.sleep((0.01 if passes == "F" else 0.02) + (0.3 if is_slow else 0.0))
-    timers(timer).stop()
+class Work:
+    def __init__(self, stage):
+        self.stage, self.blocks = stage, {"F": 0, "B": 0}
+
+    def __call__(self, passes):
+        microbatch = self.blocks[passes] % MICROBATCHES
+        self.blocks[passes] += 1
+        slow = f"{self.stage},{passes},{microbatch},{current['step']}" == SLOW
+        time.sleep((0.01 if passes == "F" else 0.02) + (0.3 if slow else 0.0))
+
+
+class Chunk(Part):
+    model_type = ModelType.encoder_or_decoder
+    share_embeddings_and_output_weights = False
+    received = None
+
+    def set_input_tensor(self, received):
+        self.received = received[0] if isinstance(received, list) else received
+
+    def forward(self, x):
+        return super().forward(x if self.received is None else self.received)
+
+
+def samples():
+    return (torch.randn(LENGTH, BATCH, WIDTH, requires_grad=True) for _ in itertools.count())
+
+
+def forward_step(data, chunk):
+    return chunk(next(data)), lambda x: (x.square().mean(), {})
 
 
 dist.init_process_group("gloo")
-rank, last = dist.get_rank(), dist.get_world_size() - 1
-assert parallel_state.get_pipeline_model_parallel_rank() == rank
-parameter = nn.Parameter(torch.ones(1))
-optimizer = optim.SGD([parameter], lr=0.01)
-tensor = torch.zeros(8)
+rank, ranks = dist.get_rank(), dist.get_world_size()
+chunks = int(sys.argv[1]) if len(sys.argv) > 1 else 1
+layout = {
+    "pipeline_model_parallel_size": ranks,
+    "virtual_pipeline_model_parallel_size": chunks if chunks > 1 else None,
+}
+parallel_state.initialize_model_parallel(**layout)
+config = TransformerConfig(
+    num_layers=ranks * chunks,
+    hidden_size=WIDTH,
+    num_attention_heads=1,
+    pipeline_dtype=torch.float32,
+    batch_p2p_comm=False,
+    timers=Timers(0, "minmax"),
+    **layout,
+)
+model = [Chunk(WIDTH, Work(rank + chunk * ranks)) for chunk in range(chunks)]
+for chunk in model:
+    chunk.config = config
+data = [samples() for _ in model]
+optimizer = torch.optim.SGD([it for chunk in model for it in chunk.parameters()], lr=0.01)
+forward_and_backward = get_forward_backward_func()
 for step in range(STEPS):
+    current["step"] = step
     optimizer.zero_grad()
-    timers("forward-backward", log_level=1).start(barrier=False)
-    for passes, source, target in (("F", rank - 1, rank + 1), ("B", rank + 1, rank - 1)):
-        for microbatch in range(MICROBATCHES):
-            if 0 <= source <= last:
-                dist.recv(tensor, source)
-            work(rank, passes, microbatch, step)
-            if 0 <= target <= last:
-                dist.send(tensor, target)
-    timers("forward-backward").stop()
-    parameter.grad = torch.ones(1)
+    forward_and_backward(
+        forward_step_func=forward_step,
+        data_iterator=data if chunks > 1 else data[0],
+        model=model if chunks > 1 else model[0],
+        num_microbatches=MICROBATCHES,
+        seq_length=LENGTH,
+        micro_batch_size=BATCH,
+        forward_only=False,
+    )
     optimizer.step()
 end()
