@@ -171,8 +171,8 @@ impl FlightFeed {
                         group_number(&collective.group).into(),
                         0,
                         collective.number,
-                        0,
-                        0,
+                        collective.bytes.map_or(0, |bytes| bytes.saturating_add(1)),
+                        collective.element_bytes,
                     ],
                 });
             }
@@ -392,7 +392,16 @@ mod tests {
 
     fn record(record_id: u64) -> RecordedCollective {
         let (op, group) = (CollectiveOp::BARRIER, "0".to_owned());
-        RecordedCollective { record_id, op, group, number: 7, issued_unix_ns: 25 }
+        let (bytes, element_bytes) = (Some(8), 4);
+        RecordedCollective {
+            record_id,
+            op,
+            group,
+            number: 7,
+            bytes,
+            element_bytes,
+            issued_unix_ns: 25,
+        }
     }
 
     #[test]
@@ -421,7 +430,7 @@ mod tests {
         feed.poll(RankNs(0), &mut |_| {});
         let issues = &feed.ranks[&0].issues;
         assert_eq!(issues.len(), 2);
-        assert_eq!(issues[0].args, [group_number("0").into(), 0, 7, 0, 0]);
+        assert_eq!(issues[0].args, [group_number("0").into(), 0, 7, 9, 4]);
     }
 
     #[test]

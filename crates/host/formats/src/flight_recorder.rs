@@ -1,6 +1,7 @@
 //! PyTorch Flight Recorder: the collectives a rank has issued.
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use model::CollectiveOp;
 
@@ -16,6 +17,10 @@ pub struct RecordedCollective {
     /// How many collectives the rank has issued in the group, this one included; 0 for sends and
     /// receives, and if that was not recorded.
     pub number: u64,
+    /// Bytes that the rank passed, `None` if that was not recorded.
+    pub bytes: Option<u64>,
+    /// Bytes of an element of its first tensor, 0 if that was not recorded.
+    pub element_bytes: u64,
     /// When it was issued, in nanoseconds since the epoch.
     pub issued_unix_ns: u64,
 }
@@ -54,6 +59,31 @@ struct Entry {
     collective_seq_id: u64,
     #[serde(default)]
     is_p2p: bool,
+    /// Whatever stands there: a dump is worth reading without it.
+    #[serde(default)]
+    input_sizes: Value,
+    #[serde(default)]
+    input_dtypes: Value,
+}
+
+impl Entry {
+    /// Bytes that the rank passed, and those of an element of its first tensor.
+    fn passed(&self) -> Option<(u64, u64)> {
+        let sizes = Vec::<Vec<u64>>::deserialize(&self.input_sizes).ok()?;
+        let types = Vec::<&str>::deserialize(&self.input_dtypes).ok()?;
+        let elements: Vec<u64> =
+            types.iter().map(|kind| element_bytes(kind.as_bytes())).collect();
+        if sizes.len() != elements.len() {
+            return None;
+        }
+        let mut bytes = 0_u64;
+        for (size, element) in sizes.iter().zip(&elements) {
+            let of_tensor =
+                size.iter().try_fold(*element, |all, one| all.checked_mul(*one));
+            bytes = bytes.checked_add(of_tensor?)?;
+        }
+        Some((bytes, *elements.first()?))
+    }
 }
 
 /// Reads the collectives out of a dump in JSON, as PyTorch's worker server gives it.
@@ -65,9 +95,12 @@ pub fn recorded_collectives(json: &[u8]) -> serde_json::Result<Vec<RecordedColle
     let collective = |entry: Entry| {
         let op = op_of(&entry.profiling_name);
         let is_counted = !entry.is_p2p && !op.is_point_to_point();
+        let passed = entry.passed();
         RecordedCollective {
             record_id: entry.record_id,
             op,
+            bytes: passed.map(|(bytes, _)| bytes),
+            element_bytes: passed.map_or(0, |(_, element)| element),
             group: entry.process_group.into_iter().next().unwrap_or_default(),
             number: if is_counted { entry.collective_seq_id } else { 0 },
             issued_unix_ns: entry.time_created_ns,
@@ -82,6 +115,18 @@ pub fn recorded_collectives(json: &[u8]) -> serde_json::Result<Vec<RecordedColle
 pub(crate) fn op_of(profiling_name: &str) -> CollectiveOp {
     let name = profiling_name.split(':').next_back().unwrap_or_default();
     CollectiveOp::from_name(name.split(' ').next().unwrap_or_default())
+}
+
+/// Bytes of an element, by PyTorch's name of its type.
+pub(crate) fn element_bytes(kind: &[u8]) -> u64 {
+    match kind {
+        b"ComplexDouble" => 16,
+        b"Double" | b"Long" | b"ComplexFloat" => 8,
+        b"Float" | b"Int" => 4,
+        b"Half" | b"BFloat16" | b"Short" => 2,
+        b"" => 0,
+        _ => 1,
+    }
 }
 
 #[cfg(test)]
@@ -99,12 +144,15 @@ mod tests {
     #[test]
     fn a_dump_is_read_and_a_broken_one_refused() {
         let json = br#"{"version":"2.10","entries":[{"record_id":1,"time_created_ns":20,
-            "profiling_name":"gloo:barrier","process_group":["0","default_pg"],"state":"x",
+            "profiling_name":"gloo:barrier","input_sizes":[[-1]],"process_group":["0","default_pg"],"state":"x",
             "collective_seq_id":7},{"record_id":2,"time_created_ns":30,"is_p2p":true,
             "profiling_name":"nccl:send 0->1","collective_seq_id":7},
-            {"record_id":0,"time_created_ns":10,"profiling_name":"gloo:all_reduce"}]}"#;
+            {"record_id":0,"time_created_ns":10,"profiling_name":"gloo:all_reduce",
+            "input_sizes":[[2,3],[]],"input_dtypes":["Float","Long"]}]}"#;
         let collectives = recorded_collectives(json).unwrap();
         assert_eq!(collectives[0].issued_unix_ns, 10);
+        assert_eq!((collectives[0].bytes, collectives[0].element_bytes), (Some(32), 4));
+        assert_eq!((collectives[1].bytes, collectives[1].element_bytes), (None, 0));
         assert_eq!((collectives[1].group.as_str(), collectives[1].number), ("0", 7));
         assert_eq!(collectives[2].number, 0, "sends are not counted");
         assert!(recorded_collectives(b"{\"entries\":[{}]}").is_err());

@@ -9,6 +9,7 @@ use serde_json::Value;
 use trace::{Counter, NameId, PythonFrame, Slice, SliceKind, Trace, Track, Transfer};
 
 use super::scan::{RawEvent, members, nanoseconds, text};
+use crate::flight_recorder::element_bytes;
 use crate::names::{collective_of_kernel, without_addresses};
 
 /// Slices of one trace that are kept, 32 bytes each.
@@ -228,7 +229,7 @@ impl Builder {
             }
             _ => {}
         });
-        transfer.bytes = elements.saturating_mul(bytes_of(&kind));
+        transfer.bytes = elements.saturating_mul(element_bytes(&kind));
         transfer.is_point_to_point =
             matches!(transfer.op.as_str(), "send" | "recv" | "Send" | "Recv");
         // Splits differ over the ranks of an all-to-all, and sizes over those of a gather.
@@ -370,15 +371,4 @@ fn ranks(list: &[u8]) -> Vec<u32> {
 
 fn parsed(raw: &[u8]) -> Option<u64> {
     std::str::from_utf8(raw).ok()?.parse().ok()
-}
-
-/// Bytes of an element, by PyTorch's name of its type.
-fn bytes_of(kind: &[u8]) -> u64 {
-    match kind {
-        b"Double" | b"Long" | b"ComplexFloat" => 8,
-        b"Float" | b"Int" => 4,
-        b"Half" | b"BFloat16" | b"Short" => 2,
-        b"" => 0,
-        _ => 1,
-    }
 }
