@@ -59,7 +59,8 @@ pub struct Watch {
 #[derive(Debug)]
 struct Followed {
     localiser: Localiser,
-    /// How far the latest healthy iterations were from the usual, in seconds.
+    /// How much longer than usual the latest healthy iterations took, in seconds: that others took
+    /// less, as after a start, says nothing of how long one may take.
     scatter_s: VecDeque<f64>,
 }
 
@@ -75,7 +76,7 @@ impl Followed {
     fn learn(&mut self, took_s: f64, durations_s: &[Vec<f64>], healthy: bool) {
         let usual_s = self.localiser.usual_s();
         if healthy && usual_s > 0.0 {
-            self.scatter_s.push_back((took_s - usual_s).abs());
+            self.scatter_s.push_back((took_s - usual_s).max(0.0));
             if self.scatter_s.len() > SCATTER_OF {
                 self.scatter_s.pop_front();
             }
@@ -594,7 +595,7 @@ mod tests {
             let mut events = Vec::new();
             for node in 0..graph.nodes() {
                 let (rank, block) = graph.block(node);
-                let end_ns = from_ns + (timing.ends_s[node] * 1e9) as u64;
+                let end_ns = from_ns + (timing.ends_s[node] * 1e9).round() as u64;
                 let place = Place {
                     pass: block.pass,
                     stage: rank as u32,
@@ -613,7 +614,7 @@ mod tests {
                     watch.end(rank, step, at, place)
                 });
             }
-            from_ns += (timing.makespan_s * 1e9) as u64 + F_NS;
+            from_ns += (timing.makespan_s * 1e9).round() as u64 + F_NS;
         }
         (watch, found)
     }
@@ -637,6 +638,17 @@ mod tests {
         assert_eq!((held.causes.len(), rank, slow.stage), (1, 1, 1));
         assert!(is(slow.block, Pass::Backward, 3));
         assert!((slow.excess_s() - 0.2).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_job_that_became_faster_is_not_one_that_scatters() {
+        let (_, found) = watch(12, |step, rank, block| match (step, rank) {
+            (..6, _) => F_NS / 4,
+            (10, 2) if is(block, Pass::Forward, 5) => 15 * F_NS,
+            _ => 0,
+        });
+        let [held] = &found[..] else { panic!("{found:?}") };
+        assert_eq!((held.step, held.causes.len(), held.causes[0].0), (10, 1, 2));
     }
 
     #[test]
