@@ -292,7 +292,6 @@ def _patch_collectives(torch):
     if not torch.distributed.is_available():
         return
     if not _has_hooks(torch):
-        _switch_on_flight_recorder(torch)
         _after_activation.append(_serve_flight_recorder)
     c10d = torch.distributed.distributed_c10d
     original = c10d._new_process_group_helper
@@ -334,6 +333,8 @@ def _has_hooks(torch):
 
 def _switch_on_flight_recorder(torch):
     """Before 2.15 it has no room unless it is given some; what the user says of that holds."""
+    if not torch.distributed.is_available() or _has_hooks(torch):
+        return
     names = "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"
     if not any(name in os.environ for name in names):
         # The first name came with 2.8, and since then the second one is warned of.
@@ -422,6 +423,7 @@ def _attach():
         _patch_pipelines,
         _patch_megatron,
         _patch_collectives,
+        _switch_on_flight_recorder,
         _patch_device,
         _patch_profiler,
     ):
