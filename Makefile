@@ -22,7 +22,7 @@ test: install
 	cargo test --workspace --exclude python --locked --quiet
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(CACHE)/target-loom \
 		cargo test --package ring@0.1 --lib --release --locked --quiet model_check
-	$(BIN)/python -m pytest python/tests -q -rR --durations 15
+	$(BIN)/python -m pytest python/tests -q --durations 15
 
 ## Formatting and lints, warnings are errors
 lint: lint-rust lint-python

@@ -17,10 +17,17 @@ HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
 JOBS = HERE / "jobs"
 # What is said of real jobs in real time: on a machine that others use too, one may be disturbed
-# more than it hides. Which had to be run again is printed.
+# more than it hides.
 timed = pytest.mark.flaky(reruns=2)
 # From the last sign of life until a hang is told; ranks and tests read one clock.
 LATENCY_S = 2.0
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Says what was run again, and why."""
+    for report in terminalreporter.stats.get("rerun", ()):
+        why = [line for line in report.longreprtext.splitlines() if line.startswith("E ")]
+        terminalreporter.write_line("\n".join([f"run again: {report.nodeid}", *why]))
 
 
 @dataclass
