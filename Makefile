@@ -19,7 +19,7 @@ demo: install
 test: install
 	@for tool in chromium nats-server promtool s3rver; do \
 		command -v $$tool >/dev/null || echo "there is no $$tool: its tests are skipped"; done
-	cargo test --workspace --exclude python --locked --quiet
+	RUST_TEST_THREADS=6 cargo test --workspace --exclude python --locked --quiet
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(CACHE)/target-loom \
 		cargo test --package ring@0.1 --lib --release --locked --quiet model_check
 	$(BIN)/python -m pytest python/tests -q --durations 15
@@ -30,6 +30,9 @@ lint: lint-rust lint-python
 lint-rust:
 	cargo fmt --check
 	cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
+	@# Without libFuzzer itself, which needs a C++ compiler, the fuzz targets are checked all the same.
+	CUSTOM_LIBFUZZER_PATH=/dev/null \
+		cargo check --manifest-path fuzz/Cargo.toml --all-targets --locked --quiet
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 	cargo run --locked --quiet --package xtask -- check
 

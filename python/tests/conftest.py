@@ -53,6 +53,11 @@ def torchrun(script, *arguments, ranks=2):
     return [str(part) for part in (*launcher, script, *arguments)]
 
 
+def forked(script, *arguments, ranks=4):
+    """The command that starts it in half the time: its ranks share the import of PyTorch."""
+    return [str(part) for part in (sys.executable, JOBS / "launch.py", ranks, script, *arguments)]
+
+
 def laggard(*arguments, timeout=180, **environment):
     """Runs the laggard command and waits for its end."""
     done = subprocess.run(
@@ -139,6 +144,14 @@ def descendants(pid):
             parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
     found = [child for child, parent in parents.items() if parent == pid]
     return found + [below for child in found for below in descendants(child)]
+
+
+@pytest.fixture
+def early(tmp_path):
+    """Settings by which a job that has not begun is soon said to stand still."""
+    config = tmp_path / "laggard.toml"
+    config.write_text("[hang]\nfirst_quiet_s = 5.0\n")
+    return str(config)
 
 
 @pytest.fixture

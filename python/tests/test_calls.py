@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import time
 
 import pytest
 from conftest import BIN, HERE, JOBS, assert_told_again, job_environment, timed, torchrun
@@ -22,14 +21,14 @@ def nccl(tmp_path_factory):
 
 
 @pytest.fixture
-def job(nccl, watch):
+def job(nccl, watch, tmp_path):
     """Starts four ranks under laggard of which rank 1 does not come to the last all-reduce."""
 
     def job(*what, slow_rank=1):
         command = torchrun(JOBS / "calls.py", *what, ranks=4)
-        # Time enough for all of them to start.
-        start = str(time.time() + 8)
-        stand_in = {"FAKE_NCCL": str(nccl), "START": start}
+        meet = tmp_path / "meet"
+        meet.mkdir()
+        stand_in = {"FAKE_NCCL": str(nccl), "MEET": str(meet)}
         return watch(command, "--preload", SLOW_RANK=str(slow_rank), **stand_in)
 
     return job

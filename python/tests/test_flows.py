@@ -1,7 +1,5 @@
 """Collectives of NCCL that stop in the middle or become slow, seen by its profiler plugin."""
 
-import time
-
 import pytest
 from conftest import JOBS, assert_told_again, timed, torchrun
 
@@ -9,13 +7,13 @@ pytestmark = timed
 
 
 @pytest.fixture
-def job(watch):
+def job(watch, tmp_path):
     """Starts four ranks under laggard whose link from rank 1 to rank 2 fails them."""
 
     def job(what):
-        # Time enough for all of them to start.
-        start = str(time.time() + 8)
-        return watch(torchrun(JOBS / "flows.py", what, ranks=4), SLOW_RANK="1", START=start)
+        meet = tmp_path / "meet"
+        meet.mkdir()
+        return watch(torchrun(JOBS / "flows.py", what, ranks=4), SLOW_RANK="1", MEET=str(meet))
 
     return job
 

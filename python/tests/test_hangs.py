@@ -7,7 +7,7 @@ import shutil
 import time
 
 import pytest
-from conftest import JOBS, assert_told_again, timed, torchrun
+from conftest import JOBS, assert_told_again, forked, timed, torchrun
 
 pytestmark = timed
 
@@ -20,7 +20,7 @@ PAUSE_S = os.environ.get("LAGGARD_TEST_PAUSE_S", "5")
 @pytest.fixture
 def hanging(watch):
     def hanging(reason, culprit=CULPRIT, **environment):
-        command = torchrun(JOBS / "hangs.py", reason, ranks=4)
+        command = forked(JOBS / "hangs.py", reason)
         return watch(command, SLOW_RANK=str(culprit), **environment)
 
     return hanging
@@ -77,7 +77,7 @@ def test_a_hang_is_explained_while_it_lasts(reason, seed, hanging):
 
 
 # What differs if collectives are known from Flight Recorders: they count on their own.
-@pytest.mark.parametrize("reason", ["loader", "order", "small"])
+@pytest.mark.parametrize("reason", ["loader", "skip", "order", "small"])
 def test_older_versions_tell_a_hang_by_their_flight_recorders(reason, hanging):
     job = hanging(reason, LAGGARD_HOOKS="0")
     pattern = HANGS[reason].format(c=2, next=3, others=OTHERS[2], pair=PAIRS[2])
@@ -90,7 +90,7 @@ def test_older_versions_tell_a_hang_by_their_flight_recorders(reason, hanging):
 
 def test_older_versions_call_no_busy_job_hung(hanging):
     # A full recorder takes long to answer, and is left alone for a hundred times as long.
-    job = hanging("none", LAGGARD_HOOKS="0", STEPS="1200", TORCH_FR_BUFFER_SIZE="20000")
+    job = hanging("none", LAGGARD_HOOKS="0", STEPS="400", TORCH_FR_BUFFER_SIZE="20000")
     stdout, stderr = job.process.communicate(timeout=150)
     assert job.process.returncode == 0, stderr
     assert not re.search("(hang|waiting) since step", stderr), stderr
@@ -113,10 +113,35 @@ def test_a_rank_that_is_killed_is_named(seed, hanging):
     job.check_latency()
 
 
-def test_a_hang_before_the_first_step_is_explained(hanging, tmp_path):
-    config = tmp_path / "laggard.toml"
-    config.write_text("[hang]\nfirst_quiet_s = 5.0\n")
-    job = hanging("first", LAGGARD_CONFIG=str(config))
+# what happens: what is said, the ranks that are named
+STARTS = {
+    "late": (
+        r"rank 1 never entered INIT_PROCESS_GROUP #1 of group default \(ranks 0,2 wait in it\); "
+        r"rank 1 is in prepare \(starts.py:\d+\)$",
+        [1],
+    ),
+    "apart": (
+        r"ranks 0-2 entered INIT_PROCESS_GROUP #1 of group default and do not leave it; "
+        r"rank 0 is in <module> \(starts.py:\d+\); rank 1 is in <module> \(starts.py:\d+\)$",
+        [0, 1, 2],
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", STARTS)
+def test_a_start_that_stands_still_is_explained(reason, watch, early):
+    command = torchrun(JOBS / "starts.py", reason, ranks=3)
+    job = watch(command, LAGGARD_CONFIG=early)
+    said = job.line("the start stands still: ")
+    pattern, ranks = STARTS[reason]
+    assert re.search(pattern, said), said
+    (start,) = job.end()["incidents"]
+    assert (start["kind"], start["severity"], start["open"]) == ("hang", "warning", True)
+    assert start["subject"]["ranks"] == ranks
+
+
+def test_a_hang_before_the_first_step_is_explained(hanging, early):
+    job = hanging("first", LAGGARD_CONFIG=early)
     said = job.line("hang: ")
     assert re.search(
         r"hang: rank 2 never entered \w+ #\d+ of group default \(ranks 0-1,3 wait in it\); "
@@ -162,7 +187,7 @@ def test_a_network_that_is_cut_accuses_nobody(seed, cable, tmp_path):
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs setpriv")
 def test_where_stacks_cannot_be_read_that_is_said(watch):
-    command = torchrun(JOBS / "hangs.py", "spin", ranks=4)
+    command = forked(JOBS / "hangs.py", "spin")
     # Root reads everything, unless it has dropped the right to.
     drop = ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"]
     job = watch(command, before=drop, UNREADABLE="1")

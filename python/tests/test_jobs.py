@@ -1,7 +1,7 @@
 """Unmodified training scripts of all kinds: the slow rank's data loader is found in each."""
 
 import pytest
-from conftest import JOBS, timed, torchrun
+from conftest import JOBS, forked, timed, torchrun
 
 pytestmark = timed
 
@@ -21,7 +21,7 @@ LOOPS = [
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_the_slow_loader_is_found(run, loop):
-    outcome = run(torchrun(JOBS / f"{loop}.py"), SLOW_RANK="1", STEPS="40")
+    outcome = run(forked(JOBS / f"{loop}.py", ranks=2), SLOW_RANK="1", STEPS="40")
     verdict = outcome.verdict
     assert verdict["job"]["steps"] == 40
     assert verdict["job"]["ranks"] == 2
@@ -33,14 +33,16 @@ def test_the_slow_loader_is_found(run, loop):
 
 
 def test_a_loop_without_loader_has_a_gap_to_blame(run):
-    outcome = run(torchrun(JOBS / "no_loader.py"), SLOW_RANK="0", STEPS="40")
+    outcome = run(forked(JOBS / "no_loader.py", ranks=2), SLOW_RANK="0", STEPS="40")
     first = outcome.incidents[0]
     assert first["subject"]["ranks"] == [0]
     assert first["subject"]["stage"] == "data.gap"
 
 
 def test_read_ahead_and_accumulation_of_the_trainer(run):
-    outcome = run(torchrun(JOBS / "hf_trainer.py"), SLOW_RANK="0", STEPS="20", ACCUMULATE="3")
+    outcome = run(
+        forked(JOBS / "hf_trainer.py", ranks=2), SLOW_RANK="0", STEPS="20", ACCUMULATE="3"
+    )
     assert outcome.verdict["job"]["steps"] == 20
     assert outcome.incidents[0]["subject"]["ranks"] == [0]
 
@@ -65,7 +67,7 @@ def test_a_single_process_is_accounted_too(run):
 
 
 def test_explicit_stages_are_named(run):
-    outcome = run(torchrun(JOBS / "explicit.py"), SLOW_RANK="1", STEPS="40")
+    outcome = run(forked(JOBS / "explicit.py", ranks=2), SLOW_RANK="1", STEPS="40")
     first = outcome.incidents[0]
     assert first["subject"]["ranks"] == [1]
     assert first["subject"]["stage"] == "tokenise"
@@ -74,7 +76,9 @@ def test_explicit_stages_are_named(run):
 
 
 def test_older_versions_read_arrival_times_from_the_flight_recorder(run):
-    outcome = run(torchrun(JOBS / "slow_backward.py"), SLOW_RANK="1", STEPS="80", LAGGARD_HOOKS="0")
+    outcome = run(
+        forked(JOBS / "slow_backward.py", ranks=2), SLOW_RANK="1", STEPS="80", LAGGARD_HOOKS="0"
+    )
     first = outcome.incidents[0]
     assert first["subject"]["ranks"] == [1], first["text"]
     assert first["subject"]["stage"] == "model.backward_cpu_wall"
@@ -82,7 +86,7 @@ def test_older_versions_read_arrival_times_from_the_flight_recorder(run):
 
 
 def test_tensor_parallel_victims_are_not_blamed(run):
-    outcome = run(torchrun(JOBS / "tensor_parallel.py", ranks=4), SLOW_RANK="3", STEPS="40")
+    outcome = run(forked(JOBS / "tensor_parallel.py"), SLOW_RANK="3", STEPS="40")
     first = outcome.incidents[0]
     assert first["subject"]["ranks"] == [3], first["text"]
     assert first["subject"]["stage"] == "data.next_wait"

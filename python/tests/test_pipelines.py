@@ -6,7 +6,7 @@ import re
 import statistics
 
 import pytest
-from conftest import JOBS, timed, torchrun
+from conftest import JOBS, forked, timed
 
 pytestmark = timed
 
@@ -41,7 +41,7 @@ def blamed(done, times):
 
 def test_every_block_of_a_pipeline_is_recorded(run, tmp_path):
     recording, steps = tmp_path / "job.jsonl", 6
-    command = torchrun(JOBS / "pipeline.py", ranks=STAGES)
+    command = forked(JOBS / "pipeline.py")
     done = run(command, "--record", recording, STEPS=str(steps))
     assert done.code == 0, done.stderr
     lines = [json.loads(line) for line in recording.read_text().splitlines()]
@@ -72,7 +72,7 @@ def test_every_block_of_a_pipeline_is_recorded(run, tmp_path):
 )
 def test_a_slow_block_is_named_with_its_rank(stage, passes, microbatch, step, schedule, run):
     slow = f"{stage},{passes},{microbatch},{step},{step}"
-    command = torchrun(JOBS / "pipeline.py", schedule, ranks=STAGES)
+    command = forked(JOBS / "pipeline.py", schedule)
     done = run(command, STEPS="20", SLOW_BLOCK=slow, DELAY="0.3")
     first, *_ = done.incidents
     block = f"{PASSES[passes]} of microbatch {microbatch}"
@@ -88,7 +88,7 @@ def test_a_slow_block_is_named_with_its_rank(stage, passes, microbatch, step, sc
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_block_that_stays_slow_is_one_incident(seed, run):
     stage = (1 + seed) % STAGES
-    command = torchrun(JOBS / "pipeline.py", ranks=STAGES)
+    command = forked(JOBS / "pipeline.py")
     done = run(command, STEPS="24", SLOW_BLOCK=f"{stage},F,4,12,23", DELAY="0.3")
     first, *_ = done.incidents
     assert first["subject"]["ranks"] == [stage] and first["open"]
@@ -98,7 +98,7 @@ def test_a_block_that_stays_slow_is_one_incident(seed, run):
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_what_a_bubble_absorbs_is_no_incident(seed, run, tmp_path):
-    command = torchrun(JOBS / "pipeline.py", ranks=STAGES)
+    command = forked(JOBS / "pipeline.py")
     # The first stage's last warm-up forward: the first gradient is still on its way.
     step = 10 + seed
     slow = {"SLOW_BLOCK": f"0,F,3,{step},{step}", "DELAY": "0.05"}
@@ -113,17 +113,17 @@ def test_what_a_bubble_absorbs_is_no_incident(seed, run, tmp_path):
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_nobody_is_blamed_in_a_healthy_pipeline(seed, run, tmp_path):
-    command = torchrun(JOBS / "pipeline.py", ranks=STAGES)
+    command = forked(JOBS / "pipeline.py")
     done = run(command, STEPS=str(30 + seed), TIMES=str(tmp_path))
     assert blamed(done, tmp_path) == []
 
 
 def test_a_pipeline_that_stands_still_is_explained(watch):
-    command = torchrun(JOBS / "pipeline.py", ranks=STAGES)
+    command = forked(JOBS / "pipeline.py")
     job = watch(command, SLOW_BLOCK="2,F,5,12,12", DELAY="3600")
     said = job.line("hang since step")
     what = "rank 2 does not finish the forward of microbatch 5 on pipeline stage 2"
-    assert f"hang since step 12: {what}; rank 2 is in Work.__call__ (pipeline.py:" in said
+    assert f"hang since step 12: {what}; rank 2 is in Work.__call__ (blocks.py:" in said
     (hang,) = job.end()["incidents"]
     assert (hang["kind"], hang["subject"]["ranks"]) == ("hang", [2])
     methods = {evidence["method"] for evidence in hang["evidence"]}
@@ -134,7 +134,7 @@ def test_a_pipeline_that_stands_still_is_explained(watch):
 @pytest.mark.parametrize("mode", ["data", "tensor"])
 def test_who_waits_for_a_block_of_another_rank_is_not_accused(mode, watch):
     """Others wait for its gradients, or for its part of the block."""
-    command = torchrun(JOBS / "pipelines.py", mode, ranks=4)
+    command = forked(JOBS / "pipelines.py", mode)
     job = watch(command, SLOW_BLOCKS="3,B,12,12", DELAY="3600")
     said = job.line("hang since step")
     assert "hang since step 12: rank 3 " in said
@@ -146,7 +146,7 @@ def test_who_waits_for_a_block_of_another_rank_is_not_accused(mode, watch):
 
 
 def test_of_ranks_that_share_a_stage_the_late_one_is_named(run):
-    command = torchrun(JOBS / "pipelines.py", "tensor", ranks=4)
+    command = forked(JOBS / "pipelines.py", "tensor")
     done = run(command, STEPS="20", SLOW_BLOCKS="3,B,12,12", DELAY="0.1")
     first, *_ = done.incidents
     assert first["subject"]["ranks"] == [3], first["text"]
@@ -157,13 +157,13 @@ def test_of_ranks_that_share_a_stage_the_late_one_is_named(run):
 @pytest.mark.parametrize(
     ("chunks", "slow", "block"),
     [
-        (2, "6,F,3,12", "forward of microbatch 3 (chunk 1)"),
-        (1, "1,B,3,12", "backward of microbatch 3"),
+        (2, "6,F,3,12,12", "forward of microbatch 3 (chunk 1)"),
+        (1, "1,B,3,12,12", "backward of microbatch 3"),
     ][:SEEDS],
 )
 def test_blocks_of_megatron_are_told(chunks, slow, block, run):
-    command = torchrun(JOBS / "megatron_pipeline.py", chunks, ranks=STAGES)
-    done = run(command, STEPS="20", SLOW_BLOCK=slow)
+    command = forked(JOBS / "megatron_pipeline.py", chunks)
+    done = run(command, STEPS="20", SLOW_BLOCK=slow, DELAY="0.3")
     first, *_ = done.incidents
     assert first["subject"]["ranks"] == [int(slow[0]) % STAGES]
     assert first["subject"]["block"] == block

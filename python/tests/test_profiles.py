@@ -4,9 +4,10 @@ import json
 import os
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
-from conftest import BIN, JOBS, job_environment, laggard, timed, torchrun
+from conftest import BIN, JOBS, forked, job_environment, laggard, timed, torchrun
 
 pytestmark = timed
 
@@ -23,7 +24,7 @@ def profiled(fault, seed=0, *options, **environment):
         "SEED": str(seed),
         **environment,
     }
-    command = torchrun(JOBS / "profiled.py", fault, ranks=4)
+    command = forked(JOBS / "profiled.py", fault)
     return laggard("run", "--json", *options, "--", *command, **environment)
 
 
@@ -84,6 +85,42 @@ def test_a_rank_that_shares_its_core_is_named(seed):
     )
     share, peers = next(filter(None, (told.match(text) for _, text in found))).groups()
     assert float(share) > float(peers) + 20
+
+
+@pytest.fixture
+def control_group():
+    """A control group that may use a fifth of a core."""
+    name = f"laggard{os.getpid()}"
+    period_us, quota_us = "50000", "10000"
+    v1, v2 = Path("/sys/fs/cgroup/cpu") / name, Path("/sys/fs/cgroup") / name
+    group = v1 if v1.parent.exists() else v2
+    try:
+        group.mkdir()
+        if group == v1:
+            (group / "cpu.cfs_period_us").write_text(period_us)
+            (group / "cpu.cfs_quota_us").write_text(quota_us)
+        else:
+            (group / "cpu.max").write_text(f"{quota_us} {period_us}")
+    except OSError as error:
+        if group.exists():
+            group.rmdir()
+        pytest.skip(f"needs a control group of its own with a CPU quota: {error}")
+    yield group
+    group.rmdir()
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_rank_whose_container_may_use_too_little_is_named(seed, control_group):
+    outcome = profiled("quota", seed, GROUP=str(control_group))
+    culprit = (CULPRIT + seed) % 4
+    told = re.compile(
+        rf"the control group of rank {culprit} had used up its CPU quota in ([\d.]+) % of the "
+        r"periods, its peers' in 0.0 %"
+    )
+    (found,) = [incident for incident in outcome.incidents if told.search(str(incident))]
+    assert found["subject"]["ranks"] == [culprit]
+    assert f"give rank {culprit} more CPU" in found["advice"]
+    assert float(told.search(str(found)).group(1)) > 50
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

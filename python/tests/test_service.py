@@ -120,6 +120,21 @@ def test_a_hang_over_two_hosts_is_explained_with_the_stacks_of_both(collector):
     assert all("of which nothing is seen here" in text for text in told), told
 
 
+def test_a_rank_of_another_host_that_does_not_come_to_the_start_is_named(tmp_path, early):
+    collector = Collector(tmp_path / "data", "--config", early)
+    port, script = free_port(), (JOBS / "starts.py", "late")
+    hosts = [host(name, rank, collector, port, *script) for rank, name in enumerate("ab")]
+    said = "the start stands still: rank 1 never entered INIT_PROCESS_GROUP #1 of group default"
+    said = re.compile(rf"{said} \(rank 0 waits in it\); rank 1 is in prepare \(starts.py:\d+\)")
+    try:
+        collector.wait_for(lambda job: said.search(job["headline"] or ""), "two hosts")
+    finally:
+        for process in hosts:
+            process.terminate()
+            process.communicate(timeout=PATIENCE_S)
+        collector.kill()
+
+
 def pipeline_of_two_hosts(collector, **environment):
     """Four stages, two on each host: neither sees a whole pipeline."""
     port, script = free_port(), JOBS / "pipeline.py"

@@ -1,7 +1,38 @@
-"""The part of a pipeline that a rank has: how long its blocks take is up to the job."""
+"""The part of a pipeline that a rank has, and how long its blocks take.
+
+SLOW_BLOCK names one that takes DELAY seconds more: stage of the model, pass (F or B), microbatch,
+first step, last step.
+"""
+
+import os
+import time
 
 import torch
 from torch import nn
+
+BLOCK_S = {"F": 0.01, "B": 0.02}
+SLOW = os.environ.get("SLOW_BLOCK", "").split(",")
+DELAY = float(os.environ.get("DELAY", "0.2"))
+
+
+class Work:
+    """Takes a block's time, and what is added to the slow one."""
+
+    def __init__(self, stage):
+        self.stage = stage
+
+    def begin(self, step):
+        self.step, self.blocks = step, {"F": -1, "B": -1}
+
+    def __call__(self, passes):
+        self.blocks[passes] += 1
+        time.sleep(BLOCK_S[passes])
+        if len(SLOW) < 5 or passes != SLOW[1]:
+            return
+        stage, microbatch, first, last = (int(SLOW[at]) for at in (0, 2, 3, 4))
+        here = self.stage == stage and self.blocks[passes] == microbatch
+        if here and first <= self.step <= last:
+            time.sleep(DELAY)
 
 
 class Part(nn.Module):

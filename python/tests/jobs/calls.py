@@ -1,7 +1,7 @@
 """Ranks that call NCCL 2.20 and know nothing of laggard but the library that is preloaded, with a
 stand-in for NCCL that ``FAKE_NCCL`` names: all-reduces and sends on a common timetable.
 
-    FAKE_NCCL=libnccl.so.2 SLOW_RANK=1 START=... torchrun --nproc-per-node 4 calls.py [pauses]
+    FAKE_NCCL=libnccl.so.2 SLOW_RANK=1 MEET=... torchrun --nproc-per-node 4 calls.py [pauses]
 
 Rank ``SLOW_RANK`` does not come to the last all-reduce: for good, or with ``pauses`` for a while.
 """
@@ -10,6 +10,8 @@ import ctypes
 import os
 import sys
 import time
+
+from meet import meet
 
 ROUNDS, PERIOD_S = 40, 0.1
 
@@ -45,7 +47,7 @@ def read_shard():
     time.sleep(4 if sys.argv[1:] == ["pauses"] else 600)
 
 
-began = float(os.environ["START"])
+began = meet()
 for number in range(ROUNDS):
     time.sleep(max(0.0, began + PERIOD_S * number - time.time()))
     exchange()

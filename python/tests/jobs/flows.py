@@ -1,7 +1,7 @@
 """Ranks whose collectives go through NCCL's profiler plugin, as NCCL 2.27 calls it, without NCCL:
 all-reduces on a ring, on a common timetable.
 
-    SLOW_RANK=1 START=... torchrun --nproc-per-node 4 flows.py stops|slow
+    SLOW_RANK=1 MEET=... torchrun --nproc-per-node 4 flows.py stops|slow
 
 What rank ``SLOW_RANK`` gives to the network is not delivered to the next rank: never in the last
 operation (``stops``), late in the second half of them (``slow``).
@@ -11,6 +11,8 @@ import ctypes
 import os
 import sys
 import time
+
+from meet import meet
 
 COLL, PROXY_OP, PROXY_STEP = 2, 8, 16
 SEND_GPU_WAIT, SEND_WAIT, RECV_WAIT, RECV_FLUSH_WAIT, RECV_GPU_WAIT = 8, 9, 10, 11, 12
@@ -141,7 +143,7 @@ def all_reduce(sequence, held_at, held_s):
         rest()
 
 
-began = float(os.environ["START"])
+began = meet()
 for number_of_round in range(ROUNDS):
     time.sleep(max(0.0, began + PERIOD_S * number_of_round - time.time()))
     if sys.argv[1] == "slow":

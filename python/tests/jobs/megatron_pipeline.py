@@ -1,18 +1,14 @@
-"""A pipeline of Megatron-Core on the CPU, a stage or two on each rank, one block of which is slow.
-
-SLOW_BLOCK names it: stage of the model, pass (F or B), microbatch, step.
+"""A pipeline of Megatron-Core on the CPU, a stage or two on each rank; one block may be slow.
 
 torchrun --nproc-per-node 4 megatron_pipeline.py [chunks]
 """
 
 import itertools
-import os
 import sys
-import time
 
 import torch
 import torch.distributed as dist
-from blocks import Part
+from blocks import Part, Work
 from common import STEPS, end
 
 # Its schedules know CUDA alone.
@@ -27,19 +23,6 @@ from megatron.core.timers import Timers  # noqa: E402
 from megatron.core.transformer import TransformerConfig  # noqa: E402
 
 MICROBATCHES, WIDTH, LENGTH, BATCH = 8, 32, 4, 2
-SLOW = os.environ.get("SLOW_BLOCK", "")
-current = {"step": 0}
-
-
-class Work:
-    def __init__(self, stage):
-        self.stage, self.blocks = stage, {"F": 0, "B": 0}
-
-    def __call__(self, passes):
-        microbatch = self.blocks[passes] % MICROBATCHES
-        self.blocks[passes] += 1
-        slow = f"{self.stage},{passes},{microbatch},{current['step']}" == SLOW
-        time.sleep((0.01 if passes == "F" else 0.02) + (0.3 if slow else 0.0))
 
 
 class Chunk(Part):
@@ -79,14 +62,16 @@ config = TransformerConfig(
     timers=Timers(0, "minmax"),
     **layout,
 )
-model = [Chunk(WIDTH, Work(rank + chunk * ranks)) for chunk in range(chunks)]
+works = [Work(rank + chunk * ranks) for chunk in range(chunks)]
+model = [Chunk(WIDTH, work) for work in works]
 for chunk in model:
     chunk.config = config
 data = [samples() for _ in model]
 optimizer = torch.optim.SGD([it for chunk in model for it in chunk.parameters()], lr=0.01)
 forward_and_backward = get_forward_backward_func()
 for step in range(STEPS):
-    current["step"] = step
+    for work in works:
+        work.begin(step)
     optimizer.zero_grad()
     forward_and_backward(
         forward_step_func=forward_step,

@@ -1,6 +1,5 @@
 """A pipeline of eight microbatches, a stage or two on each rank, one block of which may be slow.
 
-SLOW_BLOCK names it: stage of the model, pass (F or B), microbatch, first step, last step.
 TIMES is a folder in which each rank leaves what its blocks took by a clock of its own, as lines of
 step, pass, and seconds.
 
@@ -13,17 +12,13 @@ import time
 
 import torch
 import torch.distributed as dist
-from blocks import Part
+from blocks import Part, Work
 from common import STEPS
 from torch import nn, optim
 from torch.distributed import pipelining
 
 MICROBATCHES, WIDTH = 8, 32
-BLOCK_S = 0.01
-SLOW = os.environ.get("SLOW_BLOCK", "").split(",")
-DELAY = float(os.environ.get("DELAY", "0.2"))
 TIMES = os.environ.get("TIMES")
-current = {"step": 0}
 times = []
 
 
@@ -39,29 +34,8 @@ class Timed(pipelining.PipelineStage):
     def timed(self, passes, block, *args, **kwargs):
         begin = time.monotonic()
         result = block(*args, **kwargs)
-        times.append((current["step"], passes, time.monotonic() - begin))
+        times.append((works[0].step, passes, time.monotonic() - begin))
         return result
-
-
-class Work:
-    """Takes a block's time, and what is added to the slow one."""
-
-    def __init__(self, stage):
-        self.stage = stage
-        self.begin()
-
-    def begin(self):
-        self.blocks = {"F": -1, "B": -1}
-
-    def __call__(self, passes):
-        self.blocks[passes] += 1
-        time.sleep(BLOCK_S if passes == "F" else 2 * BLOCK_S)
-        if len(SLOW) < 5 or passes != SLOW[1]:
-            return
-        stage, microbatch, first, last = (int(SLOW[at]) for at in (0, 2, 3, 4))
-        here = self.stage == stage and self.blocks[passes] == microbatch
-        if here and first <= current["step"] <= last:
-            time.sleep(DELAY)
 
 
 dist.init_process_group("gloo")
@@ -82,9 +56,8 @@ schedule = kind(held, MICROBATCHES, loss_fn=nn.functional.mse_loss)
 parameters = [parameter for part in parts for parameter in part.parameters()]
 optimizer = optim.SGD(parameters, lr=0.01)
 for step in range(STEPS):
-    current["step"] = step
     for work in works:
-        work.begin()
+        work.begin(step)
     optimizer.zero_grad()
     x = torch.randn(MICROBATCHES * 2, WIDTH)
     if rank == 0:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -99,6 +100,8 @@ if FAULT == "pinned" and SLOW:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     burn = [sys.executable, "-c", "while True: pass"]
     burners = [subprocess.Popen(burn) for _ in range(3)]
+if FAULT == "quota" and SLOW:
+    (Path(os.environ["GROUP"]) / "cgroup.procs").write_text(str(os.getpid()))
 users = None
 if SLOW and "USER_TRACE" in os.environ:
     users = torch.profiler.profile()

@@ -1,0 +1,62 @@
+"""Starts ranks on this machine as torchrun does, but imports PyTorch once for all and forks them:
+a job of four ranks begins in half the time.
+
+launch.py RANKS SCRIPT [ARGUMENTS]
+"""
+
+import gc
+import os
+import runpy
+import signal
+import socket
+import sys
+from pathlib import Path
+
+# Nothing of what is imported is garbage, and looking for it takes a seventh of the time.
+gc.disable()
+# What DistributedDataParallel imports is as much again as PyTorch itself.
+import torch._dynamo  # noqa: E402, F401
+
+gc.enable()
+
+
+def become(rank, script):
+    """Runs the script as this rank."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+    sys.argv = sys.argv[2:]
+    sys.path[0] = str(Path(script).parent)
+    runpy.run_path(script, run_name="__main__")
+
+
+def main():
+    ranks, script = int(sys.argv[1]), sys.argv[2]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ.update(meet, WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks))
+    running = set()
+
+    def end(*_):
+        for pid in running:
+            os.kill(pid, signal.SIGTERM)
+            # One that is stopped would never hear of it.
+            os.kill(pid, signal.SIGCONT)
+
+    signal.signal(signal.SIGTERM, end)
+    for rank in range(ranks):
+        pid = os.fork()
+        if pid == 0:
+            return become(rank, script)
+        running.add(pid)
+    failed = False
+    while running:
+        pid, status = os.wait()
+        running.discard(pid)
+        if status and not failed:
+            failed = True
+            end()
+    return sys.exit(1 if failed else 0)
+
+
+main()
