@@ -8,6 +8,7 @@ except the thin functions that call it.
 import atexit
 import contextlib
 import functools
+import itertools
 import json
 import os
 import socket
@@ -40,11 +41,15 @@ _ROLE_GROUPS = {
 # Room of a Flight Recorder, in collectives: that of PyTorch 2.15.
 _RECORDS = "2000"
 
+# What the group of all ranks is known by while it is made.
+_INIT = zlib.crc32(b"init_process_group")
+
 _watched = weakref.WeakSet()
 _roles = {}
 _pipelines = weakref.WeakKeyDictionary()
 _notes = []
 _groups = []
+_inits = itertools.count(1)
 _after_activation = []
 _server = None
 _given_up = False
@@ -298,7 +303,16 @@ def _patch_collectives(torch):
 
     @functools.wraps(original)
     def helper(*args, **kwargs):
-        made = original(*args, **kwargs)
+        init = None
+        try:
+            init = _begin_init(*args, **kwargs)
+        except Exception as error:
+            _note(f"the start of the job is not watched: {error!r}")
+        try:
+            made = original(*args, **kwargs)
+        finally:
+            if init is not None:
+                _native.init(False, *init)
         try:
             _on_group(c10d, made[0], *args, **kwargs)
         except Exception as error:
@@ -310,14 +324,23 @@ def _patch_collectives(torch):
         _watch(group, sorted(c10d._world.pg_group_ranks.get(group, ())))
 
 
+def _begin_init(group_size, group_rank, global_ranks_in_group, *args, **kwargs):
+    """Takes note if the group of all ranks is made: a job can stand still before it has begun."""
+    if global_ranks_in_group:
+        return None
+    become_rank(group_rank, group_size)
+    _name_group(_INIT, "default", _fold(range(group_size)))
+    init = _INIT, next(_inits)
+    _native.init(True, *init)
+    return init
+
+
 def _on_group(
     c10d, group, group_size, group_rank, global_ranks_in_group, *args, group_desc=None, **kwargs
 ):
     if group is None or group == c10d.GroupMember.NON_GROUP_MEMBER:
         return
     ranks = list(global_ranks_in_group) or list(range(group_size))
-    if not global_ranks_in_group:
-        become_rank(group_rank, group_size)
     _watch(group, ranks)
     dimension = _ROLE_GROUPS.get(group_desc)
     if dimension is not None:
@@ -380,12 +403,17 @@ def _watch(group, ranks):
         group.register_pre_hook(_HOOK_ID, _native.CollectiveHook(number, functions))
     else:
         return
+    name = getattr(group, "group_desc", "undefined")
+    name = f"group_{group.group_name}" if name == "undefined" else name.removesuffix("_pg")
+    _name_group(number, name, members)
+
+
+def _name_group(number, name, members):
+    entry = number, name, members if len(members) < 150 else ""
     # Beyond this the table of names would have no room for stages.
-    if len(_groups) < 32:
-        name = getattr(group, "group_desc", "undefined")
-        name = f"group_{group.group_name}" if name == "undefined" else name.removesuffix("_pg")
-        _groups.append((number, name, members if len(members) < 150 else ""))
-        _native.group(*_groups[-1])
+    if entry not in _groups and len(_groups) < 32:
+        _groups.append(entry)
+        _native.group(*entry)
 
 
 def _fold(ranks):

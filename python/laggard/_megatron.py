@@ -51,7 +51,7 @@ class Blocks:
         chunks = state.get_virtual_pipeline_model_parallel_world_size() or 1
         if size == 1:
             return None
-        if chunks > 1 and self._table:
+        if self._table:
             count = self._counts.get(passes, 0)
             self._counts[passes] = count + 1
             microbatch, chunk = self._table[count]

@@ -66,11 +66,11 @@ impl Server {
         let mut child = command.stderr(Stdio::piped()).spawn().expect("laggard runs");
         let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
         // What it warns of may come before.
-        let mut serving = lines.by_ref().map(|line| line.expect("text"));
-        let line = serving.find(|line| line.starts_with("laggard: serving "));
-        let line = line.expect("it serves");
-        let rest = line.trim_start_matches("laggard: serving ");
-        let url = rest.split(',').next().unwrap_or_default().to_owned();
+        let serving = lines.by_ref().find_map(|line| {
+            Some(line.expect("text").strip_prefix("laggard: serving ")?.to_owned())
+        });
+        let serving = serving.expect("it serves");
+        let url = serving.split(',').next().unwrap_or_default().to_owned();
         // The rest is read, lest the server has to wait for a reader.
         std::thread::spawn(move || lines.for_each(drop));
         Self { child, url }

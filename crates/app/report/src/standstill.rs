@@ -13,7 +13,7 @@ const MAX_CELLS: usize = 2048;
 /// Colours that tell stacks apart; further ones share one.
 const COLOURS: usize = 7;
 /// Files of the libraries that a job waits in, not its own.
-const LIBRARIES: [&str; 2] = ["distributed_c10d.py", "c10d_logger.py"];
+const LIBRARIES: [&str; 3] = ["distributed_c10d.py", "c10d_logger.py", "_attach.py"];
 
 /// The grid of ranks by their stacks, and the progress of their collectives; empty for an incident
 /// that has neither.

@@ -32,6 +32,16 @@ pub(crate) fn block(begins: bool, passes: u16, place: [u32; 4]) {
     with_probe(|probe| probe.block(kind, passes, place));
 }
 
+/// Takes note that the group of all ranks begins to be made, or was.
+///
+/// :param group: The same number on all ranks.
+/// :param number: How often this process has begun to make it.
+#[pyfunction]
+pub(crate) fn init(begins: bool, group: u32, number: u64) {
+    let kind = if begins { MarkKind::InitBegin } else { MarkKind::InitEnd };
+    with_probe(|probe| probe.init(kind, group, number));
+}
+
 /// Takes note of a measurement on the device.
 #[pyfunction]
 pub(crate) fn side_sample(name: &Bound<'_, PyAny>, seconds: f64) -> PyResult<()> {

@@ -20,8 +20,8 @@ mod _native {
     use crate::contexts::{SideChannel, Stage, Step, side_channel, stage, step};
     #[pymodule_export]
     use crate::hooks::{
-        CollectiveHook, EngineProxy, OptimizerHook, block, hook_next, mark, side_lost,
-        side_sample,
+        CollectiveHook, EngineProxy, OptimizerHook, block, hook_next, init, mark,
+        side_lost, side_sample,
     };
     #[pymodule_export]
     use crate::probe::{

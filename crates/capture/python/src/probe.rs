@@ -166,6 +166,18 @@ impl Probe {
         });
     }
 
+    /// Takes note of the making of the group of all ranks, as [`MarkKind::InitBegin`] says.
+    pub(crate) fn init(&self, kind: MarkKind, group: u32, number: u64) {
+        self.ring.write(Mark {
+            at: now(),
+            step: self.step.load(Relaxed),
+            kind,
+            on_loop_thread: self.is_loop_thread(),
+            code: 0,
+            args: [u64::from(group), number, 0, 0, 0],
+        });
+    }
+
     /// Takes note of a pipeline's block, as [`MarkKind::BlockBegin`] says.
     pub(crate) fn block(&self, kind: MarkKind, pass: u16, place: [u32; 4]) {
         let Some(of_loop) = self.of_loop() else { return };

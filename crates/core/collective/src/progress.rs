@@ -26,6 +26,9 @@ pub struct Collectives {
     last_at: Option<RankNs>,
     step: u32,
     longest_pause_s: f64,
+    /// Whether the last mark was of the group of all ranks in the making: what follows may take
+    /// as long as it likes, once.
+    starts: bool,
 }
 
 /// One communicator.
@@ -91,6 +94,11 @@ pub(crate) struct RankProgress {
 }
 
 impl Group {
+    /// Whether it stands for the making of the group of all ranks.
+    pub(crate) fn is_of_init(&self) -> bool {
+        self.last.values().any(|last| last.what.op == CollectiveOp::INIT)
+    }
+
     fn say(&mut self, rank: u32, number: u64, what: &What) {
         let new = || Said { first: what.clone(), others: Vec::new() };
         let said = self.recent.entry(number).or_insert_with(new);
@@ -130,9 +138,11 @@ impl Collectives {
 
     /// Takes the next mark of a rank.
     pub fn mark(&mut self, rank: u32, mark: &Mark) {
+        let starts = matches!(mark.kind, MarkKind::InitBegin | MarkKind::InitEnd);
+        let started = std::mem::replace(&mut self.starts, starts);
         // What its own profiler stops a job for is no pause that it makes.
         if let Some(last_at) = self.last_at
-            && mark.kind != MarkKind::ProfilerEnd
+            && !(starts || started || mark.kind == MarkKind::ProfilerEnd)
         {
             self.longest_pause_s =
                 self.longest_pause_s.max(mark.at.seconds_since(last_at));
@@ -151,6 +161,11 @@ impl Collectives {
         }
         match mark.kind {
             MarkKind::CollectiveIssue => {}
+            MarkKind::InitBegin | MarkKind::InitEnd => {
+                let ([group, number, ..], op) = (mark.args, CollectiveOp::INIT);
+                let made = mark.kind == MarkKind::InitEnd;
+                return self.enter(rank, group as u32, number, op, String::new(), made);
+            }
             MarkKind::ProfilerBegin | MarkKind::ProfilerEnd => return,
             kind => {
                 progress.kind = Some(kind);
@@ -172,8 +187,8 @@ impl Collectives {
         group.last.insert(rank, Issue { number, what, completed: false, left: false });
     }
 
-    /// Says that a rank entered a collective, as another tool recorded it. Only the latest
-    /// of a group counts.
+    /// Says that a rank entered a collective, as another tool recorded it, or making the group
+    /// of all ranks. Only the latest of a group counts.
     pub fn enter(
         &mut self,
         rank: u32,

@@ -50,7 +50,8 @@ pub enum StallKind {
     Mismatch,
     /// The culprits wait for one another, in different collectives.
     Deadlock,
-    /// All entered, and inside the operation something stands still at the culprits.
+    /// All entered, and inside the operation something stands still: at the culprits, if there
+    /// is a `failure`, or in making the group of all ranks.
     Inside,
 }
 
@@ -80,6 +81,11 @@ pub struct Stall {
 }
 
 impl Stall {
+    /// Whether the job has not begun: ranks make the group of all ranks.
+    pub fn is_of_start(&self) -> bool {
+        self.waits.first().is_some_and(|wait| wait.op == CollectiveOp::INIT)
+    }
+
     /// The same, if something else tells that of the culprits only `roots` are waited for, and the
     /// others wait for these elsewhere; without roots nothing else. The collectives that roots are
     /// missing from stand in front.
@@ -106,7 +112,7 @@ impl Stall {
 /// Mycroft (2025), root group and MinOp.
 pub(crate) fn stuck(job: &Collectives, step: u64, since: RankNs) -> Option<Stall> {
     let seen = job.seen();
-    let waits: Vec<Wait> =
+    let mut waits: Vec<Wait> =
         job.groups.values().filter_map(|group| wait_in(group, &seen)).collect();
     let lacking: Vec<&Wait> =
         waits.iter().filter(|wait| !wait.missing.is_empty()).collect();
@@ -134,11 +140,17 @@ pub(crate) fn stuck(job: &Collectives, step: u64, since: RankNs) -> Option<Stall
     } else if !odd.is_empty() {
         (StallKind::Mismatch, odd)
     } else {
-        return None;
+        let wait = job.groups.values().find_map(unmade)?;
+        let entered: BTreeSet<u32> = wait.entered.iter().copied().collect();
+        let gone: BTreeSet<u32> =
+            entered.iter().copied().filter(|it| is_gone(it)).collect();
+        waits = vec![wait];
+        (StallKind::Inside, if gone.is_empty() { entered } else { gone })
     };
     let concerns = |wait: &Wait| {
         let mut odd = wait.odd.iter();
-        wait.missing.iter().any(|rank| culprits.contains(rank))
+        kind == StallKind::Inside
+            || wait.missing.iter().any(|rank| culprits.contains(rank))
             || odd.any(|odd| culprits.contains(&odd.rank))
     };
     let mut concerned: Vec<Wait> =
@@ -218,6 +230,23 @@ fn wait_in(group: &Group, seen: &BTreeSet<u32>) -> Option<Wait> {
             .collect(),
         missing,
         odd,
+    })
+}
+
+/// The group of all ranks, if all have come to make it and some do not get done.
+fn unmade(group: &Group) -> Option<Wait> {
+    let inside = group.last.iter().filter(|(_, issue)| !issue.completed);
+    let entered: Vec<u32> = inside.map(|(rank, _)| *rank).collect();
+    let (_, first) = group.last.first_key_value()?;
+    (group.is_of_init() && !entered.is_empty()).then(|| Wait {
+        group: group.name.clone(),
+        number: first.number,
+        op: CollectiveOp::INIT,
+        entered,
+        missing: Vec::new(),
+        detail: String::new(),
+        odd: Vec::new(),
+        still_before: Vec::new(),
     })
 }
 
@@ -385,6 +414,64 @@ mod tests {
         assert_eq!((wait.number, wait.op, wait.group.as_str()), (42, REDUCE, "default"));
         assert_eq!((&wait.entered, &wait.missing), (&vec![0, 1, 3], &vec![2]));
         assert_eq!((stall.step, stall.last_kinds[&2]), (61, MarkKind::DataBegin));
+    }
+
+    /// Four ranks that come to make the group of all ranks, of which some get done.
+    fn starting(come: &[u32], done: &[u32]) -> Collectives {
+        const INIT: u32 = 9;
+        let mut job = Collectives::new(HangSettings::default());
+        job.join(INIT, "default", &[0, 1, 2, 3].into());
+        let mut mark = |ranks: &[u32], kind| {
+            let mark = mark(kind, 0, [INIT.into(), 1, 0, 0, 0]);
+            for rank in ranks {
+                job.mark(*rank, &model::Mark { step: 0, ..mark });
+            }
+        };
+        mark(come, MarkKind::InitBegin);
+        mark(done, MarkKind::InitEnd);
+        job
+    }
+
+    #[test]
+    fn a_start_that_a_rank_does_not_come_to_waits_for_it() {
+        let mut job = starting(&[0, 1, 3], &[]);
+        assert_eq!(stall_after(&job, 59), None);
+        let stall = stall_after(&job, 61).unwrap();
+        assert_eq!((stall.kind, &stall.culprits), (StallKind::Unseen, &vec![2]));
+        assert_eq!(stall.waits[0].op, CollectiveOp::INIT);
+        job.arrive(2);
+        let stall = stall_after(&job, 61).unwrap();
+        assert_eq!((stall.kind, &stall.culprits), (StallKind::Missing, &vec![2]));
+    }
+
+    #[test]
+    fn a_start_that_all_have_come_to_stands_still_at_those_who_do_not_get_done() {
+        let all = [0, 1, 2, 3];
+        let mut job = starting(&all, &[0]);
+        let stall = stall_after(&job, 61).unwrap();
+        assert_eq!((stall.kind, &stall.culprits), (StallKind::Inside, &vec![1, 2, 3]));
+        job.leave(2);
+        let stall = stall_after(&job, 61).unwrap();
+        assert_eq!((&stall.culprits, &stall.gone), (&vec![2], &vec![2]));
+        assert_eq!(stall.waiting, [1, 3]);
+        assert_eq!(stall_after(&starting(&all, &all), 600), None);
+    }
+
+    #[test]
+    fn how_long_a_start_takes_is_no_measure_of_pauses() {
+        let mut job = starting(&[0, 1, 2, 3], &[0, 1, 2, 3]);
+        let later = |seconds: u64, kind, step| {
+            let at = RankNs(seconds * 1_000_000_000);
+            model::Mark { at, step, ..mark(kind, 0, [0; 5]) }
+        };
+        for (seconds, kind, step) in
+            [(300, MarkKind::DataBegin, 0), (301, MarkKind::DataBegin, 4)]
+        {
+            for rank in 0..4 {
+                job.mark(rank, &later(seconds, kind, step));
+            }
+        }
+        assert!(job.patience_s() < 4.0, "{}", job.patience_s());
     }
 
     #[test]

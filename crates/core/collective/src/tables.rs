@@ -19,7 +19,10 @@ impl Collectives {
     /// larger ones in front.
     pub fn progress(&self) -> Vec<Progress> {
         let mut groups: Vec<&Group> = self.groups.values().collect();
-        groups.retain(|group| !group.last.is_empty());
+        // That a group was made is nothing to look at.
+        groups.retain(|group| {
+            !group.last.is_empty() && (group.is_apart() || !group.is_of_init())
+        });
         groups.sort_by_key(|group| (!group.is_apart(), usize::MAX - group.members.len()));
         let told = groups.into_iter().take(MAX_GROUPS).map(|group| Progress {
             group: group.name.clone(),

@@ -126,6 +126,7 @@ fn advice_about_hangs_is_documented() {
         stall(StallKind::Mismatch, entered(CollectiveOp(3))),
         stall(StallKind::Mismatch, entered(CollectiveOp(5))),
         stall(StallKind::Deadlock, wait()),
+        stall(StallKind::Inside, wait()),
     ] {
         assert_documented(&crate::hang::advice(&stall, &none, None));
     }

@@ -34,14 +34,20 @@ pub fn hang(
     let long = pause(of_culprits).filter(|_| stall.kind == StallKind::Missing);
     let pause = long.filter(|_| quiet_s < pause_max_s);
     let since = stall.step;
-    // What is not seen may be a pause as well. It did not pass if the job ended in it.
+    let starts = stall.is_of_start();
+    // What is not seen may be a pause as well, and to start may take long. It did not pass if
+    // the job ended in it.
     let severity = match stall.kind {
         _ if !open || pause.is_some() => Severity::Info,
-        kind if scene.ended || kind == StallKind::Unseen => Severity::Warning,
+        kind if scene.ended || starts || kind == StallKind::Unseen => Severity::Warning,
         _ => Severity::Critical,
     };
     let open = open && !scene.ended;
     let head = match (severity, open) {
+        (_, true) if starts => "the start stands still".to_owned(),
+        (_, false) if starts => {
+            format!("the start stood still for {}", duration(quiet_s))
+        }
         // A snapshot does not know of steps.
         (_, true) if since == 0 && pause.is_none() => "hang".to_owned(),
         (Severity::Critical, true) => format!("hang since step {since}"),
@@ -166,7 +172,14 @@ fn what(stall: &Stall) -> String {
                 collective(wait)
             )
         }
-        StallKind::Inside => String::new(),
+        StallKind::Inside => {
+            let verb = if wait.entered.len() == 1 { "does" } else { "do" };
+            format!(
+                "{} entered {} and {verb} not leave it",
+                who(&wait.entered),
+                collective(wait)
+            )
+        }
         StallKind::Deadlock => {
             let part = |wait: &Wait| {
                 format!(
@@ -218,10 +231,9 @@ fn does(stack: &Stack) -> &'static str {
 
 /// The collective before the one that a culprit lacks, if it still stands in it.
 fn not_left(stall: &Stall, stacks: &BTreeMap<u32, Stack>, rank: u32) -> Option<u64> {
-    let in_collective = |frame: &Frame| frame.file.contains("torch/distributed/");
     let wait = stall.waits.iter().find(|wait| wait.still_before.contains(&rank))?;
-    let inside = stacks.get(&rank)?.frames.iter().any(in_collective);
-    inside.then_some(wait.number.saturating_sub(1))
+    let stays = stacks.get(&rank)?.is_in_collective();
+    stays.then_some(wait.number.saturating_sub(1))
 }
 
 /// The stage a rank stands in after its last mark.
@@ -256,7 +268,7 @@ pub(crate) fn advice(
     let culprits = who(&stall.culprits);
     match stall.kind {
         _ if pause.is_some() => format!("wait, or look whether {culprits} still gets on"),
-        StallKind::Missing if !stall.gone.is_empty() => {
+        StallKind::Missing | StallKind::Inside if !stall.gone.is_empty() => {
             format!("look at the output of {culprits}: its process has ended")
         }
         StallKind::Missing if stall.culprits.iter().find_map(stays).is_some() => {
@@ -283,7 +295,11 @@ pub(crate) fn advice(
                 "make {culprits} issue the same collectives in the same order as the others"
             )
         }
-        StallKind::Inside => String::new(),
+        StallKind::Inside => {
+            "look whether the hosts of the ranks reach one another: network interface \
+             (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME), firewall, addresses of an earlier start"
+                .to_owned()
+        }
         StallKind::Deadlock => {
             "issue the collectives of both groups in the same order on all ranks"
                 .to_owned()

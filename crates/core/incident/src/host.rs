@@ -41,23 +41,68 @@ pub fn without_core(
     Some((evidence, advice))
 }
 
-/// Says what the processes of those of `ranks` got of cores that wanted for one, and what to do;
-/// else of those that got more or less than their peers, if any did.
+/// Says which of `ranks`, or that all if there are none, are held back by CPU quotas of their
+/// control groups more than their peers are, and what to do.
+///
+/// `usages` is what each rank's process did with cores while the incident went on.
+pub fn cpu_quota(
+    ranks: &[u32],
+    usages: &BTreeMap<u32, CoreUsage>,
+) -> Option<(Evidence, Option<String>)> {
+    let shares = each(usages, |usage| usage.throttled_share);
+    let typical = of_peers(ranks, &shares)?;
+    let (own, text, who) = if ranks.is_empty() {
+        let whose = "the control groups of all ranks had used up their CPU quota";
+        (
+            typical,
+            format!("{whose} in {} of the periods", share(typical)),
+            "all ranks".into(),
+        )
+    } else {
+        let ranks = in_want(ranks, &shares);
+        let own = of(&ranks, &shares)?;
+        let text = format!(
+            "the control group of rank {} had used up its CPU quota in {} of the periods, its \
+             peers' in {}",
+            fold_ranks(&ranks),
+            share(own),
+            share(typical),
+        );
+        (own, text, who(&ranks))
+    };
+    if own < WITHOUT_CORE_MIN {
+        return None;
+    }
+    let mut values = vec![("throttled_share", own)];
+    if !ranks.is_empty() {
+        values.push(("peers_throttled_share", typical));
+    }
+    let evidence =
+        Evidence::new(Method::Host, "cpu_quota", text, &values).blaming(Cause::Cores);
+    let advice = format!(
+        "give {who} more CPU: the limit of the container or job (cpu.max, cpu.cfs_quota_us), or \
+         fewer threads under it"
+    );
+    Some((evidence, Some(advice)))
+}
+
+/// Says what the processes of those of `ranks` got of cores that were held back or wanted for one,
+/// and what to do; else of those that got more or less than their peers, if any did.
 ///
 /// `usages` is what each rank's process did with cores while the incident went on.
 pub fn cores(
     ranks: &[u32],
     usages: &BTreeMap<u32, CoreUsage>,
 ) -> Option<(Evidence, Option<String>)> {
-    let each = |what: fn(&CoreUsage) -> f64| -> BTreeMap<u32, f64> {
-        usages.iter().map(|(rank, usage)| (*rank, what(usage))).collect()
-    };
-    let (cores, shares) =
-        (each(|usage| usage.cores), each(|usage| usage.without_core_share));
+    let quota = cpu_quota(ranks, usages);
+    if ranks.is_empty() {
+        return quota;
+    }
+    let cores = each(usages, |usage| usage.cores);
     let peers = of_peers(ranks, &cores)?;
     let told = |ranks: &[u32]| {
         let own = of(ranks, &cores)?;
-        let deviation = of(ranks, &each(|usage| usage.cores_deviation))?;
+        let deviation = of(ranks, &each(usages, |usage| usage.cores_deviation))?;
         let text = format!(
             "the process of rank {} kept {own:.2} cores busy (deviation {deviation:.2}), its \
              peers' {peers:.2}",
@@ -67,11 +112,18 @@ pub fn cores(
             [("cores", own), ("cores_deviation", deviation), ("peers_cores", peers)];
         Some(Evidence::new(Method::Host, "cores", text, &values))
     };
-    if let Some((mut evidence, advice)) = without_core(ranks, &shares, "the time") {
+    let (wanting, shares) = if quota.is_some() {
+        (quota, each(usages, |usage| usage.throttled_share))
+    } else {
+        let shares = each(usages, |usage| usage.without_core_share);
+        let found = without_core(ranks, &shares, "the time");
+        (found.map(|(evidence, advice)| (evidence, Some(advice))), shares)
+    };
+    if let Some((mut evidence, advice)) = wanting {
         let cores = told(&in_want(ranks, &shares))?;
         evidence.text = format!("{}; {}", evidence.text, cores.text);
         evidence.values.extend(cores.values);
-        return Some((evidence, Some(advice)));
+        return Some((evidence, advice));
     }
     let differs =
         |rank: &u32| (cores.get(rank).unwrap_or(&peers) - peers).abs() >= CORES_MIN;
@@ -107,7 +159,14 @@ pub fn too_few_cores(
     Some((evidence, Some(advice.to_owned())))
 }
 
-/// Those of `ranks` whose loop stood ready without a core for more of the time than their peers'.
+fn each(
+    usages: &BTreeMap<u32, CoreUsage>,
+    what: fn(&CoreUsage) -> f64,
+) -> BTreeMap<u32, f64> {
+    usages.iter().map(|(rank, usage)| (*rank, what(usage))).collect()
+}
+
+/// Those of `ranks` that wanted for cores for more of the time than their peers.
 fn in_want(ranks: &[u32], shares: &BTreeMap<u32, f64>) -> Vec<u32> {
     let peers = of_peers(ranks, shares).unwrap_or(f64::INFINITY);
     let wants = |rank: &u32| {
@@ -147,7 +206,15 @@ mod tests {
         let usages = (0..).zip(cores_busy).zip(without);
         let usage = |((rank, cores), without_core_share)| {
             let (lasted_s, cores_deviation) = (10.0, 0.05);
-            (rank, CoreUsage { lasted_s, cores, cores_deviation, without_core_share })
+            let throttled_share = 0.0;
+            let usage = CoreUsage {
+                lasted_s,
+                cores,
+                cores_deviation,
+                without_core_share,
+                throttled_share,
+            };
+            (rank, usage)
         };
         cores(ranks, &usages.map(usage).collect())
     }
@@ -177,6 +244,34 @@ mod tests {
     }
 
     #[test]
+    fn a_quota_that_is_used_up_is_told_of_those_it_holds_back_more_than_others() {
+        let usages = |throttled: [f64; 4]| -> BTreeMap<u32, CoreUsage> {
+            let usage = |throttled_share| CoreUsage {
+                lasted_s: 10.0,
+                cores: 0.5,
+                cores_deviation: 0.02,
+                without_core_share: 0.6 * throttled_share,
+                throttled_share,
+            };
+            (0..).zip(throttled.map(usage)).collect()
+        };
+        let (found, advice) = cores(&[1, 2], &usages([0.0, 0.1, 0.93, 0.04])).unwrap();
+        let text = "the control group of rank 2 had used up its CPU quota in 93 % of the \
+                    periods, its peers' in 2.0 %; the process of rank 2 kept 0.50 cores busy \
+                    (deviation 0.02), its peers' 0.50";
+        assert_eq!((found.label.as_str(), found.text.as_str()), ("cpu_quota", text));
+        assert!(advice.unwrap().starts_with("give rank 2 more CPU"));
+        let all = usages([0.6, 0.61, 0.61, 0.7]);
+        assert_eq!(cores(&[2], &all), None, "its peers have the same container");
+        let (found, advice) = cores(&[], &all).unwrap();
+        let text = "the control groups of all ranks had used up their CPU quota in 61 % of the \
+                    periods";
+        assert_eq!(found.text, text);
+        assert!(advice.unwrap().starts_with("give all ranks more CPU"));
+        assert_eq!(cores(&[], &usages([0.1; 4])), None);
+    }
+
+    #[test]
     fn all_ranks_want_for_cores_only_if_they_did_not_before() {
         let usages = |share: f64| -> BTreeMap<u32, CoreUsage> {
             let usage = CoreUsage {
@@ -184,6 +279,7 @@ mod tests {
                 cores: 0.5,
                 cores_deviation: 0.1,
                 without_core_share: share,
+                throttled_share: 0.0,
             };
             (0..4).map(|rank| (rank, usage)).collect()
         };

@@ -46,7 +46,7 @@ pub use device::devices;
 pub use fault::{AFTER_OPTIMIZER, Fault, FaultKind, Hidden, find_faults};
 pub use function::{Dimension, FunctionFault, function};
 pub use hang::{folded, hang};
-pub use host::{cores, too_few_cores, without_core};
+pub use host::{cores, cpu_quota, too_few_cores, without_core};
 pub use link::{link_slowed, ports_idle};
 pub use network::network;
 pub use pipeline::{halt_point, pipeline_absorbed, pipeline_halted, pipeline_slowed};

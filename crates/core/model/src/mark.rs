@@ -57,11 +57,16 @@ pub enum MarkKind {
     ProfilerBegin = 20,
     /// The loop goes on.
     ProfilerEnd = 21,
+    /// The rank begins to make the group of all ranks, for which all must come: `args[0]` is
+    /// its group, `args[1]` how often it has begun to.
+    InitBegin = 22,
+    /// It has made it, or has failed to.
+    InitEnd = 23,
 }
 
 impl MarkKind {
     /// All kinds, in the order of their numbers.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
         Self::DataBegin,
         Self::DataEnd,
         Self::DataStop,
@@ -82,13 +87,15 @@ impl MarkKind {
         Self::BlockEnd,
         Self::ProfilerBegin,
         Self::ProfilerEnd,
+        Self::InitBegin,
+        Self::InitEnd,
     ];
 
     /// The kind behind a number, `None` if this build knows none.
     #[inline]
     pub fn from_number(number: u8) -> Option<Self> {
-        const BY_NUMBER: [Option<MarkKind>; 22] = {
-            let mut table = [None; 22];
+        const BY_NUMBER: [Option<MarkKind>; 24] = {
+            let mut table = [None; 24];
             let mut at = 0;
             while at < MarkKind::ALL.len() {
                 table[MarkKind::ALL[at] as usize] = Some(MarkKind::ALL[at]);
@@ -178,9 +185,15 @@ impl CollectiveOp {
     pub const REDUCE_SCATTER: Self = Self(6);
     /// A barrier.
     pub const BARRIER: Self = Self(8);
+    /// All make the group of all ranks. Not one of PyTorch's hooks, so far from their numbers.
+    pub const INIT: Self = Self(u16::MAX);
+    const INIT_NAME: &str = "INIT_PROCESS_GROUP";
 
     /// The operation's name, "COLLECTIVE" if its number is unknown.
     pub fn name(self) -> &'static str {
+        if self == Self::INIT {
+            return Self::INIT_NAME;
+        }
         Self::NAMES.get(usize::from(self.0)).copied().unwrap_or("COLLECTIVE")
     }
 
@@ -189,6 +202,9 @@ impl CollectiveOp {
     pub fn from_name(name: &str) -> Self {
         let bare = |text: &str| text.replace('_', "").to_ascii_uppercase();
         let wanted = bare(name);
+        if wanted == bare(Self::INIT_NAME) {
+            return Self::INIT;
+        }
         let found = Self::NAMES.iter().position(|known| bare(known) == wanted);
         found.and_then(|at| u16::try_from(at).ok()).map_or(Self::UNKNOWN, Self)
     }
@@ -290,7 +306,9 @@ mod tests {
     fn collectives_are_found_by_every_spelling_of_their_name() {
         assert_eq!(CollectiveOp::from_name("all_reduce").name(), "ALLREDUCE");
         assert_eq!(CollectiveOp::from_name("_allgather_base").name(), "ALLGATHER_BASE");
-        assert_eq!(CollectiveOp::from_name("BARRIER"), CollectiveOp::BARRIER);
+        for op in [CollectiveOp::BARRIER, CollectiveOp::INIT] {
+            assert_eq!(CollectiveOp::from_name(op.name()), op);
+        }
         assert_eq!(CollectiveOp::from_name("teleport").name(), "COLLECTIVE");
     }
 }

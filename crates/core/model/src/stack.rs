@@ -42,6 +42,11 @@ impl Stack {
     pub fn new(state: ProcessState, holds_gil: Option<bool>, frames: Vec<Frame>) -> Self {
         Self { state, holds_gil, frames, unread: None, waits_in: None }
     }
+
+    /// Whether it is in PyTorch's part of a collective, or in making a group.
+    pub fn is_in_collective(&self) -> bool {
+        self.frames.iter().any(|frame| frame.file.contains("torch/distributed/"))
+    }
 }
 
 /// One Python function call.
@@ -56,11 +61,18 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// Whether it is code of the job itself rather than of an installed package or of Python.
+    /// Whether it is code of the job itself rather than of an installed package, of Python, or
+    /// of laggard, which need not be installed.
     pub fn is_own(&self) -> bool {
-        !["/site-packages/", "/dist-packages/", "/lib/python", "<frozen", "<string>"]
-            .iter()
-            .any(|place| self.file.contains(place))
+        const OTHERS: [&str; 6] = [
+            "/site-packages/",
+            "/dist-packages/",
+            "/lib/python",
+            "<frozen",
+            "<string>",
+            "/laggard/_attach.py",
+        ];
+        !OTHERS.iter().any(|place| self.file.contains(place))
     }
 
     /// The frame for reading: `read_shard (dataset.py:77)`.

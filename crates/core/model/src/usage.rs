@@ -11,6 +11,9 @@ pub struct CoreUsage {
     pub cores_deviation: f64,
     /// Share of the time in which the thread of its loop stood ready and had no core.
     pub without_core_share: f64,
+    /// Share of the periods of its control group in which this had used up its CPU quota.
+    #[serde(default)]
+    pub throttled_share: f64,
 }
 
 impl CoreUsage {
@@ -34,6 +37,7 @@ impl CoreUsage {
             cores: mix(self.cores, other.cores),
             cores_deviation: variance.sqrt(),
             without_core_share: mix(self.without_core_share, other.without_core_share),
+            throttled_share: mix(self.throttled_share, other.throttled_share),
         }
     }
 
@@ -44,6 +48,7 @@ impl CoreUsage {
         // Far above any host and any run.
         numbers.iter().all(|number| (0.0..1e9).contains(number))
             && share.contains(&self.without_core_share)
+            && share.contains(&self.throttled_share)
     }
 }
 
@@ -54,8 +59,14 @@ mod tests {
     use super::*;
 
     fn sample(lasted_s: f64, cores: f64) -> CoreUsage {
-        let without_core_share = cores / 8.0;
-        CoreUsage { lasted_s, cores, without_core_share, ..CoreUsage::default() }
+        let share = cores / 8.0;
+        CoreUsage {
+            lasted_s,
+            cores,
+            without_core_share: share,
+            throttled_share: share,
+            ..CoreUsage::default()
+        }
     }
 
     fn is_near(one: CoreUsage, other: CoreUsage) -> bool {
@@ -64,6 +75,7 @@ mod tests {
             && near(one.cores, other.cores)
             && near(one.cores_deviation, other.cores_deviation)
             && near(one.without_core_share, other.without_core_share)
+            && near(one.throttled_share, other.throttled_share)
     }
 
     #[test]
@@ -74,6 +86,7 @@ mod tests {
             cores: 0.4,
             cores_deviation: 0.2,
             without_core_share: 0.05,
+            throttled_share: 0.05,
         };
         assert!(is_near(both, expected), "{both:?}");
         assert_eq!(CoreUsage::default().and(CoreUsage::default()), CoreUsage::default());

@@ -50,11 +50,14 @@ impl Segmenter {
                 self.issue(mark);
                 None
             }
-            // Blocks lie inside stages, and so does what a profiler costs.
+            // Blocks lie inside stages, and so does what a profiler costs; groups are made
+            // before the first step.
             MarkKind::BlockBegin
             | MarkKind::BlockEnd
             | MarkKind::ProfilerBegin
-            | MarkKind::ProfilerEnd => None,
+            | MarkKind::ProfilerEnd
+            | MarkKind::InitBegin
+            | MarkKind::InitEnd => None,
             _ if !mark.on_loop_thread => None,
             _ => self.push_loop_mark(mark, stage),
         }

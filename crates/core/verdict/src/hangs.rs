@@ -62,8 +62,8 @@ struct Under {
     ports_down: BTreeSet<u32>,
     /// Its number, once it was spoken of.
     number: Option<u64>,
-    /// How seriously it was spoken of.
-    told: Option<Severity>,
+    /// As what it was spoken of, and how seriously.
+    told: Option<(StallKind, Severity)>,
     asks: Asks,
     /// Whether it is blocked only, and has been quiet for longer before: it may pass by itself.
     is_early: bool,
@@ -221,7 +221,9 @@ impl Hangs {
         self.now = stall.map(|stall| Under::new(stall, self.progress(), at));
         let quiet_s = self.last_at().map_or(0.0, |last_at| at.seconds_since(last_at));
         if self.now.is_none() && is_blocked && quiet_s >= self.quiet_min_s {
-            self.now = self.collectives.stuck().map(|stall| {
+            // A launcher that ends a start which has failed is quick, and takes one by one.
+            let stuck = self.collectives.stuck().filter(|stall| !stall.is_of_start());
+            self.now = stuck.map(|stall| {
                 let is_early = true;
                 Under { is_early, ..Under::new(stall, self.progress(), at) }
             });
@@ -384,7 +386,8 @@ impl Hangs {
         }
         (under.is_early, under.looked_s) = (false, under.quiet_s());
         let incident = under.incident(scene, self.pause_max_s)?;
-        let before = under.told.replace(incident.severity);
+        let told = (under.explained().kind, incident.severity);
+        let before = under.told.replace(told);
         if before == under.told {
             return None;
         }
@@ -395,6 +398,11 @@ impl Hangs {
             self.others_asked = Some(under.at);
         }
         Some(incident)
+    }
+
+    /// Whether any stall was spoken of.
+    pub(crate) fn has_spoken(&self) -> bool {
+        self.spoken > 0
     }
 
     /// The hang that goes on at the end of what was seen, if it was spoken of.
@@ -445,6 +453,14 @@ impl Under {
     /// The stall, with what hosts say of its culprits.
     fn explained(&self) -> Stall {
         let mut stall = self.stall.clone();
+        // Who is found elsewhere has not come.
+        let is_elsewhere = |rank| {
+            let stack = self.seen.stacks.get(rank);
+            stack.is_some_and(|it| !it.frames.is_empty() && !it.is_in_collective())
+        };
+        if stall.kind == StallKind::Unseen && stall.culprits.iter().all(is_elsewhere) {
+            stall.kind = StallKind::Missing;
+        }
         stall.failure = stall
             .failure
             .map(|found| found.of_ports(|rank| self.ports_down.contains(&rank)));
@@ -465,13 +481,16 @@ impl Under {
         self.at.seconds_since(self.stall.since)
     }
 
-    /// Looks again at what was told as a pause, each time it has become twice as long and once
-    /// it is longer than pauses are: the rank may be somewhere else by then.
+    /// Looks again at what was told as a pause, or of ranks that were not seen, each time it has
+    /// become twice as long and once it is longer than pauses are: the rank may be somewhere else
+    /// by then.
     fn doubt(&mut self, pause_max_s: f64) {
         let (quiet_s, looked_s) = (self.quiet_s(), self.looked_s);
         let is_overdue = looked_s < pause_max_s && quiet_s >= pause_max_s;
         let is_due = quiet_s >= 2.0 * looked_s || is_overdue;
-        if self.told == Some(Severity::Info) && self.asks == Asks::Nobody && is_due {
+        let is_doubtful =
+            |(kind, severity)| kind == StallKind::Unseen || severity == Severity::Info;
+        if self.told.is_some_and(is_doubtful) && self.asks != Asks::Named && is_due {
             self.asks = Asks::Named;
             self.seen.network.clear();
         }

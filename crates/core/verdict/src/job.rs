@@ -325,6 +325,8 @@ impl Job {
         self.usages = Usages::default();
         self.slower_links.clear();
         self.profiled.iter_mut().for_each(Profiled::restart);
+        // Who left before is not who left early.
+        self.notes.retain(|note, _| !matches!(note, Note::RankLeft(..)));
         *self.notes.entry(Note::Restarted).or_default() += 1;
     }
 
@@ -677,7 +679,9 @@ impl Job {
                 Note::Text(text) => text.clone(),
             });
         }
-        if self.seen_ranks.is_empty() && self.requests.is_none() {
+        if self.hangs.has_spoken() && self.seen_ranks.is_empty() {
+            // Why no training was seen is told already.
+        } else if self.seen_ranks.is_empty() && self.requests.is_none() {
             texts.push(
                 "no training was seen: no optimizer ran in a process that had laggard loaded; \
                  `laggard doctor` tells whether it can be"

@@ -14,6 +14,7 @@ use crate::links::LinkFeed;
 use crate::live::{LiveFeed, READ_CLOSELY_EVERY};
 use crate::ports::Ports;
 use crate::probes::Probes;
+use crate::processes::of_ranks;
 use crate::profiles::Profiles;
 use crate::ras::{Own, Ras};
 use crate::requests::RequestFeed;
@@ -244,11 +245,13 @@ impl Agent {
         self.flight.hurry(monotonic_now(), self.job.patience_s());
         let now = self.flight.known_until(monotonic_now());
         let quiet = |last_at| now.seconds_since(last_at) >= QUIET_S;
-        let unmarked = self.job.last_at().is_none() && self.live.is_still();
-        if !unmarked && !self.job.last_at().is_some_and(quiet) {
+        let last_at = self.job.last_at();
+        if last_at.map_or_else(|| self.live.is_still(), quiet) {
+            self.tell(Input::Quiet { at: now });
+        } else if last_at.is_some() {
             return;
         }
-        self.tell(Input::Quiet { at: now });
+        // Of a host whose ranks have not begun only the collector can know that others wait.
         // Ranks stand still while they are looked at, and whoever asks may ask all the time.
         if self.stacked.is_some_and(|at| asked.duration_since(at) < STACKS_EVERY) {
             return;
@@ -260,9 +263,15 @@ impl Agent {
         if wanted.is_empty() {
             return;
         }
-        let with_ring = self.reader.ranks().filter(|rank| rank.alive);
         let mut pids: BTreeMap<u32, u32> = self.live.processes().collect();
-        pids.extend(with_ring.map(|rank| (rank.rank, rank.pid)));
+        let mut silent: BTreeSet<u32> = wanted.iter().copied().collect();
+        silent.retain(|rank| !pids.contains_key(rank));
+        for RankState { rank, pid, alive, .. } in self.reader.ranks() {
+            silent.remove(&rank);
+            pids.extend(alive.then_some((rank, pid)));
+        }
+        let job = self.reader.directory().path().file_name();
+        pids.extend(of_ranks(job.unwrap_or_default(), &silent));
         self.stacked = Some(asked);
         let hashes = self.live.communicators().collect();
         self.ras.ask(asked, Own { pids: pids.values().copied().collect(), hashes });

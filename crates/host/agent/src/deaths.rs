@@ -7,6 +7,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use crate::processes::fields;
+
 /// Signals by which people and launchers end a job.
 const REQUESTS: [i32; 3] = [1, 2, 15];
 
@@ -78,8 +80,7 @@ fn end_of(process: &OwnedFd, pid: u32) -> End {
 
 /// The wait status of a process that nobody has asked for yet; proc(5), field 52.
 fn exit_code(stat: &str) -> Option<i32> {
-    // The command name may hold spaces and parentheses; the last ")" ends it.
-    let mut fields = stat.get(stat.rfind(')')? + 2..)?.split_whitespace();
+    let mut fields = fields(stat)?;
     (fields.next()? == "Z").then_some(())?;
     fields.nth(48)?.parse().ok()
 }

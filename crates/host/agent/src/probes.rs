@@ -14,6 +14,7 @@ use trace::Counter;
 
 use crate::devices::Devices;
 use crate::live::READ_CLOSELY_EVERY;
+use crate::quota::Quota;
 
 /// How often processes are looked at.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -43,6 +44,7 @@ struct Process {
     /// to read them.
     schedule: File,
     state: File,
+    quota: Option<Quota>,
     loops: VecDeque<LoopSample>,
     last_loop: Option<Scheduled>,
     last: Option<(Scheduled, u64)>,
@@ -151,6 +153,7 @@ impl Process {
             rank,
             schedule: File::open(format!("/proc/{pid}/schedstat")).ok()?,
             state: File::open(format!("/proc/{pid}/stat")).ok()?,
+            quota: Quota::of(pid),
             loops: VecDeque::new(),
             last_loop: None,
             last: None,
@@ -186,11 +189,13 @@ impl Process {
             let lasted_ns = now.at_ns.saturating_sub(before.at_ns).max(1) as f64;
             let waited_ns = now.waited_ns.saturating_sub(before.waited_ns) as f64;
             let busy_ns = ticks.saturating_sub(ticks_before) as f64 * TICK_NS;
+            let throttled_share = self.quota.as_mut().map_or(0.0, Quota::throttled_share);
             self.usage = self.usage.and(CoreUsage {
                 lasted_s: lasted_ns * 1e-9,
                 cores: busy_ns / lasted_ns,
                 cores_deviation: 0.0,
                 without_core_share: (waited_ns / lasted_ns).min(1.0),
+                throttled_share,
             });
         }
         Some(())
@@ -212,8 +217,8 @@ pub(crate) fn wall_ns() -> u64 {
     now.as_nanos() as u64
 }
 
-/// A file of `/proc` from its beginning; `None` if its process has ended.
-fn text(file: &File) -> Option<String> {
+/// A file of `/proc` or `/sys` from its beginning; `None` if what it tells of has ended.
+pub(crate) fn text(file: &File) -> Option<String> {
     let mut bytes = [0; 1024];
     let length = file.read_at(&mut bytes, 0).ok()?;
     Some(String::from_utf8_lossy(&bytes[..length]).into_owned())

@@ -3,6 +3,8 @@ use std::fs;
 use model::{Frame, ProcessState, Stack};
 use py_spy::{Config, PythonSpy};
 
+use crate::processes::fields;
+
 /// What the kernel says where the right to trace is missing.
 const REFUSALS: [&str; 2] = ["(os error 1)", "(os error 13)"];
 /// Whether the kernel restricts tracing beyond users and capabilities.
@@ -70,9 +72,7 @@ fn kernel_function(pid: u32) -> Option<String> {
 
 fn state_of(pid: u32) -> ProcessState {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The command name may hold spaces and parentheses; the last ")" ends it.
-    let state = stat.rfind(')').and_then(|end| stat[end..].split_whitespace().nth(1));
-    match state {
+    match fields(&stat).and_then(|mut fields| fields.next()) {
         Some("R") => ProcessState::Running,
         Some("S" | "I") => ProcessState::Sleeping,
         Some("D") => ProcessState::Uninterruptible,

@@ -1,6 +1,8 @@
 //! Findings of all methods about one cause become one incident.
 
-use incident::{Scene, contradictions, cores, devices, late, slowed, too_few_cores};
+use incident::{
+    Scene, contradictions, cores, cpu_quota, devices, late, slowed, too_few_cores,
+};
 use model::{Cause, Evidence, Incident, IncidentKind, Method, StageId, Subject};
 
 use super::Job;
@@ -90,17 +92,19 @@ impl Job {
             let steps = incident.first_step..=incident.last_step;
             let told = |evidence: &Evidence| evidence.method == Method::Host;
             let looked = incident.evidence.iter().any(told);
-            let cores = (!looked).then(|| {
-                let meanwhile = self.usages.during(&steps);
-                if ranks.is_empty() && incident.kind == IncidentKind::Degraded {
-                    let before = 0..=incident.first_step.saturating_sub(1);
-                    too_few_cores(&meanwhile, &self.usages.during(&before))
-                } else {
-                    cores(ranks, &meanwhile)
-                }
-            });
+            let meanwhile = self.usages.during(&steps);
+            let cores = if looked {
+                // A window sees that there is no core, but not why.
+                cpu_quota(ranks, &meanwhile)
+            } else if ranks.is_empty() && incident.kind == IncidentKind::Degraded {
+                let before = 0..=incident.first_step.saturating_sub(1);
+                cpu_quota(ranks, &meanwhile)
+                    .or_else(|| too_few_cores(&meanwhile, &self.usages.during(&before)))
+            } else {
+                cores(ranks, &meanwhile)
+            };
             let devices = devices(ranks, &self.usages.devices_during(ranks, &steps));
-            let found = cores.flatten().into_iter().chain(devices);
+            let found = cores.into_iter().chain(devices);
             let (found, advice): (Vec<_>, Vec<_>) = found.unzip();
             let has_cores = found.iter().any(|it| it.cause == Some(Cause::Cores));
             incident.evidence.extend(found);

@@ -61,8 +61,54 @@ fn the_rank_that_was_killed_first_is_told_also_after_a_restart() {
         deaths.map(|death| (death.text, death.open)).collect::<Vec<_>>()
     };
     assert_eq!(deaths(&job), [(told.to_owned(), true)]);
+    job.take(Input::Left { rank: 1, step: 40, orderly: false });
     job.take(Input::Restart { attempt: 1 });
     assert_eq!(deaths(&job), [(told.to_owned(), false)]);
+    job.take(Input::Left { rank: 0, step: 0, orderly: false });
+    let notes = job.verdict().notes;
+    assert!(notes.iter().all(|note| !note.contains("went on to")), "{notes:?}");
+}
+
+/// A job of two that rank 0 waits for rank 1 to begin.
+fn begins() -> Job {
+    let mut job = Job::new("job", "run", Settings::default());
+    let members = (0..2).collect();
+    job.take(Input::Group { group: 1, name: "default".to_owned(), members });
+    take_mark_in(&mut job, 0, 0, 10, MarkKind::InitBegin, [1, 1, 0, 0, 0]);
+    job
+}
+
+#[test]
+fn a_rank_that_does_not_come_to_the_start_is_told_of_once_it_is_found() {
+    let mut job = begins();
+    assert!(quiet(&mut job, 69).is_empty());
+    assert_eq!(quiet(&mut job, 71), [1, 0]);
+    job.take(Input::StacksTold);
+    let waits = "the start stands still: rank 0 waits in INIT_PROCESS_GROUP #1 of group \
+                 default for rank 1, of which nothing is seen here";
+    assert_eq!(job.take_lines()[0], waits);
+    assert!(!quiet(&mut job, 131).contains(&1));
+    assert!(quiet(&mut job, 135).contains(&1), "asked again after twice as long");
+    let frame =
+        Frame { function: "prepare".to_owned(), file: "train.py".to_owned(), line: 7 };
+    let stack = Stack::new(ProcessState::Sleeping, Some(false), vec![frame]);
+    job.take(Input::Stack { rank: 1, stack });
+    job.take(Input::StacksTold);
+    let never = "the start stands still: rank 1 never entered INIT_PROCESS_GROUP #1 of group \
+                 default (rank 0 waits in it); rank 1 is in prepare (train.py:7)";
+    assert_eq!(job.take_lines()[0], never);
+    let verdict = job.verdict();
+    assert_eq!(verdict.incidents[0].text, never);
+    assert!(verdict.notes.is_empty(), "{:?}", verdict.notes);
+}
+
+#[test]
+fn a_start_that_fails_is_not_told_before_its_time() {
+    let mut job = begins();
+    take_mark_in(&mut job, 0, 1, 10, MarkKind::InitBegin, [1, 1, 0, 0, 0]);
+    job.take(Input::Left { rank: 1, step: 0, orderly: false });
+    assert!(quiet(&mut job, 69).is_empty());
+    assert_eq!(quiet(&mut job, 71), [1, 0]);
 }
 
 #[test]
@@ -90,8 +136,19 @@ fn hangs_in_a_window() -> Job {
 }
 
 fn take_mark(job: &mut Job, rank: u32, at_s: u64, kind: MarkKind, args: [u64; 5]) {
+    take_mark_in(job, 40, rank, at_s, kind, args);
+}
+
+fn take_mark_in(
+    job: &mut Job,
+    step: u32,
+    rank: u32,
+    at_s: u64,
+    kind: MarkKind,
+    args: [u64; 5],
+) {
     let (at, on_loop_thread) = (RankNs(at_s * 1_000_000_000), true);
-    let mark = Mark { at, step: 40, kind, on_loop_thread, code: 3, args };
+    let mark = Mark { at, step, kind, on_loop_thread, code: 3, args };
     job.take(Input::Mark { rank, mark });
 }
 

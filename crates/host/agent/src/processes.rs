@@ -1,0 +1,97 @@
+//! Processes of this host, as the kernel shows them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::str::SplitWhitespace;
+
+/// The processes that run a rank of `wanted` for a job, as their environment says: of those of a
+/// rank the outermost that is Python. The job is called as the directory of its rings.
+pub(crate) fn of_ranks(job: &OsStr, wanted: &BTreeSet<u32>) -> BTreeMap<u32, u32> {
+    if wanted.is_empty() {
+        return BTreeMap::new();
+    }
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|it| it.file_name().to_str()?.parse::<u32>().ok());
+    let of_job = pids.filter_map(|pid| Some((pid, rank_of(pid, job)?)));
+    let ranks: BTreeMap<u32, u32> =
+        of_job.filter(|(pid, rank)| wanted.contains(rank) && is_python(*pid)).collect();
+    // What a rank starts has its environment.
+    let is_inner = |pid: u32, rank: u32| {
+        parent_of(pid).is_some_and(|parent| ranks.get(&parent) == Some(&rank))
+    };
+    let outer = ranks.iter().filter(|(pid, rank)| !is_inner(**pid, **rank));
+    outer.map(|(pid, rank)| (*rank, *pid)).collect()
+}
+
+/// The rank that a process has in a job.
+fn rank_of(pid: u32, job: &OsStr) -> Option<u32> {
+    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let value = |name: &str| {
+        let mut variables = environment.split(|byte| *byte == 0);
+        variables.find_map(|it| it.strip_prefix(name.as_bytes()))
+    };
+    (value("LAGGARD_JOB=")? == job.as_bytes()).then_some(())?;
+    std::str::from_utf8(value("RANK=")?).ok()?.parse().ok()
+}
+
+fn is_python(pid: u32) -> bool {
+    let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    let name = program.file_name().unwrap_or_default().to_string_lossy();
+    name.starts_with("python")
+}
+
+fn parent_of(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    fields(&stat)?.nth(1)?.parse().ok()
+}
+
+/// The fields of a process's `stat` from the third one on, its state; proc(5).
+pub(crate) fn fields(stat: &str) -> Option<SplitWhitespace<'_>> {
+    // The name before them may hold spaces and parentheses; the last ")" ends it.
+    Some(stat.get(stat.rfind(')')? + 2..)?.split_whitespace())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    fn python(script: &str, job: &str, rank: &str) -> Child {
+        let mut command = Command::new("python3");
+        command.args(["-c", script]).env("LAGGARD_JOB", job).env("RANK", rank);
+        command.stdout(Stdio::piped()).spawn().unwrap()
+    }
+
+    #[test]
+    fn a_rank_is_found_by_its_environment_and_not_what_it_starts() {
+        let job = format!("job-of-{}", std::process::id());
+        let sleep = "import time; print(flush=True); time.sleep(60)";
+        let starts = format!(
+            "import subprocess, sys; subprocess.run([sys.executable, '-c', '{sleep}'])"
+        );
+        let mut ranks = [
+            python(&starts, &job, "2"),
+            python(sleep, &job, "3"),
+            python(sleep, "x", "4"),
+        ];
+        for rank in &mut ranks {
+            // The innermost process runs.
+            std::io::Read::read_exact(rank.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        }
+        let found = of_ranks(job.as_ref(), &[2, 4].into());
+        let inner =
+            fs::read_to_string(format!("/proc/{0}/task/{0}/children", ranks[0].id()));
+        for pid in inner.unwrap_or_default().split_whitespace() {
+            Command::new("kill").arg(pid).status().unwrap();
+        }
+        let pids = ranks.each_ref().map(Child::id);
+        for rank in &mut ranks {
+            rank.kill().unwrap();
+            rank.wait().unwrap();
+        }
+        assert_eq!(found, [(2, pids[0])].into());
+    }
+}
