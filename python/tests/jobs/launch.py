@@ -10,6 +10,7 @@ import runpy
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 
 # Nothing of what is imported is garbage, and looking for it takes a seventh of the time.
@@ -18,6 +19,8 @@ gc.disable()
 import torch._dynamo  # noqa: E402, F401
 
 gc.enable()
+# A rank that looked through all of it for garbage would copy it, and be slow for that in a step.
+gc.freeze()
 
 
 def become(rank, script):
@@ -55,6 +58,8 @@ def main():
         running.discard(pid)
         if status and not failed:
             failed = True
+            # The launcher whose part this plays looks after its ranks now and then.
+            time.sleep(0.2)
             end()
     return sys.exit(1 if failed else 0)
 

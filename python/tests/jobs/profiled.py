@@ -96,10 +96,10 @@ if FAULT == "gc":
     lives = [[] for _ in range(int(DELAY * 1e7))]
 burners = []
 if FAULT == "pinned" and SLOW:
-    # The rank and three others share what the kernel gives to one core.
+    # The rank has an eighth of a core; on two cores its peers have a third of one each.
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     burn = [sys.executable, "-c", "while True: pass"]
-    burners = [subprocess.Popen(burn) for _ in range(3)]
+    burners = [subprocess.Popen(burn) for _ in range(7)]
 if FAULT == "quota" and SLOW:
     (Path(os.environ["GROUP"]) / "cgroup.procs").write_text(str(os.getpid()))
 users = None

@@ -1,6 +1,10 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
+use crate::lanes::median_s;
 use crate::{Block, Expectation, Graph, ScheduleSettings, Timing};
+
+/// Healthy iterations by which it is known what one usually takes: the latest.
+const USUAL_OF: usize = 256;
 
 /// Follows the iterations of a job and says which blocks made one slow.
 ///
@@ -12,7 +16,8 @@ pub struct Localiser {
     settings: ScheduleSettings,
     graph: Graph,
     expectation: Expectation,
-    iterations: u32,
+    /// What the latest healthy iterations took, in seconds.
+    healthy_s: VecDeque<f64>,
     usual_s: f64,
     timing: Timing,
 }
@@ -64,7 +69,7 @@ impl Localiser {
             expectation: Expectation::new(graph.nodes(), settings),
             settings: settings.clone(),
             graph,
-            iterations: 0,
+            healthy_s: VecDeque::new(),
             usual_s: 0.0,
             timing: Timing::default(),
         }
@@ -75,15 +80,26 @@ impl Localiser {
         &self.graph
     }
 
-    /// What an iteration usually takes, in seconds; 0 before one was seen.
+    /// What an iteration usually takes, in seconds; 0 before one was seen. It is the median where
+    /// the paper has a mean: a job may take several iterations to warm up.
     pub fn usual_s(&self) -> f64 {
         self.usual_s
     }
 
+    /// What the latest healthy iterations took, in seconds, the last one first. Those are left out
+    /// that were taken for healthy before it was known what is usual.
+    pub(crate) fn healthy_s(&self) -> impl Iterator<Item = f64> {
+        self.healthy_s.iter().rev().copied().filter(|took_s| self.passes(*took_s))
+    }
+
     /// Whether an iteration is slow enough to be looked at.
     pub fn is_slow(&self, took_s: f64) -> bool {
-        self.iterations >= self.settings.min_iterations
-            && took_s * self.settings.performance_gate > self.usual_s
+        self.healthy_s.len() >= self.settings.min_iterations as usize
+            && !self.passes(took_s)
+    }
+
+    fn passes(&self, took_s: f64) -> bool {
+        took_s * self.settings.performance_gate <= self.usual_s
     }
 
     /// Takes an iteration as one that is as usual, or not. The first, in which jobs warm up, is to
@@ -96,8 +112,11 @@ impl Localiser {
             self.expectation.learn(durations_s, passed_gate);
         }
         if passed_gate {
-            self.iterations += 1;
-            self.usual_s += (took_s - self.usual_s) / f64::from(self.iterations);
+            self.healthy_s.push_back(took_s);
+            if self.healthy_s.len() > USUAL_OF {
+                self.healthy_s.pop_front();
+            }
+            self.usual_s = median_s(self.healthy_s.iter().copied()).unwrap_or(0.0);
         }
     }
 

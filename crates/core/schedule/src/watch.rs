@@ -46,43 +46,13 @@ pub struct Watch {
     settings: ScheduleSettings,
     ranks: BTreeMap<u32, RankBlocks>,
     /// Schedules that were seen.
-    plans: Vec<Followed>,
+    plans: Vec<Localiser>,
     /// The next iteration to be looked at.
     next: u64,
     /// Ranks that have not finished it.
     behind: usize,
     work: OwnWork,
     meetings: Meetings,
-}
-
-/// A schedule, with what is usual in it.
-#[derive(Debug)]
-struct Followed {
-    localiser: Localiser,
-    /// How much longer than usual the latest healthy iterations took, in seconds: that others took
-    /// less, as after a start, says nothing of how long one may take.
-    scatter_s: VecDeque<f64>,
-}
-
-impl Followed {
-    fn is_slow(&self, took_s: f64) -> bool {
-        let furthest_s = self.scatter_s.iter().copied().fold(0.0, f64::max);
-        let lost_s = took_s - self.localiser.usual_s();
-        self.localiser.is_slow(took_s)
-            && self.scatter_s.len() >= SCATTER_MIN
-            && lost_s > SCATTERS * furthest_s
-    }
-
-    fn learn(&mut self, took_s: f64, durations_s: &[Vec<f64>], healthy: bool) {
-        let usual_s = self.localiser.usual_s();
-        if healthy && usual_s > 0.0 {
-            self.scatter_s.push_back((took_s - usual_s).max(0.0));
-            if self.scatter_s.len() > SCATTER_OF {
-                self.scatter_s.pop_front();
-            }
-        }
-        self.localiser.learn(took_s, durations_s, healthy);
-    }
 }
 
 /// An iteration in which blocks took longer than usual, costliest first.
@@ -317,12 +287,10 @@ impl Watch {
             let Some(number) = furthest.map(|seen| seen.iterations).min() else {
                 continue;
             };
-            let Some(graph) =
-                self.plans.iter().map(|known| known.localiser.graph()).find(|graph| {
-                    graph.plan().stages() == ranks.len()
-                        && ranks.len() as u32 * graph.plan().chunks() == stages
-                })
-            else {
+            let Some(graph) = self.plans.iter().map(Localiser::graph).find(|graph| {
+                graph.plan().stages() == ranks.len()
+                    && ranks.len() as u32 * graph.plan().chunks() == stages
+            }) else {
                 continue;
             };
             let mut finished = vec![false; graph.nodes()];
@@ -452,24 +420,21 @@ impl Watch {
         let iterations = pipelines.iter().flat_map(|ranks| ranks.iter()).filter_map(of);
         let took_s = iterations.map(Iteration::took_s).fold(0.0, f64::max);
         let step = of(first.0.first()?)?.step;
-        let at =
-            self.plans.iter().position(|known| *known.localiser.graph().plan() == plan);
-        let Some(followed) = at.and_then(|at| self.plans.get_mut(at)) else {
+        let at = self.plans.iter().position(|known| *known.graph().plan() == plan);
+        let Some(localiser) = at.and_then(|at| self.plans.get_mut(at)) else {
             // The first of its kind, in which jobs warm up.
             let graph = Graph::new(plan).ok()?;
             if self.plans.len() >= MAX_PLANS {
                 self.plans.remove(0);
             }
-            let localiser = Localiser::new(graph, &self.settings);
-            self.plans.push(Followed { localiser, scatter_s: VecDeque::new() });
+            self.plans.push(Localiser::new(graph, &self.settings));
             return None;
         };
-        let slow = followed.is_slow(took_s);
-        let localiser = &mut followed.localiser;
+        let slow = stands_out(localiser, took_s);
         let (found, usual_s) =
             (localiser.judge(took_s, &durations_s), localiser.usual_s());
         let healthy = !localiser.is_slow(took_s);
-        followed.learn(took_s, &durations_s, healthy);
+        localiser.learn(took_s, &durations_s, healthy);
         let told = |slow: SlowBlock| {
             Some((*pipelines.get(slow.pipeline)?.get(slow.stage)?, slow))
         };
@@ -541,6 +506,16 @@ impl RankBlocks {
         }
         self.done.front().map_or(number, |done| done.number)..=number
     }
+}
+
+/// Whether an iteration took longer than healthy ones scatter.
+fn stands_out(localiser: &Localiser, took_s: f64) -> bool {
+    let latest_s: Vec<f64> = localiser.healthy_s().take(SCATTER_OF).collect();
+    let usual_s = localiser.usual_s();
+    let furthest_s = latest_s.iter().copied().fold(usual_s, f64::max) - usual_s;
+    localiser.is_slow(took_s)
+        && latest_s.len() >= SCATTER_MIN
+        && took_s - usual_s > SCATTERS * furthest_s
 }
 
 /// The order in which the ranks of a pipeline worked, if its stages lie on them in turn: rank
@@ -649,6 +624,17 @@ mod tests {
         });
         let [held] = &found[..] else { panic!("{found:?}") };
         assert_eq!((held.step, held.causes.len(), held.causes[0].0), (10, 1, 2));
+    }
+
+    #[test]
+    fn slow_iterations_of_a_start_do_not_hide_later_ones() {
+        let (_, found) = watch(12, |step, rank, block| match (step, rank) {
+            (1..3, _) if is(block, Pass::Forward, 0) => 30 * F_NS,
+            (8, 1) if is(block, Pass::Backward, 3) => 20 * F_NS,
+            _ => 0,
+        });
+        let [held] = &found[..] else { panic!("{found:?}") };
+        assert_eq!((held.step, held.causes.len(), held.causes[0].0), (8, 1, 1));
     }
 
     #[test]
