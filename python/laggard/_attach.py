@@ -320,6 +320,16 @@ def _patch_collectives(torch):
         return made
 
     c10d._new_process_group_helper = helper
+    update = getattr(c10d, "_update_default_pg", None)
+    if update is not None:
+
+        @functools.wraps(update)
+        def update_default(group):
+            update(group)
+            # Who leaves the group of all ranks has left the training, however its process ends.
+            _native.set_closed(group is None)
+
+        c10d._update_default_pg = update_default
     for group in list(c10d._world.pg_map):
         _watch(group, sorted(c10d._world.pg_group_ranks.get(group, ())))
 

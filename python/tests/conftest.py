@@ -58,10 +58,10 @@ def forked(script, *arguments, ranks=4):
     return [str(part) for part in (sys.executable, JOBS / "launch.py", ranks, script, *arguments)]
 
 
-def laggard(*arguments, timeout=180, **environment):
+def laggard(*arguments, timeout=180, programs=BIN, **environment):
     """Runs the laggard command and waits for its end."""
     done = subprocess.run(
-        [str(BIN / "laggard"), *map(str, arguments)],
+        [str(programs / "laggard"), *map(str, arguments)],
         env=job_environment(**environment),
         capture_output=True,
         text=True,

@@ -1,5 +1,6 @@
 """Jobs that stop moving: who holds them, where, while they hang."""
 
+import html
 import json
 import os
 import re
@@ -19,9 +20,9 @@ PAUSE_S = os.environ.get("LAGGARD_TEST_PAUSE_S", "5")
 
 @pytest.fixture
 def hanging(watch):
-    def hanging(reason, culprit=CULPRIT, **environment):
+    def hanging(reason, culprit=CULPRIT, *options, **environment):
         command = forked(JOBS / "hangs.py", reason)
-        return watch(command, SLOW_RANK=str(culprit), **environment)
+        return watch(command, *options, SLOW_RANK=str(culprit), **environment)
 
     return hanging
 
@@ -54,7 +55,7 @@ HANGS = {
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 @pytest.mark.parametrize("reason", HANGS)
-def test_a_hang_is_explained_while_it_lasts(reason, seed, hanging):
+def test_a_hang_is_explained_while_it_lasts(reason, seed, hanging, tmp_path):
     culprit, step = (CULPRIT + seed) % 4, 40 + 7 * seed
     neighbour = (culprit + 1) % 4
     pattern = HANGS[reason].format(
@@ -63,7 +64,8 @@ def test_a_hang_is_explained_while_it_lasts(reason, seed, hanging):
         others=OTHERS[culprit],
         pair=PAIRS[culprit],
     )
-    job = hanging(reason, culprit, STEP=str(step))
+    report = tmp_path / "report.html"
+    job = hanging(reason, culprit, "--report", report, STEP=str(step))
     said = job.line(rf"hang since step ({step}|{step + 1}): ")
     assert re.search(pattern, said), said
     hang, *others = job.end()["incidents"]
@@ -73,6 +75,10 @@ def test_a_hang_is_explained_while_it_lasts(reason, seed, hanging):
     assert hang["subject"]["ranks"] == expected
     methods = {evidence["method"] for evidence in hang["evidence"]}
     assert methods == {"collective", "stack"}
+    told = [*hang["text"].split("; "), *(evidence["text"] for evidence in hang["evidence"])]
+    told += [frame for fold in hang["stacks"] for frame in fold["frames"]]
+    page = html.unescape(report.read_text())
+    assert [text for text in told if text not in page] == []
     job.check_latency()
 
 
@@ -111,6 +117,14 @@ def test_a_rank_that_is_killed_is_named(seed, hanging):
     assert re.search(rf"^rank {culprit} .* in step {step}, {where}", death["text"]), death
     assert (death["subject"]["ranks"], death["severity"]) == ([culprit], "critical")
     job.check_latency()
+
+
+def test_ranks_that_are_killed_when_they_are_done_are_no_incident(hanging):
+    # As Ray Train ends its workers.
+    job = hanging("dismissed", STEPS="20")
+    stdout, stderr = job.process.communicate(timeout=60)
+    verdict = json.loads(stdout.splitlines()[-1])
+    assert (verdict["job"]["steps"], verdict["incidents"]) == (20, []), stderr
 
 
 # what happens: what is said, the ranks that are named

@@ -8,10 +8,12 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
+import urllib.request
 from pathlib import Path
 
 import pytest
-from conftest import laggard
+from conftest import BIN, laggard
 
 STEPS = 30
 
@@ -103,15 +105,15 @@ def pythons():
     return [pytest.param(python, id=f"3.{minor}") for minor, python in sorted(found.items())]
 
 
-@pytest.mark.parametrize("python", pythons())
-def test_the_package_attaches_and_records(python, tmp_path):
+def attaches_and_records(python, folder, programs=BIN):
+    """What the package is for, with this Python and the laggard command among these programs."""
     for name, text in STAND_IN.items():
-        file = tmp_path / "torch" / name
+        file = folder / "torch" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(re.sub(r"(?m)^        ", "", text))
-    script = tmp_path / "train.py"
+    script = folder / "train.py"
     script.write_text(TRAIN)
-    outcome = laggard("run", "--json", "--", python, script)
+    outcome = laggard("run", "--json", "--", python, script, programs=programs)
     assert (outcome.code, "not attached" in outcome.stderr) == (0, False), outcome.stderr
     verdict = outcome.verdict
     assert (verdict["job"]["steps"], verdict["job"]["lost_records"]) == (STEPS, 0)
@@ -121,3 +123,32 @@ def test_the_package_attaches_and_records(python, tmp_path):
     # It becomes a rank with its first optimizer step.
     assert [channel["samples"] for channel in verdict["side_channels"]] == [STEPS - 1]
     assert "failed" not in json.dumps(verdict["notes"])
+
+
+@pytest.mark.parametrize("python", pythons())
+def test_the_package_attaches_and_records(python, tmp_path):
+    attaches_and_records(python, tmp_path)
+
+
+def test_the_wheel_is_all_that_is_needed(tmp_path):
+    programs = tmp_path / "environment" / "bin"
+    subprocess.run([sys.executable, "-m", "venv", programs.parent], check=True)
+    (wheel,) = (Path(sys.prefix).parent / "wheels").glob("*.whl")
+    pip = [programs / "pip", "install", "--quiet", "--no-index", "--disable-pip-version-check"]
+    subprocess.run([*pip, wheel], check=True)
+    attaches_and_records(programs / "python", tmp_path, programs)
+    plugin = """
+        import ctypes, pathlib, laggard
+        folder = pathlib.Path(laggard.__file__).parent
+        ctypes.CDLL(folder / "liblaggard_nccl.so").ncclProfiler_v7
+        ctypes.CDLL(folder / "liblaggard_preload.so").ncclAllReduce
+        """
+    subprocess.run([programs / "python", "-c", textwrap.dedent(plugin)], check=True)
+    serve = [programs / "laggard", "serve", "--listen", "127.0.0.1:0", "--data", tmp_path / "jobs"]
+    with subprocess.Popen(serve, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            (url,) = re.findall(r"http://[\d.:]+", server.stderr.readline())
+            with urllib.request.urlopen(url, timeout=30) as page:
+                assert "<title>jobs - laggard</title>" in page.read().decode()
+        finally:
+            server.kill()

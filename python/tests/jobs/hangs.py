@@ -142,3 +142,5 @@ uneven.__exit__(None, None, None)
 del uneven, model, optimizer
 dist.barrier()
 dist.destroy_process_group()
+if REASON == "dismissed":
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -26,7 +26,7 @@ mod _native {
     #[pymodule_export]
     use crate::probe::{
         activate, close, current_step, group, group_number, is_active, note, ring_path,
-        set_role,
+        set_closed, set_role,
     };
     #[pymodule_export]
     use crate::profile::set_recorder;

@@ -419,9 +419,15 @@ pub(crate) fn group_number(name: &str) -> u32 {
     model::group_number(name)
 }
 
+/// Says whether the rank has left the training in good order.
+#[pyfunction]
+pub(crate) fn set_closed(closed: bool) {
+    with_probe(|probe| probe.ring.set_closed(closed));
+}
+
 /// Ends the ring in good order.
 #[pyfunction]
 pub(crate) fn close() {
-    with_probe(|probe| probe.ring.close());
+    set_closed(true);
     PROBE.store(ptr::null_mut(), Release);
 }

@@ -118,7 +118,7 @@ pub(crate) struct Header {
     pub(crate) identity: StoredIdentity,
     /// Steps begun; zero until the process has proved to be a rank.
     pub(crate) stepped: AtomicU32,
-    /// 1 once the process has ended in good order.
+    /// 1 once the process has ended, or left the training, in good order.
     pub(crate) closed: AtomicU32,
     /// Faults of the probe itself.
     pub(crate) faults: AtomicU64,

@@ -106,9 +106,9 @@ impl RingWriter {
         self.header().faults.fetch_add(1, Relaxed);
     }
 
-    /// Says that the process ends in good order.
-    pub fn close(&self) {
-        self.header().closed.store(1, Release);
+    /// Says whether the process has left the training in good order.
+    pub fn set_closed(&self, closed: bool) {
+        self.header().closed.store(closed.into(), Release);
     }
 
     /// The ring's file.

@@ -67,7 +67,7 @@ fn a_reader_gets_what_was_written_and_who_wrote_it() {
     assert_eq!(drain(&mut reader), ((0..10).collect(), 0));
     assert_eq!(reader.step(), Some(7));
     assert_eq!(reader.names_from(0), [(NameKind::Stage, "tokenise".to_owned())]);
-    writer.close();
+    writer.set_closed(true);
     assert!(reader.is_closed() && reader.is_drained());
 }
 

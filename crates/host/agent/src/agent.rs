@@ -8,7 +8,7 @@ use ring::{JobReader, RankState, RingDirectory};
 use verdict::{Job, MAX_WINDOW_S, ProfileSettings, Settings};
 
 use crate::asked::ProfileRequest;
-use crate::deaths::{Deaths, End};
+use crate::deaths::{Deaths, End, SIGKILL};
 use crate::flight::{FlightFeed, monotonic_now};
 use crate::links::LinkFeed;
 use crate::live::{LiveFeed, READ_CLOSELY_EVERY};
@@ -303,14 +303,15 @@ impl Agent {
             else {
                 continue;
             };
+            // Launchers kill what is left of ranks that are done, and ask how they ended before
+            // we can.
             match end {
+                End::Calm => {}
+                End::Unknown | End::Signal(SIGKILL) if closed => {}
+                End::Unknown => self.tell(Input::Killed { rank, signal: None }),
                 End::Signal(signal) => {
                     self.tell(Input::Killed { rank, signal: Some(signal) });
                 }
-                End::Unknown if !closed => {
-                    self.tell(Input::Killed { rank, signal: None });
-                }
-                End::Unknown | End::Calm => {}
             }
         }
     }

@@ -11,6 +11,8 @@ use crate::processes::fields;
 
 /// Signals by which people and launchers end a job.
 const REQUESTS: [i32; 3] = [1, 2, 15];
+/// The signal that no process survives.
+pub(crate) const SIGKILL: i32 = 9;
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -83,7 +83,7 @@ impl Training {
     /// Ends in good order.
     fn end(mut self) -> PathBuf {
         self.go_on(1.0);
-        self.ranks.values().for_each(|rank| rank.ring.close());
+        self.ranks.values().for_each(|rank| rank.ring.set_closed(true));
         self.kill();
         self.directory.path().to_owned()
     }
