@@ -73,9 +73,12 @@ def test_garbage_collection_by_turns_has_no_culprit(seed):
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_a_rank_that_shares_its_core_is_named(seed):
-    outcome = profiled("pinned", seed)
+def test_a_rank_that_shares_its_core_is_named(seed, tmp_path):
+    outcome = profiled("pinned", seed, WAITED=str(tmp_path))
     culprit = (CULPRIT + seed) % 4
+    waited = {int(rank.name): float(rank.read_text()) for rank in tmp_path.iterdir()}
+    if waited.pop(culprit) < max(waited.values()) + 0.3:
+        pytest.skip("the machine is so busy that the other ranks have no core either")
     found = evidence_of(outcome.incidents, "host")
     # Who is put on its core beside it may be late with it.
     assert all(culprit in ranks for ranks, _ in found), outcome.incidents

@@ -1,5 +1,6 @@
 """A plain DDP loop with a fault in one of its functions: argument FAULT, environment SLOW_RANK, -1
-for all ranks, from step FROM on."""
+for all ranks, from step FROM on. WAITED is a folder in which each rank leaves for which share of
+the time it stood ready without a core, as the kernel says."""
 
 import gc
 import os
@@ -75,6 +76,10 @@ def augment_in_python(seconds):
     return total
 
 
+def without_core_ns():
+    return int(Path("/proc/self/schedstat").read_text().split()[1])
+
+
 class Layer(nn.Module):
     def __init__(self):
         super().__init__()
@@ -102,6 +107,7 @@ if FAULT == "pinned" and SLOW:
     burners = [subprocess.Popen(burn) for _ in range(7)]
 if FAULT == "quota" and SLOW:
     (Path(os.environ["GROUP"]) / "cgroup.procs").write_text(str(os.getpid()))
+waited_ns, began_ns = without_core_ns(), time.monotonic_ns()
 users = None
 if SLOW and "USER_TRACE" in os.environ:
     users = torch.profiler.profile()
@@ -115,6 +121,9 @@ for x in DataLoader(Shards(), batch_size=None):
 if users is not None:
     users.stop()
     users.export_chrome_trace(os.environ["USER_TRACE"])
+if "WAITED" in os.environ:
+    share = (without_core_ns() - waited_ns) / (time.monotonic_ns() - began_ns)
+    (Path(os.environ["WAITED"]) / str(RANK)).write_text(str(share))
 for burner in burners:
     burner.kill()
 del model, optimizer
