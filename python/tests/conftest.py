@@ -60,14 +60,18 @@ def forked(script, *arguments, ranks=4):
 
 def laggard(*arguments, timeout=180, programs=BIN, **environment):
     """Runs the laggard command and waits for its end."""
-    done = subprocess.run(
+    process = subprocess.Popen(
         [str(programs / "laggard"), *map(str, arguments)],
         env=job_environment(**environment),
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=timeout,
     )
-    return Outcome(done.returncode, done.stdout, done.stderr)
+    try:
+        stdout, stderr = process.communicate(timeout=timeout)
+    finally:
+        kill_all(process)
+    return Outcome(process.returncode, stdout, stderr)
 
 
 def job_environment(**more):
@@ -130,10 +134,16 @@ class Watched:
         assert latency_s < LATENCY_S
 
     def kill(self):
-        # torchrun gives each rank a session of its own.
-        for pid in {self.process.pid, *self.descendants}:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_all(self.process, *self.descendants)
+
+
+def kill_all(process, *more):
+    """Kills it, what it has started, and more: a job outlives the laggard that watches it."""
+    # torchrun gives each rank a session of its own.
+    running = [process.pid, *descendants(process.pid)] if process.poll() is None else []
+    for pid in {*running, *more}:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def descendants(pid):
