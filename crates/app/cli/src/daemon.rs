@@ -26,6 +26,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// is told to end; jobs go on then, and the next agent goes on with them. What `laggard run` watches
 /// is left to it.
 #[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("told").args(["collector", "bus"]).required(true))]
 #[command(after_help = "\
 Examples:
   laggard agent --collector https://collector:8765
@@ -37,13 +38,7 @@ pub(crate) struct AgentArgs {
     #[arg(long, value_name = "URL", value_parser = address)]
     collector: Option<String>,
     /// Bus (NATS JetStream) of the collectors to tell instead, such as nats://bus:4222
-    #[arg(
-        long,
-        value_name = "URL",
-        value_parser = bus,
-        conflicts_with = "collector",
-        required_unless_present = "collector"
-    )]
+    #[arg(long, value_name = "URL", value_parser = bus)]
     bus: Option<bus::Address>,
     /// Name of this host for the collector [default: the host's name]
     #[arg(long, value_name = "NAME")]

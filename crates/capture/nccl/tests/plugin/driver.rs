@@ -389,6 +389,7 @@ pub(crate) fn alone(body: impl FnOnce(&Scene)) {
 }
 
 /// The same, with further variables.
+#[expect(clippy::print_stdout, reason = "what a child of a test prints is the test's")]
 pub(crate) fn alone_with(environment: &[(&str, &str)], body: impl FnOnce(&Scene)) {
     // `plugin::odd::a_test::{{closure}}`
     let name = type_name_of_val(&body);
@@ -414,4 +415,5 @@ pub(crate) fn alone_with(environment: &[(&str, &str)], body: impl FnOnce(&Scene)
     let (said, errors) = (text(&output.stdout), text(&output.stderr));
     let ran = root.path().join(DONE).exists();
     assert!(output.status.success() && ran, "{}\n{said}{errors}", output.status);
+    print!("{said}");
 }
