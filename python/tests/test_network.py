@@ -5,8 +5,10 @@ import time
 from conftest import JOBS, timed
 
 pytestmark = timed
-# What is usual on a link is known by then, and what is usual of the job's steps.
+# What is usual of the job's steps is known by then, and what is usual on a link so long after: it is
+# looked for sockets every 10 s, and six readings take a second each.
 HEALTHY_STEPS = 200
+HEALTHY_S = 20
 PATIENCE_S = 60
 
 
@@ -23,6 +25,7 @@ def test_a_link_that_is_throttled_is_named(cable, tmp_path):
     sides = list(cable.sides(tmp_path, JOBS / "wide.py"))
     try:
         wait_for(rf"\[\d,\d+,{HEALTHY_STEPS},", sides)
+        time.sleep(HEALTHY_S)
         cable.throttle("400mbit")
         wait_for("slower_link", sides)
         for side in sides:

@@ -71,7 +71,7 @@ def augment_in_python(seconds):
     until = time.thread_time() + seconds
     total = 0
     while time.thread_time() < until:
-        for number in range(200):
+        for number in range(20_000):
             total += number * number
     return total
 
@@ -97,8 +97,13 @@ model = DistributedDataParallel(nn.Sequential(Layer(), nn.Linear(32, 1)))
 optimizer = optim.SGD(model.parameters(), lr=0.01)
 if FAULT == "gc":
     gc.disable()
-    # Collecting takes as long as there is much that lives.
-    lives = [[] for _ in range(int(DELAY * 1e7))]
+    # Collecting takes the longer the more there is that lives.
+    lives, took = [], 0.0
+    while took < DELAY:
+        lives.extend([] for _ in range(50_000))
+        began = time.thread_time()
+        gc.collect()
+        took = time.thread_time() - began
 burners = []
 if FAULT == "pinned" and SLOW:
     # The rank has an eighth of a core; on two cores its peers have a third of one each.

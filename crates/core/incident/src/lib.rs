@@ -44,7 +44,7 @@ pub use contradiction::contradictions;
 pub use death::death;
 pub use device::devices;
 pub use fault::{AFTER_OPTIMIZER, Fault, FaultKind, Hidden, find_faults};
-pub use function::{Dimension, FunctionFault, function};
+pub use function::{Dimension, FunctionFault, function, is_garbage_collection};
 pub use hang::{folded, hang};
 pub use host::{cores, cpu_quota, too_few_cores, without_core};
 pub use link::{link_slowed, ports_idle};

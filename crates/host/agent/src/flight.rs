@@ -46,7 +46,7 @@ struct Answer {
 pub(crate) struct FlightFeed {
     ranks: BTreeMap<u32, Held>,
     asker: Option<Asker>,
-    /// The last mark of any rank when recorders were asked out of turn.
+    /// What any rank did last when recorders were asked out of turn.
     asked_after: Option<RankNs>,
 }
 
@@ -60,8 +60,8 @@ struct Held {
     last_record: Option<u64>,
     /// The step of the last mark given out.
     step: u32,
-    /// The last mark taken.
-    marked: Option<RankNs>,
+    /// When the rank last did something that is known.
+    last_did: Option<RankNs>,
     /// Until when collectives are known as far as they ever will be.
     asked: RankNs,
     /// The same, of a recorder that answered. What a rank did from then on until it ended nobody
@@ -102,7 +102,7 @@ impl FlightFeed {
         match &input {
             Input::Mark { rank, mark } => {
                 if let Some(held) = self.ranks.get_mut(rank) {
-                    held.marked = held.marked.max(Some(mark.at));
+                    held.last_did = held.last_did.max(Some(mark.at));
                     held.marks.push_back(*mark);
                     if held.marks.len() > MAX_HELD {
                         held.release(*rank, RankNs(u64::MAX), take);
@@ -159,10 +159,10 @@ impl FlightFeed {
                     continue;
                 }
                 held.last_record = number;
+                let issued = collective.issued_unix_ns.saturating_sub(answer.offset_ns);
+                held.last_did = held.last_did.max(Some(RankNs(issued)));
                 held.issues.push_back(Mark {
-                    at: RankNs(
-                        collective.issued_unix_ns.saturating_sub(answer.offset_ns),
-                    ),
+                    at: RankNs(issued),
                     step: 0,
                     kind: MarkKind::CollectiveIssue,
                     on_loop_thread: true,
@@ -197,16 +197,16 @@ impl FlightFeed {
 
     /// Asks recorders out of turn, once, if no rank has done anything for `patience_s`.
     pub(crate) fn hurry(&mut self, now: RankNs, patience_s: f64) {
-        let marked = self.ranks.values().filter_map(|held| held.marked).max();
-        let Some((marked, asker)) = marked.zip(self.asker.as_ref()) else { return };
-        let is_still = |until: RankNs| until.seconds_since(marked) >= patience_s;
+        let last_did = self.ranks.values().filter_map(|held| held.last_did).max();
+        let Some((last_did, asker)) = last_did.zip(self.asker.as_ref()) else { return };
+        let is_still = |until: RankNs| until.seconds_since(last_did) >= patience_s;
         if is_still(now)
             && !is_still(self.known_until(now))
-            && self.asked_after != Some(marked)
+            && self.asked_after != Some(last_did)
         {
             // It is awake already if there is no room.
             if asker.wake.try_send(()).is_ok() {
-                self.asked_after = Some(marked);
+                self.asked_after = Some(last_did);
             }
         }
     }
@@ -222,7 +222,7 @@ impl FlightFeed {
 impl Held {
     fn new(socket: PathBuf, answered: RankNs) -> Self {
         let (marks, issues) = (VecDeque::new(), VecDeque::new());
-        let (last_record, marked) = (None, None);
+        let (last_record, last_did) = (None, None);
         let (asked, known) = (answered, answered);
         Self {
             socket,
@@ -230,7 +230,7 @@ impl Held {
             issues,
             last_record,
             step: 0,
-            marked,
+            last_did,
             asked,
             answered,
             ended: false,
@@ -437,7 +437,7 @@ mod tests {
     fn nothing_counts_as_known_that_no_recorder_has_answered_for() {
         let (mut feed, sender, woken) = feed(held(&[10, 20], &[]));
         let second = 1_000_000_000;
-        feed.ranks.get_mut(&0).unwrap().marked = Some(RankNs(20));
+        feed.ranks.get_mut(&0).unwrap().last_did = Some(RankNs(20));
         let ask = |feed: &mut FlightFeed, at_s: u64| {
             feed.hurry(RankNs(at_s * second), 2.0);
             woken.try_recv().is_ok()
@@ -462,6 +462,22 @@ mod tests {
         let end = RankNs(9 * second);
         assert_eq!(feed.told_until(end), end);
         assert_eq!(feed.known_until(end), RankNs(5 * second), "it may have done more");
+    }
+
+    #[test]
+    fn a_pause_counts_from_the_last_collective_that_an_answer_tells() {
+        let (mut feed, sender, woken) = feed(held(&[10], &[]));
+        let second = 1_000_000_000;
+        feed.ranks.get_mut(&0).unwrap().last_did = Some(RankNs(10));
+        feed.hurry(RankNs(2 * second), 2.0 - 1e-6);
+        assert!(woken.try_recv().is_ok());
+        let issued = RecordedCollective { issued_unix_ns: second, ..record(1) };
+        sender.send(answer(2 * second, Ok(vec![issued]))).unwrap();
+        feed.poll(RankNs(2 * second), &mut |_| {});
+        for (at, is_asked) in [(2 * second, false), (3 * second, true)] {
+            feed.hurry(RankNs(at), 2.0);
+            assert_eq!(woken.try_recv().is_ok(), is_asked);
+        }
     }
 
     #[test]

@@ -33,6 +33,7 @@ pub(super) struct Blamed {
 pub(super) struct Compared {
     pub(super) id: FunctionId,
     pub(super) class: FunctionClass,
+    pub(super) is_garbage_collection: bool,
     pub(super) expected: ExpectedBox,
     pub(super) columns: Columns,
     pub(super) found: FunctionFinding,
@@ -56,7 +57,8 @@ impl Compared {
     /// What is worth an incident.
     ///
     /// What the settings file expects of it goes first. A collective that takes long is waited in: who
-    /// waits is not to blame, but whose link was measured to carry less, or more, than the others'.
+    /// waits is not to blame, but whose link was measured to carry less, or more, than the others'. Garbage
+    /// collection on most ranks is no work of theirs, and may be little.
     pub(super) fn blamed(
         &self,
         ranks: usize,
@@ -73,8 +75,13 @@ impl Compared {
         let usual = f64::from(self.found.median[0]);
         // Of two ranks the median is between them, and says nothing of either.
         let middle = shares.get(shares.len().saturating_sub(1) / 2);
+        let least = if self.is_garbage_collection {
+            settings.partial_share_min
+        } else {
+            settings.common_share_min
+        };
         let common = problem == Problem::Common
-            && usual >= settings.common_share_min
+            && usual >= least
             && middle.is_some_and(|middle| *middle >= settings.partial_share_min);
         if !common {
             return self.culprits(&shares, problem, settings.partial_share_min);

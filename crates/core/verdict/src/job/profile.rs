@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use collective::Late;
-use incident::{FunctionFault, Scene, function, without_core};
+use incident::{FunctionFault, Scene, function, is_garbage_collection, without_core};
 use model::{
     CollectiveOp, CollectiveTimes, Dictionary, Ending, Evidence, FunctionClass,
     FunctionId, Incident, IncidentKind, Input, MarkKind, Pattern, ProfileSummary,
@@ -247,7 +247,9 @@ impl Job {
             {
                 found.problem = Some(Problem::Partial);
             }
-            Some(Compared { id, class: function.class, expected, columns, found })
+            let is_garbage_collection = is_garbage_collection(&function.name);
+            let class = function.class;
+            Some(Compared { id, class, is_garbage_collection, expected, columns, found })
         });
         let mut compared: Vec<Compared> = compared.collect();
         compared
@@ -327,12 +329,17 @@ impl Job {
         // What all ranks do anyway is not why one of them is late.
         let is_explained = incidents.iter().any(|i| !i.subject.ranks.is_empty());
         for fault in &profiled.faults {
+            // Little of what all ranks do explains what it is large enough for, and is nothing alone.
+            let is_little = fault.ranks.is_empty()
+                && fault.unexpected.is_empty()
+                && fault.excess_share < self.settings.pattern.common_share_min;
             let id = format!("f{}", fault.number);
             let found = function(fault, scene, id, &self.settings.incident);
             let may_join = |incident: &Incident| {
                 incident.subject.function.is_none()
                     && profiled.saw(incident)
-                    && is_large_enough(fault, incident)
+                    && (is_large_enough(fault, incident)
+                        || !is_little && incident.kind != IncidentKind::Degraded)
             };
             // What slows all, or by turns, is what all do, or by turns; or a link that all wait for.
             let same = incidents.iter().position(|incident| {
@@ -362,6 +369,7 @@ impl Job {
                     incident.advice = found.advice;
                 }
                 // Nor is it an incident where its steps show none, if they ask for it.
+                None if is_little => {}
                 None if profiled.window.is_some()
                     && fault.unexpected.is_empty()
                     && (!fault.ranks.is_empty()
@@ -394,9 +402,7 @@ fn is_large_enough(fault: &FunctionFault, incident: &Incident) -> bool {
         cost_s / last.saturating_sub(first).saturating_add(1) as f64
     };
     let of_incident = per_step(incident.cost_s, incident.first_step, incident.last_step);
-    incident.kind != IncidentKind::Degraded
-        || per_step(fault.cost_s, fault.steps.0, fault.steps.1)
-            >= EXPLAINED_SHARE * of_incident
+    per_step(fault.cost_s, fault.steps.0, fault.steps.1) >= EXPLAINED_SHARE * of_incident
 }
 
 fn rank_profile(rank: &ProfiledRank) -> RankProfile {
@@ -576,6 +582,36 @@ mod tests {
         };
         // The function takes half a second of the window's nine steps.
         assert_eq!((by(0.9), by(1.1)), (vec![1], vec![0]));
+    }
+
+    /// Collected by turns, garbage costs the job much and each rank little.
+    #[test]
+    fn little_garbage_collection_joins_what_it_is_large_enough_for() {
+        let mut job = job();
+        let faults = found_of("Python GC", &[0.07, 0.09, 0.14, 0.23]);
+        job.profiled =
+            Some(Profiled { faults, window: Some((1, 10)), ..Profiled::default() });
+        let joined = |cost_s| {
+            let late = found(&[0.0, 0.5, 0.0]).remove(0);
+            let late =
+                function(&late, job.scene(), "i1".to_owned(), &job.settings.incident);
+            let (subject, evidence) = (Subject::default(), Vec::new());
+            let by_turns = Incident {
+                subject,
+                evidence,
+                cost_s,
+                first_step: 1,
+                last_step: 10,
+                ..late
+            };
+            let mut incidents = vec![by_turns];
+            job.join_functions(&mut incidents, job.scene());
+            incidents.into_iter().map(|incident| incident.evidence.len()).collect()
+        };
+        assert_eq!((joined(0.15), joined(0.5)), (vec![1], vec![0]));
+        let mut alone = Vec::new();
+        job.join_functions(&mut alone, job.scene());
+        assert_eq!(alone, []);
     }
 
     /// A link alone opens no incident of a running job; where all became slower it is why.

@@ -13,9 +13,11 @@ use sim::{Cluster, Fault, LOCALS, LOOK_S, Run, job_of, watch};
 use super::Row;
 use super::simulated::Measure;
 
-pub(super) const ROWS: [(&str, Measure); 6] = [
+pub(super) const ROWS: [(&str, Measure); 8] = [
     ("MY-A13", latency),
     ("MY-who", localisation),
+    ("MY-A15", hundred),
+    ("MY-A15", thousand),
     ("MY-A15", ten_thousand),
     ("MY-A15", hundred_thousand),
     ("MY-volume", volume),
@@ -110,6 +112,14 @@ fn false_alarms(id: &str) -> Row {
     Row::new(id, "healthy job, 32 ranks", measured, "0", alarms == 0)
 }
 
+fn hundred(id: &str) -> Row {
+    localise(id, 16, 1, 0.1)
+}
+
+fn thousand(id: &str) -> Row {
+    localise(id, 125, 1, 0.1)
+}
+
 fn ten_thousand(id: &str) -> Row {
     localise(id, 1250, 1, 0.1)
 }
@@ -173,7 +183,7 @@ fn localise(id: &str, machines: u32, copies: u32, target_s: f64) -> Row {
     let is_copy = |rank: &u32| rank % base.ranks() == culprit;
     let right = named.len() == copies as usize && named.iter().all(is_copy);
     let measured = format!(
-        "{:.0} ms, {}",
+        "{:.1} ms, {}",
         1e3 * took_s,
         if right { "right" } else { "wrong ranks" }
     );
