@@ -67,8 +67,9 @@ sanitize:
 
 ## The NCCL plugin and the preloaded library under valgrind, as they are built for tests. Left out
 ## is the simulated cluster, whose clock and copies of the plugin take hours there.
-valgrind: export RUNNER = valgrind --quiet --trace-children=yes --trace-children-skip=*/cc,*/ld,*/as,*/cc1 \
-	--error-exitcode=9
+# Threads that only read would else keep the others from writing.
+valgrind: export RUNNER = valgrind --quiet --fair-sched=yes --error-exitcode=9 \
+	--trace-children=yes --trace-children-skip=*/cc,*/ld,*/as,*/cc1
 valgrind:
 	cargo test --quiet --locked --package nccl --test plugin --package preload --test preload \
 		--config "target.$$(rustc -vV | sed -n 's/host: //p').runner = '$(RUNNER)'" \
