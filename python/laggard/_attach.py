@@ -79,13 +79,14 @@ def become_rank(rank=None, world_size=None):
     if _given_up or _native.is_active():
         return
     try:
-        import torch
-
-        if torch.utils.data.get_worker_info() is not None:
-            return
-        group = torch.distributed
-        if rank is None and group.is_available() and group.is_initialized():
-            rank, world_size = group.get_rank(), group.get_world_size()
+        # A loop that names its steps may be one without PyTorch.
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            if torch.utils.data.get_worker_info() is not None:
+                return
+            group = torch.distributed
+            if rank is None and group.is_available() and group.is_initialized():
+                rank, world_size = group.get_rank(), group.get_world_size()
         rank = _number("RANK", 0) if rank is None else rank
         world_size = _number("WORLD_SIZE", 1) if world_size is None else world_size
         _native.activate(
@@ -99,6 +100,11 @@ def become_rank(rank=None, world_size=None):
             attempt=_number("TORCHELASTIC_RESTART_COUNT", 0),
             slots=_number("LAGGARD_RING_SLOTS", None),
         )
+        atexit.register(_native.close)
+        helpers = sys.modules.get("multiprocessing.util")
+        if helpers is not None:
+            # Its forked children end without what else is done at exit.
+            helpers.Finalize(None, _native.close, exitpriority=0)
         for note in _notes:
             _native.note(note)
         for group in _groups:

@@ -1,5 +1,7 @@
 """Unmodified training scripts of all kinds: the slow rank's data loader is found in each."""
 
+import sys
+
 import pytest
 from conftest import JOBS, forked, timed, torchrun
 
@@ -55,8 +57,6 @@ def test_a_healthy_job_gets_no_incident(run, loop):
 
 
 def test_a_single_process_is_accounted_too(run):
-    import sys
-
     outcome = run([sys.executable, JOBS / "single.py"], STEPS="40")
     assert outcome.code == 0
     verdict = outcome.verdict
@@ -73,6 +73,16 @@ def test_explicit_stages_are_named(run):
     assert first["subject"]["stage"] == "tokenise"
     names = [stage["name"] for stage in outcome.verdict["stages"]]
     assert "step.other_cpu_wall" in names
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_steps_that_a_script_names_need_no_pytorch(run, start):
+    command = [sys.executable, JOBS / "without_pytorch.py", start]
+    outcome = run(command, SLOW_RANK="1", STEPS="60")
+    assert (outcome.code, len(outcome.incidents)) == (0, 1), outcome.stderr
+    assert (outcome.verdict["job"]["ranks"], outcome.verdict["job"]["steps"]) == (2, 60)
+    first = outcome.incidents[0]
+    assert (first["subject"]["ranks"], first["subject"]["stage"]) == ([1], "tokenise")
 
 
 def test_older_versions_read_arrival_times_from_the_flight_recorder(run):

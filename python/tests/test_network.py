@@ -5,8 +5,8 @@ import time
 from conftest import JOBS, timed
 
 pytestmark = timed
-# What is usual of the job's steps is known by then, and what is usual on a link so long after: it is
-# looked for sockets every 10 s, and six readings take a second each.
+# What is usual of the job's steps is known by then, and what is usual on a link so long after: it
+# is looked for sockets every 10 s, and six readings take a second each.
 HEALTHY_STEPS = 200
 HEALTHY_S = 20
 PATIENCE_S = 60

@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::ops::{Range, RangeInclusive};
 
-use model::{Ending, RankNs, RankStep, StageId, Window, threshold};
+use model::{Ending, MarkKind, RankNs, RankStep, Segment, StageId, Window, threshold};
 use serde::{Deserialize, Serialize};
 
 use crate::IterationLearner;
@@ -63,9 +63,12 @@ pub(crate) struct JobStep {
 }
 
 impl JobStep {
-    /// What follows the last optimizer step is not a step.
+    /// What follows the last optimizer step, or the last that the script named, is not a step.
     pub(crate) fn is_trained(&self) -> bool {
-        self.ranks.values().any(|rank| rank.complete || rank.micro_steps > 0)
+        let ended = |segment: &Segment| segment.ending == Ending::Mark(MarkKind::StepEnd);
+        self.ranks.values().any(|rank| {
+            rank.complete || rank.micro_steps > 0 || rank.segments.iter().any(ended)
+        })
     }
 }
 
@@ -444,6 +447,7 @@ mod tests {
         assert_eq!(cut("D0 D1 B0 K B1 O0 O1 K "), Cut::Data);
         assert_eq!(cut("D0 D1 B0 K B1 K O0 O1 "), Cut::After(MarkKind::OptimizerBegin));
         assert_eq!(cut("D0 D1 B0 B1 O0 O1 "), Cut::After(MarkKind::BackwardEnd));
+        assert_eq!(cut("S0 E0:20 E1:20 E0:21 E1:21 S1 "), Cut::Data);
         let published = WindowSettings { published_cut: true, ..settings() };
         let ranks = [PLAIN.repeat(12), PLAIN.repeat(12)];
         assert_eq!(windows(&ranks, published)[0].cut, Cut::Data);

@@ -126,10 +126,11 @@ fn build(
 }
 
 /// Finds where the ranks last meet in the cycle: after the last collective that most steps
-/// have, or at the end of backward if none is seen.
+/// have, or at the end of backward if none is seen. A loop without either meets nobody knows where.
 fn choose_cut(steps: &[JobStep], ranks: &[u32]) -> Cut {
     // Mark kinds that end a stretch with collectives, with their last place in the cycle.
     let mut seen: BTreeMap<u8, (MarkKind, usize, usize, bool)> = BTreeMap::new();
+    let mut goes_back = false;
     let pieces = steps
         .iter()
         .filter_map(|step| ranks.first().and_then(|rank| step.ranks.get(rank)))
@@ -141,6 +142,7 @@ fn choose_cut(steps: &[JobStep], ranks: &[u32]) -> Cut {
             match segment.ending {
                 Ending::Issue { op, .. } => issued |= !op.is_point_to_point(),
                 Ending::Mark(kind) => {
+                    goes_back |= kind == MarkKind::BackwardEnd;
                     if issued {
                         let last = at + 1 == piece.segments.len();
                         here.insert(kind as u8, (kind, at, last));
@@ -161,7 +163,7 @@ fn choose_cut(steps: &[JobStep], ranks: &[u32]) -> Cut {
     match regular.max_by_key(|(_, _, place, _)| *place) {
         Some((_, _, _, true)) => Cut::Data,
         Some((kind, ..)) => Cut::After(kind),
-        None if ranks.len() > 1 => Cut::After(MarkKind::BackwardEnd),
+        None if goes_back && ranks.len() > 1 => Cut::After(MarkKind::BackwardEnd),
         None => Cut::Data,
     }
 }
