@@ -27,7 +27,7 @@ HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
 LOOPS, REPEATS = 20_000, 21
 BLOCK, SMALL_BLOCK, BLOCK_PAIRS = 25, 200, 400
-COMMAND_ROUNDS = 9
+COMMAND_ROUNDS = 25
 
 
 class Empty:

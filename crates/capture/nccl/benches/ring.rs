@@ -21,7 +21,7 @@ const RANKS: usize = 4;
 /// link each time.
 const CHUNKS: i32 = 6;
 const ALL_REDUCES: u64 = 40;
-const ROUNDS: usize = 41;
+const ROUNDS: usize = 201;
 
 fn main() {
     let root = tempfile::tempdir().expect("a temporary directory");
