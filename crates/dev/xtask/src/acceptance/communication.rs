@@ -117,7 +117,7 @@ fn hundred(id: &str) -> Row {
 }
 
 fn thousand(id: &str) -> Row {
-    localise(id, 125, 1, 0.1)
+    localise(id, 126, 1, 0.1)
 }
 
 fn ten_thousand(id: &str) -> Row {
@@ -158,7 +158,7 @@ fn localise(id: &str, machines: u32, copies: u32, target_s: f64) -> Row {
     let culprit = 77;
     let base = Cluster {
         machines,
-        iterations: 2,
+        iterations: 4,
         fault: Some((Fault::GpuStops { rank: culprit }, 1.5)),
         jitter: 0.2,
         seed: 1,
