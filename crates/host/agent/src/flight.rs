@@ -90,7 +90,7 @@ impl FlightFeed {
         if self.ranks.contains_key(&rank) || !socket.exists() {
             return;
         }
-        self.ranks.insert(rank, Held::new(socket.clone(), monotonic_now()));
+        self.ranks.insert(rank, Held::new(socket.clone()));
         let asker = self.asker.get_or_insert_with(Asker::start);
         if let Ok(mut sockets) = asker.sockets.lock() {
             sockets.insert(rank, socket);
@@ -220,10 +220,11 @@ impl FlightFeed {
 }
 
 impl Held {
-    fn new(socket: PathBuf, answered: RankNs) -> Self {
+    /// Nothing is known of a rank that was found in the middle of its steps until its recorder answers.
+    fn new(socket: PathBuf) -> Self {
         let (marks, issues) = (VecDeque::new(), VecDeque::new());
         let (last_record, last_did) = (None, None);
-        let (asked, known) = (answered, answered);
+        let (asked, answered, known) = (RankNs(0), RankNs(0), RankNs(0));
         Self {
             socket,
             marks,
@@ -370,7 +371,7 @@ mod tests {
     }
 
     fn held(marks: &[u64], issues: &[u64]) -> Held {
-        let mut held = Held::new(PathBuf::new(), RankNs(0));
+        let mut held = Held::new(PathBuf::new());
         held.marks.extend(marks.iter().map(|at| mark(*at, MarkKind::DataBegin)));
         held.issues.extend(issues.iter().map(|at| mark(*at, MarkKind::CollectiveIssue)));
         held
@@ -465,6 +466,21 @@ mod tests {
     }
 
     #[test]
+    fn a_rank_found_in_the_middle_of_its_steps_is_held_back_until_its_recorder_answers() {
+        let folder = tempfile::tempdir().unwrap();
+        let ring = folder.path().join("ring");
+        let _silent = UnixListener::bind(folder.path().join("ring.sock")).unwrap();
+        let mut feed = FlightFeed::default();
+        let before = RankNs(monotonic_now().0 - 1);
+        feed.look_at(0, &ring);
+        let mut told = 0;
+        let input = Input::Mark { rank: 0, mark: mark(before.0, MarkKind::DataBegin) };
+        feed.pass(input, &mut |_| told += 1);
+        feed.poll(monotonic_now(), &mut |_| told += 1);
+        assert_eq!(told, 0);
+    }
+
+    #[test]
     fn a_pause_counts_from_the_last_collective_that_an_answer_tells() {
         let (mut feed, sender, woken) = feed(held(&[10], &[]));
         let second = 1_000_000_000;
@@ -513,7 +529,7 @@ mod tests {
         let (mut feed, sender, _woken) = feed(held(&[10], &[]));
         feed.pass(Input::Restart { attempt: 1 }, &mut |_| {});
         assert!(feed.ranks.is_empty());
-        let new = Held::new(PathBuf::from("new"), RankNs(0));
+        let new = Held::new(PathBuf::from("new"));
         feed.ranks.insert(0, new);
         sender.send(answer(5, Ok(vec![record(9)]))).unwrap();
         feed.poll(RankNs(9), &mut |_| {});
