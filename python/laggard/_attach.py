@@ -129,7 +129,6 @@ def _at_exit():
             group.unregister_pre_hook(_HOOK_ID)
     if _server is not None:
         _server.shutdown()
-    _native.close()
     # A thread of gloo frees its last collective under the interpreter's lock, and aborts the
     # process if the interpreter is gone by then. The lock is its, if it waits for it.
     time.sleep(0.01)

@@ -5,10 +5,11 @@ import time
 from conftest import JOBS, timed
 
 pytestmark = timed
-# What is usual of the job's steps is known by then, and what is usual on a link so long after: it
-# is looked for sockets every 10 s, and six readings take a second each.
+# What is usual of the job's steps is known by then.
 HEALTHY_STEPS = 200
-HEALTHY_S = 20
+# What is usual on a link is known when what both ranks got of cores has been told so often, every
+# 10 s: as often it is looked for sockets, and six readings take a second each.
+HEALTHY_USAGES = 6
 PATIENCE_S = 60
 
 
@@ -25,7 +26,7 @@ def test_a_link_that_is_throttled_is_named(cable, tmp_path):
     sides = list(cable.sides(tmp_path, JOBS / "wide.py"))
     try:
         wait_for(rf"\[\d,\d+,{HEALTHY_STEPS},", sides)
-        time.sleep(HEALTHY_S)
+        wait_for(rf'(?s)(?:"is":"usage".*?){{{HEALTHY_USAGES}}}', sides)
         cable.throttle("400mbit")
         wait_for("slower_link", sides)
         for side in sides:

@@ -65,17 +65,12 @@ const WAITS_FOR_DEVICE: [&str; 3] = ["ynchronize", "item of Tensor", ".item"];
 /// What the interpreter's collection of garbage is called.
 const GARBAGE_COLLECTION: [&str; 3] = ["gc.collect", "garbage", "Python GC"];
 
-/// Whether a function of this name collects garbage.
+/// Whether a function of this name collects garbage, which is work that no step asks for.
 pub fn is_garbage_collection(name: &str) -> bool {
     GARBAGE_COLLECTION.iter().any(|word| name.contains(word))
 }
 
 impl FunctionFault {
-    /// Whether it is work that no step asks for.
-    pub fn is_garbage_collection(&self) -> bool {
-        is_garbage_collection(&self.name)
-    }
-
     /// Whether a link of these ranks is to blame.
     pub fn is_of_link(&self) -> bool {
         self.kind.is_some_and(FaultKind::is_of_link)

@@ -374,7 +374,7 @@ impl Job {
                     && fault.unexpected.is_empty()
                     && (!fault.ranks.is_empty()
                         || is_explained
-                        || !fault.is_garbage_collection()) => {}
+                        || !is_garbage_collection(&fault.name)) => {}
                 None => incidents.push(found),
             }
         }
