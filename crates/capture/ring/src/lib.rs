@@ -46,7 +46,7 @@ pub use {
     job::{JobReader, RankState},
     live::{
         Bytes, CommunicatorIndex, FlowToken, LiveReader, LiveSize, LiveSource, LiveState,
-        LiveWriter, OperationToken, Reached, Route, STEP_BITS,
+        LiveWriter, OperationToken, Reached, Route, STEP_BITS, Sent,
     },
     map::{Drained, RingReader, RingWriter, default_slots},
     profile::{ProfileAnswer, ProfileClerk, ProfileDesk, ProfileOrder, ProfileState},

@@ -187,7 +187,7 @@ impl Communication {
     }
 
     /// The job's number of a communicator's rank.
-    pub(crate) fn job_rank(&self, communicator: u64, rank: u32) -> Option<u32> {
+    pub fn job_rank(&self, communicator: u64, rank: u32) -> Option<u32> {
         self.communicators.get(&communicator)?.ranks.get(&rank).copied()
     }
 

@@ -4,8 +4,9 @@ use model::{Cause, Evidence, Method, NetworkFault, QueuePairName};
 
 use crate::words::duration;
 
-/// Words what does not get on in the network of a rank.
-pub fn network(rank: u32, fault: &NetworkFault) -> Evidence {
+/// Words what does not get on in the network of a rank; `peer` is the rank of the job that a flow
+/// goes to, if that is known.
+pub fn network(rank: u32, fault: &NetworkFault, peer: Option<u32>) -> Evidence {
     let (label, what, values) = match fault {
         NetworkFault::Requests { pair, in_flight, still_ns, failed, status } => {
             let still_s = *still_ns as f64 * 1e-9;
@@ -46,6 +47,27 @@ pub fn network(rank: u32, fault: &NetworkFault) -> Evidence {
             let values = vec![("bytes_per_s", now), ("usual_bytes_per_s", usual)];
             ("link_slower", text, values)
         }
+        NetworkFault::SlowerFlow {
+            channel,
+            peer: member,
+            bytes_per_s,
+            usual_bytes_per_s,
+            ..
+        } => {
+            let (now, usual) = (*bytes_per_s as f64, *usual_bytes_per_s as f64);
+            let to = peer.map_or_else(
+                || format!("member {member} of its group"),
+                |peer| format!("rank {peer}"),
+            );
+            let text = format!(
+                "what it sends to {to} on channel {channel} takes longer in the network: {:.2} GB/s \
+                 instead of {:.2}",
+                now * 1e-9,
+                usual * 1e-9
+            );
+            let values = vec![("bytes_per_s", now), ("usual_bytes_per_s", usual)];
+            ("flow_slower", text, values)
+        }
         NetworkFault::Socket { peer, bytes, resent, refused } => {
             let what = if *refused {
                 "are not read there".to_owned()
@@ -74,8 +96,11 @@ pub fn network(rank: u32, fault: &NetworkFault) -> Evidence {
         }
         _ => format!("rank {rank}: {what}"),
     };
-    let cause =
-        matches!(fault, NetworkFault::SlowerLink { .. }).then_some(Cause::Network);
+    let is_slow = matches!(
+        fault,
+        NetworkFault::SlowerLink { .. } | NetworkFault::SlowerFlow { .. }
+    );
+    let cause = is_slow.then_some(Cause::Network);
     Evidence { cause, ..Evidence::new(Method::Host, label, text, &values) }
 }
 
@@ -96,7 +121,7 @@ mod tests {
             number: 77,
             peer: "fe80::1".into(),
         };
-        let text = |fault| network(1, &fault).text;
+        let text = |fault| network(1, &fault, Some(5)).text;
         let requests = NetworkFault::Requests {
             pair: pair(),
             in_flight: 12,
@@ -144,6 +169,21 @@ mod tests {
             "host of rank 1: what it sends to 10.0.0.2 comes through at 24.0 MB/s \
              instead of 610.0"
         );
+        let flow = NetworkFault::SlowerFlow {
+            communicator: 7,
+            channel: 2,
+            peer: 3,
+            bytes_per_s,
+            usual_bytes_per_s,
+        };
+        let said = |to| {
+            format!(
+                "rank 1: what it sends to {to} on channel 2 takes longer in the network: 12.00 GB/s \
+                 instead of 24.10"
+            )
+        };
+        assert_eq!(network(1, &flow, None).text, said("member 3 of its group"));
+        assert_eq!(text(flow), said("rank 5"));
         let port = NetworkFault::Port {
             device: "mlx5_0".into(),
             port: 1,

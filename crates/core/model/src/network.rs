@@ -42,6 +42,19 @@ pub enum NetworkFault {
         /// The same before.
         usual_bytes_per_s: u64,
     },
+    /// What NCCL sends to another rank on a channel comes back more slowly than it used to.
+    SlowerFlow {
+        /// [`Communicator::hash`](crate::Communicator::hash).
+        communicator: u64,
+        /// The channel of the communicator.
+        channel: u8,
+        /// Rank of the other end in the communicator.
+        peer: u32,
+        /// Bytes a second while something is in flight.
+        bytes_per_s: u64,
+        /// The same before.
+        usual_bytes_per_s: u64,
+    },
     /// Bytes given to a TCP socket are not acknowledged.
     Socket {
         /// Address and port of the peer.

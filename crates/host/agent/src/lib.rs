@@ -19,6 +19,7 @@ mod profiles;
 mod quota;
 mod ras;
 mod requests;
+mod slowing;
 mod sockets;
 mod spool;
 mod stacks;

@@ -5,7 +5,7 @@ use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use collective::{Connection, Counted, Lost};
+use collective::{Counted, Lost};
 use model::{Input, NetworkFault, RankNs};
 use netlink_packet_core::{
     NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
@@ -19,6 +19,7 @@ use netlink_packet_sock_diag::inet::{
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use netlink_sys::{Socket, SocketAddr};
 
+use crate::slowing::WatchedLink;
 use crate::sockets::sockets_of;
 
 /// How often counters are read, if reading them takes less than this share of the time.
@@ -26,14 +27,9 @@ const READ_EVERY: Duration = Duration::from_secs(1);
 const READ_SHARE: u32 = 100;
 /// How often it is looked which sockets ranks have.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// How often a link that is slow is told of.
-const TELL_EVERY: Duration = Duration::from_secs(10);
-/// Part of the usual bandwidth below which a link is slow, in so many readings on end. Ours: what
-/// TCP carries swings by more than MegaTrace's fifth.
+/// Part of the usual bandwidth below which a link is slow. Ours: what TCP carries swings by more
+/// than MegaTrace's fifth.
 const SLOW_RATIO: f64 = 0.5;
-const SLOW_READINGS: u32 = 2;
-/// Busy time from one bandwidth to the next: the kernel counts it in ticks of up to 10 ms.
-const MIN_BUSY_NS: u64 = 100_000_000;
 /// Links of a host that are watched.
 const MAX_LINKS: usize = 256;
 
@@ -44,16 +40,7 @@ pub(crate) struct LinkFeed {
     sockets: BTreeMap<u64, u32>,
     looked: Option<Instant>,
     next: Option<Instant>,
-    links: BTreeMap<IpAddr, Watched>,
-}
-
-#[derive(Debug, Default)]
-struct Watched {
-    connection: Connection,
-    /// What was busy when it was read last.
-    busy_ns: u64,
-    slow_readings: u32,
-    told: Option<Instant>,
+    links: BTreeMap<IpAddr, WatchedLink>,
 }
 
 /// What was sent to one host by now.
@@ -92,23 +79,9 @@ impl LinkFeed {
                 continue;
             }
             let link = self.links.entry(peer).or_default();
-            if counted.busy_ns.abs_diff(link.busy_ns) < MIN_BUSY_NS {
-                continue;
-            }
-            link.busy_ns = counted.busy_ns;
-            link.connection.read(counted);
-            let lost = link
-                .connection
-                .lost()
-                .filter(|lost| lost.bytes_per_s < SLOW_RATIO * lost.usual_bytes_per_s);
-            link.slow_readings = lost.map_or(0, |_| link.slow_readings + 1);
-            let is_told =
-                link.told.is_some_and(|told| asked.duration_since(told) < TELL_EVERY);
-            if let Some(Lost { bytes_per_s, usual_bytes_per_s }) = lost
-                && link.slow_readings >= SLOW_READINGS
-                && !is_told
+            if let Some(Lost { bytes_per_s, usual_bytes_per_s }) =
+                link.read(asked, counted, SLOW_RATIO)
             {
-                link.told = Some(asked);
                 let fault = NetworkFault::SlowerLink {
                     peer: peer.to_string(),
                     bytes_per_s: bytes_per_s as u64,

@@ -5,10 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use collective::{ArrivalSettings, Slow, Trigger};
-use model::{CollectiveOp, Input, Operation, RankNs};
-use ring::{JobReader, LiveReader, LiveSource, process_started};
+use collective::{ArrivalSettings, Counted, Lost, Slow, Trigger};
+use model::{CollectiveOp, Input, NetworkFault, Operation, RankNs};
+use ring::{JobReader, LiveReader, LiveSource, Sent, process_started};
 use verdict::Finding;
+
+use crate::slowing::WatchedLink;
 
 /// How often live tables are read; Mycroft's (2025) period.
 const READ_EVERY: Duration = Duration::from_millis(100);
@@ -16,6 +18,8 @@ const READ_EVERY: Duration = Duration::from_millis(100);
 pub(crate) const READ_CLOSELY_EVERY: Duration = Duration::from_millis(20);
 /// How often a rank in which nothing changes is told of again.
 const REPEAT_EVERY: Duration = Duration::from_millis(250);
+/// Part of the usual bandwidth below which a connection is slow. MegaTrace (2025).
+const SLOW_RATIO: f64 = 0.8;
 /// An operation in which nothing moved for so long is worth telling the analysis about.
 const STILL_S: f64 = 0.5;
 
@@ -50,6 +54,8 @@ struct LiveTable {
     /// When the last seen to end did.
     ended_at: RankNs,
     trigger: Trigger,
+    /// By communicator, channel and peer.
+    links: BTreeMap<(u64, u8, u32), WatchedLink>,
 }
 
 impl LiveFeed {
@@ -115,6 +121,7 @@ impl LiveFeed {
             told: None,
             ended_at: RankNs(0),
             trigger: Trigger::new(self.settings.clone()),
+            links: BTreeMap::new(),
         };
         self.tables.insert(path, table);
     }
@@ -157,6 +164,7 @@ impl LiveFeed {
         let was_still = self.still;
         self.still = false;
         for table in self.tables.values_mut() {
+            table.read_links(asked, now, take);
             if table.read(now, take) {
                 self.close_until = Some(asked + CLOSE_FOR);
             }
@@ -198,6 +206,36 @@ impl LiveTable {
         is_slow
     }
 
+    /// Tells of connections that carry less than they used to.
+    fn read_links(&mut self, asked: Instant, now: RankNs, take: &mut dyn FnMut(Input)) {
+        let rank = self.reader.identity().rank;
+        let sent = self.reader.sent(now);
+        if self.links.len() > sent.len() {
+            // Communicators are no more.
+            let key = |it: &Sent| (it.communicator, it.channel, it.peer);
+            let known: BTreeSet<_> = sent.iter().map(key).collect();
+            self.links.retain(|link, _| known.contains(link));
+        }
+        for Sent { communicator, channel, peer, posted, completed, bytes, busy_ns } in
+            sent
+        {
+            let link = self.links.entry((communicator, channel, peer)).or_default();
+            let counted = Counted { at: now, posted, completed, bytes, busy_ns };
+            if let Some(Lost { bytes_per_s, usual_bytes_per_s }) =
+                link.read(asked, counted, SLOW_RATIO)
+            {
+                let fault = NetworkFault::SlowerFlow {
+                    communicator,
+                    channel,
+                    peer,
+                    bytes_per_s: bytes_per_s as u64,
+                    usual_bytes_per_s: usual_bytes_per_s as u64,
+                };
+                take(Input::Network { rank, fault });
+            }
+        }
+    }
+
     fn is_suspect(&self, operation: &Operation, now: RankNs) -> bool {
         self.trigger.is_suspect(operation, now)
     }
@@ -234,5 +272,70 @@ impl LiveTable {
                 .collect(),
         });
         self.told = Some((asked, self.in_progress.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::Direction;
+    use ring::{Bytes, Identity, LiveSize, LiveWriter, Reached, RingDirectory, Route};
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+    const TRANSFERS: u32 = 100;
+
+    #[test]
+    fn a_connection_that_carries_less_than_it_used_to_is_told() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = RingDirectory::create(root.path(), "job").unwrap();
+        let pid = std::process::id();
+        let started = process_started(pid).unwrap();
+        let identity = Identity { rank: 3, pid, started, ..Identity::default() };
+        let (size, source) = (LiveSize::default(), LiveSource::Plugin);
+        let writer = LiveWriter::create(&directory, &identity, size, source).unwrap();
+        let communicator = writer.communicator(77, b"dp", 1, 4).unwrap();
+        let mut feed = LiveFeed::new(ArrivalSettings::default());
+        feed.look(&JobReader::new(directory), &mut |_| unreachable!("it can be read"));
+        let (began, mut at_ms, mut told) = (Instant::now(), 1000, Vec::new());
+        for operation in 0..60 {
+            let at = || RankNs(at_ms * MS);
+            let op = CollectiveOp::ALLREDUCE;
+            let token =
+                writer.begin_operation(communicator, op, operation, 1, at()).unwrap();
+            let to = |channel| Route { channel, peer: 2, direction: Direction::Send };
+            let flows = [0, 1].map(|channel| {
+                writer.announce_flow(token, to(channel), TRANSFERS).unwrap()
+            });
+            writer.enqueued(token, at());
+            for flow in flows {
+                let all = Reached::Count(TRANSFERS);
+                writer.transmitted(flow, all, Bytes::Total(100 << 20), at);
+            }
+            // A GPU that comes late makes no connection slow, and 30 % less makes one.
+            let (in_flight_ms, waits_ms) = match operation {
+                0..20 => (100, 100),
+                20..40 => (100, 900),
+                _ => (143, 100),
+            };
+            for (flow, took_ms) in flows.into_iter().zip([100, in_flight_ms]) {
+                let at = RankNs((at_ms + took_ms) * MS);
+                writer.done(flow, Reached::Count(TRANSFERS), || at);
+            }
+            at_ms += in_flight_ms + waits_ms;
+            let asked = began + Duration::from_millis(at_ms);
+            feed.poll(asked, RankNs(at_ms * MS), &mut |input| {
+                told.push((operation, input));
+            });
+        }
+        told.retain(|(_, input)| matches!(input, Input::Network { .. }));
+        let fault = NetworkFault::SlowerFlow {
+            communicator: 77,
+            channel: 1,
+            peer: 2,
+            bytes_per_s: 733_269_930,
+            usual_bytes_per_s: 1_048_576_000,
+        };
+        assert_eq!(told, [(41, Input::Network { rank: 3, fault })]);
     }
 }

@@ -12,7 +12,7 @@ use std::ptr;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use model::{CollectiveOp, Operation, RankNs};
+use model::{CollectiveOp, Direction, Operation, RankNs};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use ring::LiveReader;
@@ -268,6 +268,29 @@ fn a_cluster_is_told_as_it_is() {
                 (times, counters(&ended))
             };
             assert!(wanted.len() > 200, "{} operations", wanted.len());
+            // What connections have carried is what flows of their operations add up to.
+            let now = RankNs(clock_ns(30.0));
+            let sends = |flow: &&model::Flow| flow.direction == Direction::Send;
+            for (rank, of_rank) in &told.ranks {
+                let mut done = BTreeMap::new();
+                let ended = wanted.iter().filter(|(of, _)| of == rank);
+                for (_, operation) in ended {
+                    for flow in operation.flows.iter().filter(sends) {
+                        let link = (operation.communicator, flow.channel, flow.peer);
+                        *done.entry(link).or_insert(0) += u64::from(flow.done);
+                    }
+                }
+                let sent = of_rank.reader.sent(now).into_iter();
+                let sent: BTreeMap<_, _> = sent
+                    .inspect(|it| {
+                        assert_eq!(it.posted, it.completed);
+                        assert_eq!(it.bytes, it.completed * BYTES);
+                        assert!(it.busy_ns > 0);
+                    })
+                    .map(|it| ((it.communicator, it.channel, it.peer), it.completed))
+                    .collect();
+                assert_eq!(sent, done, "rank {rank}");
+            }
             assert_eq!(of_ranks(gone), of_ranks(wanted));
         });
     });

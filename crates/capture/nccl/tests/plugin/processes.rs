@@ -74,7 +74,7 @@ fn a_size_that_is_none_leaves_the_default() {
         alone_with(&[("LAGGARD_NCCL_OPERATIONS", size)], |scene| {
             Plugin::open(6).init(Introduction::of(1));
             let table = fs::metadata(&scene.tables()[0]).unwrap();
-            assert_eq!(table.len(), 12_800 + 4096 * 320);
+            assert_eq!(table.len(), 12_800 + 4096 * 320 + 1024 * 64);
         });
     }
 }

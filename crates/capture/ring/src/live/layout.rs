@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 use crate::RingError;
 use crate::header::StoredIdentity;
+use crate::live::connections::{CONNECTIONS, ConnectionSlot};
 
 pub(crate) const MAGIC: [u8; 8] = *b"LAGLIVE\0";
 /// Bump it with any change of the structures here.
-pub(crate) const LAYOUT: u32 = 1;
+pub(crate) const LAYOUT: u32 = 2;
 /// Communicators a process may have; a job with every kind of parallelism has about ten.
 pub(crate) const MAX_COMMUNICATORS: usize = 64;
 /// Words of a communicator's name.
@@ -51,11 +52,12 @@ impl LiveSize {
         size_of::<Head>()
             + self.operations() * size_of::<OperationSlot>()
             + self.flows() * size_of::<FlowSlot>()
+            + CONNECTIONS * size_of::<ConnectionSlot>()
     }
 }
 
 impl Default for LiveSize {
-    /// 4096 operations, 1.3 MiB: some dozens of steps.
+    /// 4096 operations, 1.4 MB: some dozens of steps.
     fn default() -> Self {
         Self { operations: 4096 }
     }
@@ -146,8 +148,8 @@ pub(crate) struct FlowSlot {
     pub(crate) stamp: Stamp,
     /// Number of its operation.
     pub(crate) operation: AtomicU64,
-    /// The peer in the low half, then a byte for the channel and one that is 1 if it
-    /// receives.
+    /// The peer in the low half, then a byte for the channel, one that is 1 if it receives, and
+    /// two for its connection (`ConnectionPlace`).
     pub(crate) route: AtomicU64,
     pub(crate) total: AtomicU32,
     pub(crate) ready: AtomicU32,
@@ -168,6 +170,7 @@ const _: () = {
     assert!(size_of::<Head>() == 12_800);
     assert!(size_of::<OperationSlot>() == 64);
     assert!(size_of::<FlowSlot>() == 64);
+    assert!(size_of::<ConnectionSlot>() == 64);
 };
 
 /// How far an operation is: bit 63 once it is enqueued, 31 bits for the flows it has begun,

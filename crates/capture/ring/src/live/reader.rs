@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use memmap2::Mmap;
 use model::{CollectiveOp, Communicator, Direction, Flow, Operation, RankNs};
 
+use crate::live::connections::Sent;
 use crate::live::layout::{
     CommunicatorSlot, FINALIZED, Head, LAYOUT, LiveSize, LiveSource, MAGIC, OPEN,
     Progress,
@@ -148,6 +149,16 @@ impl LiveReader {
             .iter()
             .filter_map(CommunicatorSlot::read)
             .collect()
+    }
+
+    /// What was sent to whom by `now`, over all operations of communicators that are open.
+    pub fn sent(&self, now: RankNs) -> Vec<Sent> {
+        let table = self.table();
+        let hash_of = |index: u32| {
+            let slot = table.head.communicators.get(index as usize)?;
+            (slot.state.load(Acquire) == OPEN).then(|| slot.hash.load(Relaxed))
+        };
+        table.connections.iter().filter_map(|slot| slot.read(now, hash_of)).collect()
     }
 
     /// Looks at what the process is in at `now`, and at what has ended since the last look.

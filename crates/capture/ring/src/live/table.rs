@@ -6,6 +6,7 @@
 
 use std::slice;
 
+use crate::live::connections::{CONNECTIONS, ConnectionSlot};
 use crate::live::layout::{FlowSlot, Head, LiveSize, OperationSlot};
 
 /// The parts of a mapped table. All that changes in them is atomic.
@@ -14,6 +15,7 @@ pub(crate) struct Table<'map> {
     pub(crate) head: &'map Head,
     operations: &'map [OperationSlot],
     flows: &'map [FlowSlot],
+    pub(crate) connections: &'map [ConnectionSlot],
 }
 
 impl Table<'_> {
@@ -23,15 +25,18 @@ impl Table<'_> {
     pub(crate) unsafe fn of(map: *const u8, size: LiveSize) -> Self {
         let operations_at = size_of::<Head>();
         let flows_at = operations_at + size.operations() * size_of::<OperationSlot>();
-        // SAFETY: the caller's promise; every bit pattern is valid for all three, and the
+        let connections_at = flows_at + size.flows() * size_of::<FlowSlot>();
+        // SAFETY: the caller's promise; every bit pattern is valid for all four, and the
         // parts are multiples of a line long, so each keeps its alignment.
         unsafe {
             let operations = map.add(operations_at).cast::<OperationSlot>();
             let flows = map.add(flows_at).cast::<FlowSlot>();
+            let connections = map.add(connections_at).cast::<ConnectionSlot>();
             Self {
                 head: &*map.cast::<Head>(),
                 operations: slice::from_raw_parts(operations, size.operations()),
                 flows: slice::from_raw_parts(flows, size.flows()),
+                connections: slice::from_raw_parts(connections, CONNECTIONS),
             }
         }
     }

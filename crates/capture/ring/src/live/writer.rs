@@ -6,6 +6,7 @@ use memmap2::MmapMut;
 use model::{CollectiveOp, Direction, RankNs};
 
 use crate::header::StoredIdentity;
+use crate::live::connections::{self, ConnectionPlace, ConnectionSlot};
 use crate::live::layout::{
     Claimed, CommunicatorSlot, FINALIZED, FlowSlot, Head, LAYOUT, LiveSize, LiveSource,
     MAGIC, OPEN, OperationSlot, Progress, STEP_BITS,
@@ -211,11 +212,17 @@ impl LiveWriter {
         route: Route,
         total: u32,
     ) -> Option<FlowToken> {
-        let Some((_, operation)) = self.operation(operation) else {
+        let Some((of, operation)) = self.operation(operation) else {
             self.count_dropped();
             return None;
         };
         let table = self.table();
+        let place = if route.direction == Direction::Send && total > 0 {
+            let communicator = of.what.load(Relaxed) as u32;
+            connections::place(table.connections, communicator, route.channel, route.peer)
+        } else {
+            ConnectionPlace(0)
+        };
         let number = table.head.flows_begun.0.fetch_add(1, Relaxed);
         let slot = table.flow(number)?;
         let Some(claimed) = slot.stamp.claim(number) else {
@@ -228,10 +235,19 @@ impl LiveWriter {
             && unfinished
         {
             self.count_dropped();
+            // Nobody will tell when what it has in flight comes back.
+            if let Some(connection) = self.connection_of(slot) {
+                let at = RankNs(slot.moved_at.load(Relaxed));
+                let transmitted = slot.transmitted.load(Relaxed);
+                let in_flight = transmitted.saturating_sub(slot.done.load(Relaxed));
+                connection.complete(in_flight, at);
+            }
         }
         let receives = u64::from(route.direction == Direction::Receive);
-        let words =
-            u64::from(route.peer) | u64::from(route.channel) << 32 | receives << 40;
+        let words = u64::from(route.peer)
+            | u64::from(route.channel) << 32
+            | receives << 40
+            | u64::from(place.0) << 48;
         slot.operation.store(operation, Relaxed);
         slot.route.store(words, Relaxed);
         slot.total.store(total, Relaxed);
@@ -278,13 +294,19 @@ impl LiveWriter {
         if let Some(slot) = self.flow(flow)
             && let Some(count) = slot.exceeds(&slot.transmitted, reached)
         {
-            self.moved(slot, now());
+            let at = now();
+            self.moved(slot, at);
+            let before = slot.bytes.load(Relaxed);
             let so_far = match bytes {
-                Bytes::More(bytes) => slot.bytes.load(Relaxed).wrapping_add(bytes),
-                Bytes::Total(bytes) => bytes.max(slot.bytes.load(Relaxed)),
+                Bytes::More(bytes) => before.wrapping_add(bytes),
+                Bytes::Total(bytes) => bytes.max(before),
             };
             slot.bytes.store(so_far, Relaxed);
             FlowSlot::catch_up(&slot.ready, count);
+            if let Some(connection) = self.connection_of(slot) {
+                let transfers = count - slot.transmitted.load(Relaxed);
+                connection.post(transfers, so_far.wrapping_sub(before), at);
+            }
             slot.transmitted.store(count, Release);
         }
     }
@@ -299,6 +321,13 @@ impl LiveWriter {
             let at = now();
             self.moved(slot, at);
             FlowSlot::catch_up(&slot.ready, count);
+            if let Some(connection) = self.connection_of(slot) {
+                let unposted = count.saturating_sub(slot.transmitted.load(Relaxed));
+                if unposted > 0 {
+                    connection.post(unposted, 0, at);
+                }
+                connection.complete(count - slot.done.load(Relaxed), at);
+            }
             FlowSlot::catch_up(&slot.transmitted, count);
             slot.done.store(count, Release);
             if count == slot.total.load(Relaxed) {
@@ -342,6 +371,13 @@ impl LiveWriter {
         let number = flow.operation.load(Relaxed);
         let slot = self.table().operation(number)?;
         (slot.stamp.number() == Some(number)).then_some(slot)
+    }
+
+    /// The connection of a flow, if it has one.
+    #[inline]
+    fn connection_of(&self, flow: &FlowSlot) -> Option<&ConnectionSlot> {
+        let place = (flow.route.load(Relaxed) >> 48) as usize;
+        self.table().connections.get(place.checked_sub(1)?)
     }
 
     fn begin(&self, flow: &FlowSlot, at: RankNs) {

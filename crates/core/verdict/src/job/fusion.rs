@@ -48,7 +48,6 @@ impl Job {
         incidents.extend(self.pipeline_incidents());
         self.join_functions(&mut incidents, scene);
         self.join_usages(&mut incidents);
-        self.join_links(&mut incidents);
         incidents.extend(self.straggling());
         self.add_pipelines(&mut incidents, scene);
         let death = self.hangs.death(scene);
@@ -76,6 +75,7 @@ impl Job {
         }
         let mut all: Vec<Incident> =
             death.into_iter().chain(hang).chain(incidents).collect();
+        self.join_links(&mut all);
         for incident in &mut all {
             incident.open &= !scene.ended;
             incident.cost_gpu_s = incident.cost_s * incident.victims.len() as f64;

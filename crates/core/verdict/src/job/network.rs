@@ -13,6 +13,8 @@ const MAX_LINKS: usize = 1024;
 pub(super) struct SlowerLink {
     /// The last step in which it was.
     step: u64,
+    /// The ranks at its ends, if it is theirs alone.
+    ranks: Vec<u32>,
     evidence: Evidence,
 }
 
@@ -20,25 +22,42 @@ impl Job {
     /// Takes what the host of a rank sees. Of a job that stands still it is evidence, and so is a
     /// slow link of one that became slower.
     pub(super) fn take_network(&mut self, rank: u32, fault: NetworkFault) {
-        let evidence = network(rank, &fault);
+        let peer = match &fault {
+            NetworkFault::SlowerFlow { communicator, peer, .. } => {
+                self.hangs.communicated().job_rank(*communicator, *peer)
+            }
+            _ => None,
+        };
+        let evidence = network(rank, &fault, peer);
         match fault {
             NetworkFault::Slower { .. } => {
                 self.notes.insert(Note::Text(evidence.text), 1);
             }
             NetworkFault::SlowerLink { peer, .. } => {
                 let host = self.hosts.get(&rank).cloned().unwrap_or_default();
-                let link = (host, peer);
-                if self.slower_links.len() < MAX_LINKS
-                    || self.slower_links.contains_key(&link)
-                {
-                    let step = self.hangs.step();
-                    self.slower_links.insert(link, SlowerLink { step, evidence });
-                }
+                self.slower_link((host, peer), Vec::new(), evidence);
+            }
+            NetworkFault::SlowerFlow { .. } => {
+                let Some(peer) = peer else { return };
+                let link = (format!("rank {rank}"), format!("rank {peer}"));
+                self.slower_link(link, vec![rank, peer], evidence);
             }
             _ => {
                 self.hangs.network(evidence);
                 self.hangs.port_down(self.behind_port(rank, &fault));
             }
+        }
+    }
+
+    fn slower_link(
+        &mut self,
+        link: (String, String),
+        ranks: Vec<u32>,
+        evidence: Evidence,
+    ) {
+        if self.slower_links.len() < MAX_LINKS || self.slower_links.contains_key(&link) {
+            let step = self.hangs.step();
+            self.slower_links.insert(link, SlowerLink { step, ranks, evidence });
         }
     }
 
@@ -54,28 +73,51 @@ impl Job {
             .collect()
     }
 
-    /// Links that carry much less than they used to are why all ranks together are slower.
+    /// Links that carry less than they used to are why all ranks together are slower, and come
+    /// before slow blocks of a rank at their ends; what is slow inside a collective of them they
+    /// confirm.
+    ///
+    /// # Source
+    /// MegaTrace (2026), localisation of slowdowns: the network first; SPEC.md §3.5.
     pub(super) fn join_links(&self, incidents: &mut [Incident]) {
-        let slower = |incident: &&mut Incident| {
-            incident.kind == IncidentKind::Degraded && incident.subject.ranks.is_empty()
-        };
-        for incident in incidents.iter_mut().filter(slower) {
-            let links = self.slower_links.iter();
-            let during: Vec<_> = links
-                .filter(|(_, link)| incident.went_on_in(link.step, link.step))
+        for incident in incidents {
+            let subject = &incident.subject;
+            let blames =
+                |cause| incident.evidence.iter().any(|it| it.cause == Some(cause));
+            let (of_all, in_network) = (subject.ranks.is_empty(), blames(Cause::Network));
+            let is_asked = match incident.kind {
+                IncidentKind::Degraded => of_all,
+                IncidentKind::Slow => subject.block.is_some() || in_network,
+                IncidentKind::Hang => false,
+            };
+            let at_its_end = |(from, _): &(String, String), link: &SlowerLink| {
+                if link.ranks.is_empty() {
+                    subject.hosts.contains(from)
+                } else {
+                    link.ranks.iter().any(|rank| subject.ranks.contains(rank))
+                }
+            };
+            let during: Vec<_> = self
+                .slower_links
+                .iter()
+                .filter(|(_, link)| is_asked && incident.went_on_in(link.step, link.step))
+                .filter(|(ends, link)| of_all || at_its_end(ends, link))
                 .collect();
-            let Some(((host, peer), _)) = during.first() else { continue };
-            incident.subject.flow = Some(format!("{host} to {peer}"));
-            let advice = format!(
-                "look at the network between {host} and {peer}: cards, cables, switch, and what \
+            let Some(((from, to), _)) = during.first() else { continue };
+            let flow = format!("{from} to {to}");
+            let network = format!(
+                "look at the network between {from} and {to}: cards, cables, switch, and what \
                  else uses it"
             );
-            if incident.evidence.iter().any(|it| it.cause == Some(Cause::Code)) {
+            if blames(Cause::Code) {
                 // A function that takes most of the time comes first.
-                incident.advice += &format!("; {advice}");
-            } else {
-                incident.advice = advice;
+                incident.advice += &format!("; {network}");
+            } else if of_all {
+                incident.advice = network;
+            } else if !in_network {
+                incident.advice = format!("{network}; {}", incident.advice);
             }
+            incident.subject.flow.get_or_insert(flow);
             incident
                 .evidence
                 .extend(during.iter().map(|(_, link)| link.evidence.clone()));
@@ -86,7 +128,7 @@ impl Job {
 #[cfg(test)]
 mod tests {
     use incident::contradictions;
-    use model::{Input, Mark, MarkKind, Method, RankNs};
+    use model::{Communicator, Input, Mark, MarkKind, Method, RankNs};
 
     use super::*;
     use crate::Settings;
@@ -137,5 +179,42 @@ mod tests {
         of_rank.subject.ranks = vec![3];
         assert_eq!(told(of_rank), nobody);
         assert!(job.verdict().incidents.is_empty(), "a slow link alone is none");
+    }
+
+    #[test]
+    fn the_network_comes_before_slow_blocks_at_its_ends() {
+        let mut job = Job::new("job", "run", Settings::default());
+        for member in 0..2 {
+            let name = "pp".to_owned();
+            let communicator = Communicator { hash: 7, name, rank: member, size: 2 };
+            job.take(Input::Communicator { rank: 3 * member, communicator });
+        }
+        let fault = NetworkFault::SlowerFlow {
+            communicator: 7,
+            channel: 1,
+            peer: 1,
+            bytes_per_s: 1,
+            usual_bytes_per_s: 9,
+        };
+        job.take(Input::Network { rank: 0, fault });
+        let slow_block = |rank| {
+            let mut incident = degraded(0, 60);
+            incident.kind = IncidentKind::Slow;
+            incident.subject.block = Some("forward of microbatch 3".to_owned());
+            incident.subject.ranks = vec![rank];
+            "look at its GPU".clone_into(&mut incident.advice);
+            let mut incidents = [incident];
+            job.join_links(&mut incidents);
+            let [incident] = incidents;
+            incident
+        };
+        assert!(slow_block(2).evidence.is_empty(), "it is at no end of it");
+        let Incident { evidence, subject, advice, .. } = slow_block(3);
+        assert!(
+            evidence[0].text.starts_with("rank 0: what it sends to rank 3 on channel 1")
+        );
+        assert_eq!(subject.flow.as_deref(), Some("rank 0 to rank 3"));
+        assert!(advice.starts_with("look at the network between rank 0 and rank 3"));
+        assert!(advice.ends_with("; look at its GPU"));
     }
 }
