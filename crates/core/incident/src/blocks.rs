@@ -236,7 +236,8 @@ mod tests {
         };
         let slow: Vec<SlowBlock> = blocks.iter().map(slow).collect();
         let (causes, absorbed) = (Vec::new(), Vec::new());
-        let held = HeldUp { step: 12, took_s: 0.6, usual_s: 0.2, causes, absorbed };
+        let held =
+            HeldUp { step: 12, took_s: 0.6, usual_s: 0.2, lost_s: 0.4, causes, absorbed };
         let mut incident = SlowBlocks::new(vec![1], 1);
         incident.strike(&held, 0.3, &slow);
         incident.what()

@@ -169,11 +169,9 @@ impl Tracker {
             track.quiet_windows += u32::from(!shown.contains(&track.id));
         }
         self.forget();
-        let spoken = self.tracks.iter().filter(|t| t.spoken && shown.contains(&t.id));
-        let mut spoken: Vec<&Track> = spoken.collect();
-        spoken.sort_by(|a, b| b.cost_s.total_cmp(&a.cost_s).then(a.id.cmp(&b.id)));
-        let sentence = |track: &&Track| words::sentence(&self.telling(track, scene));
-        spoken.iter().map(sentence).collect()
+        let told = self.told().into_iter().filter(|(track, _)| shown.contains(&track.id));
+        told.map(|(track, ranks)| words::sentence(&self.telling(track, &ranks, scene)))
+            .collect()
     }
 
     /// The job is started over: its steps are counted anew, and what is found now is another
@@ -188,9 +186,28 @@ impl Tracker {
 
     /// The incidents so far, costliest first.
     pub fn incidents(&self, scene: Scene<'_>) -> Vec<Incident> {
-        let mut tracks: Vec<&Track> = self.tracks.iter().filter(|t| t.spoken).collect();
-        tracks.sort_by(|a, b| b.cost_s.total_cmp(&a.cost_s).then(a.id.cmp(&b.id)));
-        tracks.into_iter().map(|track| self.incident(track, scene)).collect()
+        let told = self.told().into_iter();
+        told.map(|(track, ranks)| self.incident(track, &ranks, scene)).collect()
+    }
+
+    /// What is spoken of, costliest first, and the ranks that were compared. That all of a role
+    /// became slower while all of another did is one incident.
+    fn told(&self) -> Vec<(&Track, Vec<u32>)> {
+        let mut told: Vec<(&Track, Vec<u32>)> = Vec::new();
+        for track in self.tracks.iter().filter(|track| track.spoken) {
+            match told.iter_mut().find(|(first, _)| track.degrades_with(first)) {
+                Some((_, ranks)) => {
+                    ranks.extend(&track.compared);
+                    ranks.sort_unstable();
+                    ranks.dedup();
+                }
+                None => told.push((track, track.compared.clone())),
+            }
+        }
+        told.sort_by(|(a, _), (b, _)| {
+            b.cost_s.total_cmp(&a.cost_s).then(a.id.cmp(&b.id))
+        });
+        told
     }
 
     /// Adds a fault to the track it continues, or to a new one; returns the track's id.
@@ -290,7 +307,12 @@ impl Tracker {
         }
     }
 
-    fn telling<'a>(&self, track: &'a Track, scene: Scene<'a>) -> Telling<'a> {
+    fn telling<'a>(
+        &self,
+        track: &'a Track,
+        compared: &'a [u32],
+        scene: Scene<'a>,
+    ) -> Telling<'a> {
         Telling {
             fault: &track.fault,
             names: scene.names,
@@ -304,12 +326,12 @@ impl Tracker {
             share: track.share,
             hides: &track.hides,
             gain_alone_s: track.gain_alone_s,
-            group: (track.compared.len() < scene.seen.len()).then_some(&track.compared),
+            group: (compared.len() < scene.seen.len()).then_some(compared),
         }
     }
 
-    fn incident(&self, track: &Track, scene: Scene<'_>) -> Incident {
-        let telling = self.telling(track, scene);
+    fn incident(&self, track: &Track, compared: &[u32], scene: Scene<'_>) -> Incident {
+        let telling = self.telling(track, compared, scene);
         let share = track.cost_share();
         let next_in_line = track.hides.iter().map(|hidden| NextInLine {
             ranks: hidden.ranks.clone(),
@@ -335,7 +357,10 @@ impl Tracker {
             pace: telling.pace,
             first_step: track.first_step,
             last_step: track.last_step,
-            victims: track.victims.clone(),
+            victims: match track.fault.kind {
+                FaultKind::Degraded => compared.iter().copied().collect(),
+                _ => track.victims.clone(),
+            },
             cost_s: track.cost_s,
             cost_gpu_s: 0.0,
             cost_share: share,
@@ -430,6 +455,15 @@ impl Track {
             }
             _ => Pace::Steady,
         }
+    }
+
+    /// Whether other ranks became slower in the same steps.
+    fn degrades_with(&self, other: &Self) -> bool {
+        let kinds = [self.fault.kind, other.fault.kind];
+        kinds.iter().all(|kind| *kind == FaultKind::Degraded)
+            && self.first_step <= other.last_step
+            && other.first_step <= self.last_step
+            && !self.compared.iter().any(|rank| other.compared.contains(rank))
     }
 
     fn cost_share(&self) -> f64 {

@@ -38,8 +38,9 @@ impl Telling<'_> {
     }
 
     fn everyone(&self) -> String {
-        self.group.map_or("all ranks".to_owned(), |group| {
-            format!("all of ranks {}", fold_ranks(group))
+        self.group.map_or("all ranks".to_owned(), |group| match group {
+            [_] => who(group),
+            _ => format!("all of {}", who(group)),
         })
     }
 

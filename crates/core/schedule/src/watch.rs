@@ -19,6 +19,10 @@ const SCATTER_MIN: usize = 5;
 /// the published gate alone takes one hiccup of a busy host for a fault.
 const SCATTERS: f64 = 3.0;
 
+/// Part of what an iteration lost that its slow blocks must account for, unless without them it would
+/// have passed the performance gate. Ours.
+const EXPLAINED_SHARE: f64 = 0.5;
+
 /// A block as the rank that works on it names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -64,7 +68,9 @@ pub struct HeldUp {
     pub took_s: f64,
     /// What it usually takes.
     pub usual_s: f64,
-    /// Ranks and blocks that held it up, none if it is not slow.
+    /// What it lost to the blocks that held it up.
+    pub lost_s: f64,
+    /// Ranks and blocks that held it up, none if it is not slow or for another reason.
     pub causes: Vec<(u32, SlowBlock)>,
     /// Those that were slow as well, and nobody had to wait for.
     pub absorbed: Vec<(u32, SlowBlock)>,
@@ -433,6 +439,10 @@ impl Watch {
         let slow = stands_out(localiser, took_s);
         let (found, usual_s) =
             (localiser.judge(took_s, &durations_s), localiser.usual_s());
+        let saved_s = localiser.saved_s(&found, &durations_s);
+        // Slow for another reason, as a link, is what would hardly have been less so without them.
+        let explained = saved_s >= EXPLAINED_SHARE * found.lost_s
+            || took_s - saved_s < took_s * self.settings.performance_gate;
         let healthy = !localiser.is_slow(took_s);
         localiser.learn(took_s, &durations_s, healthy);
         let told = |slow: SlowBlock| {
@@ -442,7 +452,8 @@ impl Watch {
         let notable_s = usual_s / self.settings.performance_gate - usual_s;
         let absorbed =
             found.absorbed.into_iter().filter(|slow| slow.excess_s() > notable_s);
-        let causes = found.causes.into_iter().filter(|_| slow).filter_map(told);
+        let causes =
+            found.causes.into_iter().filter(|_| slow && explained).filter_map(told);
         let mut causes: Vec<(u32, SlowBlock)> = causes.collect();
         let count = pipelines.first().map_or(1, |ranks| ranks.len() as u32);
         let worked = |(rank, slow): &(u32, SlowBlock)| {
@@ -457,6 +468,7 @@ impl Watch {
             step,
             took_s,
             usual_s,
+            lost_s: saved_s.min(found.lost_s),
             causes,
             absorbed: absorbed.filter_map(told).collect(),
         };
@@ -553,6 +565,15 @@ mod tests {
         iterations: u32,
         extra_ns: impl Fn(u32, u32, Block) -> u64,
     ) -> (Watch, Vec<HeldUp>) {
+        watch_waiting(iterations, |_| 1, extra_ns)
+    }
+
+    /// The same, where blocks begin so many times later: their input takes longer.
+    fn watch_waiting(
+        iterations: u32,
+        later: impl Fn(u32) -> u64,
+        extra_ns: impl Fn(u32, u32, Block) -> u64,
+    ) -> (Watch, Vec<HeldUp>) {
         let mut watch = Watch::new(ScheduleSettings::default());
         let plan = Scheme::OneForwardOneBackward.plan(RANKS, MICROBATCHES);
         let graph = Graph::new(plan).unwrap();
@@ -570,7 +591,9 @@ mod tests {
             let mut events = Vec::new();
             for node in 0..graph.nodes() {
                 let (rank, block) = graph.block(node);
-                let end_ns = from_ns + (timing.ends_s[node] * 1e9).round() as u64;
+                let took_ns = nominal_ns(node);
+                let begin_ns = (timing.ends_s[node] * 1e9).round() as u64 - took_ns;
+                let end_ns = from_ns + begin_ns * later(step) + took_ns;
                 let place = Place {
                     pass: block.pass,
                     stage: rank as u32,
@@ -578,7 +601,7 @@ mod tests {
                     stages: RANKS,
                     first_rank: 0,
                 };
-                events.push((end_ns - nominal_ns(node), true, rank as u32, place));
+                events.push((end_ns - took_ns, true, rank as u32, place));
                 events.push((end_ns, false, rank as u32, place));
             }
             events.sort_by_key(|(at, begins, ..)| (*at, *begins));
@@ -589,7 +612,8 @@ mod tests {
                     watch.end(rank, step, at, place)
                 });
             }
-            from_ns += (timing.makespan_s * 1e9).round() as u64 + F_NS;
+            let makespan_ns = (timing.makespan_s * 1e9).round() as u64;
+            from_ns += makespan_ns * later(step) + F_NS;
         }
         (watch, found)
     }
@@ -635,6 +659,26 @@ mod tests {
         });
         let [held] = &found[..] else { panic!("{found:?}") };
         assert_eq!((held.step, held.causes.len(), held.causes[0].0), (8, 1, 1));
+    }
+
+    #[test]
+    fn blocks_are_named_for_what_they_cost_of_an_iteration_that_is_slow_for_another_reason()
+     {
+        let slow_by = |units: u64| {
+            let later = |step| if step == 8 { 2 } else { 1 };
+            let (_, found) = watch_waiting(12, later, |step, rank, block| {
+                if step == 8 && rank == 1 && is(block, Pass::Backward, 3) {
+                    units * F_NS
+                } else {
+                    0
+                }
+            });
+            let named = found.into_iter().filter(|held| !held.causes.is_empty());
+            named.map(|held| (held.step, held.lost_s)).collect::<Vec<_>>()
+        };
+        assert_eq!(slow_by(4), []);
+        let [(8, lost_s)] = slow_by(20)[..] else { panic!("it is named") };
+        assert!((lost_s - 0.2).abs() < 1e-6, "{lost_s}");
     }
 
     #[test]

@@ -97,7 +97,7 @@ impl Pipelines {
                 self.slow.len() - 1
             });
             let excess_s: f64 = blocks.iter().map(SlowBlock::excess_s).sum();
-            let lost_s = (held.took_s - held.usual_s) * excess_s / all_s;
+            let lost_s = held.lost_s * excess_s / all_s;
             if let Some(slow) = self.slow.get_mut(at) {
                 slow.blocks.strike(held, lost_s, &blocks);
             }

@@ -9,7 +9,8 @@ use super::Job;
 use super::waits::meet;
 
 /// How much more an incident of the same ranks must cost by their stages than by their blocks, to be
-/// told as stages tell it: a block that was slow from the start is not known to be.
+/// told as stages tell it: a block that was slow from the start is not known to be. And one of all
+/// ranks than by all blocks, to be another.
 const SEEN_MORE_RATIO: f64 = 2.0;
 
 impl Job {
@@ -137,14 +138,23 @@ impl Job {
     }
 
     /// What held pipelines up. That steps became slower then, which stages show too, is the
-    /// same; it is told by whichever saw more of it. Waits for data are not.
+    /// same, if blocks account for enough of it; it is told by whichever saw more of it. Waits for
+    /// data are not.
     fn add_pipelines(&self, incidents: &mut Vec<Incident>, scene: Scene<'_>) {
         let settings = &self.settings.incident;
         let data = self.names.name(StageId::DATA);
-        for mut held in self.pipelines.incidents(scene, settings, self.exposed_s) {
+        let all_held = self.pipelines.incidents(scene, settings, self.exposed_s);
+        let explained_s = |incident: &Incident| -> f64 {
+            let meanwhile = all_held.iter().filter(|held| meet(incident, held));
+            meanwhile.map(|held| held.cost_s).sum()
+        };
+        let of_blocks = |incident: &Incident| {
+            incident.cost_s <= SEEN_MORE_RATIO * explained_s(incident)
+        };
+        for mut held in all_held.clone() {
             let same = |incident: &Incident| {
                 let Subject { ranks, stage, .. } = &incident.subject;
-                (ranks.is_empty() || *ranks == held.subject.ranks)
+                (*ranks == held.subject.ranks || ranks.is_empty() && of_blocks(incident))
                     && stage.as_deref() != Some(data)
                     && meet(incident, &held)
             };

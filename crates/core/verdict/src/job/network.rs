@@ -1,8 +1,9 @@
 //! What hosts see of their networks.
 
 use incident::network;
-use model::{Cause, Evidence, Incident, IncidentKind, NetworkFault};
+use model::{Cause, Evidence, Incident, IncidentKind, Method, NetworkFault};
 
+use super::waits::meet;
 use super::{Job, Note};
 
 /// Links of which it is kept that they are slow.
@@ -79,8 +80,8 @@ impl Job {
     ///
     /// # Source
     /// MegaTrace (2026), localisation of slowdowns: the network first; SPEC.md §3.5.
-    pub(super) fn join_links(&self, incidents: &mut [Incident]) {
-        for incident in incidents {
+    pub(super) fn join_links(&self, incidents: &mut Vec<Incident>) {
+        for incident in incidents.iter_mut() {
             let subject = &incident.subject;
             let blames =
                 |cause| incident.evidence.iter().any(|it| it.cause == Some(cause));
@@ -122,13 +123,32 @@ impl Job {
                 .evidence
                 .extend(during.iter().map(|(_, link)| link.evidence.clone()));
         }
+        let by_network = |incident: &Incident| {
+            incident.kind == IncidentKind::Degraded
+                && incident.evidence.iter().any(|it| it.cause == Some(Cause::Network))
+        };
+        let Some(slower) = incidents.iter().find(|it| by_network(it)).cloned() else {
+            return;
+        };
+        // Blocks that took longer meanwhile did because of it, unless they cost more.
+        let because_of_it = |incident: &mut Incident| {
+            incident.subject.block.is_some()
+                && incident.cost_s < slower.cost_s
+                && meet(incident, &slower)
+        };
+        let blocks: Vec<_> = incidents.extract_if(.., because_of_it).collect();
+        let Some(slower) = incidents.iter_mut().find(|it| by_network(it)) else { return };
+        slower.evidence.extend(blocks.into_iter().map(|blocks| {
+            let lost = [("cost_s", blocks.cost_s)];
+            Evidence::new(Method::Schedule, "slow_blocks", blocks.text, &lost)
+        }));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use incident::contradictions;
-    use model::{Communicator, Input, Mark, MarkKind, Method, RankNs};
+    use model::{Communicator, Input, Mark, MarkKind, RankNs};
 
     use super::*;
     use crate::Settings;
@@ -154,10 +174,9 @@ mod tests {
         job.take(Input::Network { rank: 0, fault });
         let slower = degraded(40, 60);
         let told = |incident: Incident| {
-            let mut incidents = [incident];
+            let mut incidents = vec![incident];
             job.join_links(&mut incidents);
-            let [incident] = incidents;
-            (incident.evidence.len(), incident.subject.flow.is_some())
+            (incidents[0].evidence.len(), incidents[0].subject.flow.is_some())
         };
         assert_eq!(told(slower.clone()), (1, true));
         let nobody = (0, false);
@@ -165,7 +184,7 @@ mod tests {
         let code = Evidence::new(Method::Pattern, "common", "", &[]).blaming(Cause::Code);
         by_code.evidence.push(code);
         by_code.advice = "look at it".to_owned();
-        let mut by_code = [by_code];
+        let mut by_code = vec![by_code];
         job.join_links(&mut by_code);
         assert!(by_code[0].advice.starts_with("look at it; look at the network between"));
         let found = contradictions(&by_code[0]);
@@ -203,18 +222,35 @@ mod tests {
             incident.subject.block = Some("forward of microbatch 3".to_owned());
             incident.subject.ranks = vec![rank];
             "look at its GPU".clone_into(&mut incident.advice);
-            let mut incidents = [incident];
-            job.join_links(&mut incidents);
-            let [incident] = incidents;
             incident
         };
-        assert!(slow_block(2).evidence.is_empty(), "it is at no end of it");
-        let Incident { evidence, subject, advice, .. } = slow_block(3);
+        let told = |mut incidents: Vec<Incident>| {
+            job.join_links(&mut incidents);
+            incidents
+        };
+        assert!(
+            told(vec![slow_block(2)])[0].evidence.is_empty(),
+            "it is at no end of it"
+        );
+        let [Incident { evidence, subject, advice, .. }] = &told(vec![slow_block(3)])[..]
+        else {
+            panic!("one")
+        };
         assert!(
             evidence[0].text.starts_with("rank 0: what it sends to rank 3 on channel 1")
         );
         assert_eq!(subject.flow.as_deref(), Some("rank 0 to rank 3"));
         assert!(advice.starts_with("look at the network between rank 0 and rank 3"));
         assert!(advice.ends_with("; look at its GPU"));
+        let little = Incident { cost_s: 0.1, ..slow_block(2) };
+        let more = Incident { cost_s: 1.1, ..slow_block(2) };
+        let later = Incident { first_step: 70, last_step: 80, ..little.clone() };
+        let incidents = told(vec![later.clone(), little, degraded(0, 60), more.clone()]);
+        let [first, slower, last] = &incidents[..] else { panic!("{incidents:?}") };
+        assert_eq!((first, last), (&later, &more));
+        assert_eq!(slower.kind, IncidentKind::Degraded);
+        let of = |it: &Evidence| it.label.clone();
+        let labels: Vec<_> = slower.evidence.iter().map(of).collect();
+        assert_eq!(labels, ["flow_slower", "slow_blocks"]);
     }
 }

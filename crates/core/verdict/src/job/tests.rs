@@ -1,6 +1,6 @@
 use model::{
-    CoreUsage, Frame, IncidentKind, Pace, ProcessState, RankNs, Ranks, Severity, Stack,
-    Subject,
+    Block, Boundary, CoreUsage, Ending, Frame, IncidentKind, Pace, ProcessState, RankNs,
+    Ranks, Severity, Stack, Subject, Sync,
 };
 
 use super::*;
@@ -486,4 +486,41 @@ fn ranks_that_became_slower_for_want_of_cores_are_said_to() {
     assert_eq!(evidence(degraded(20, 40)), [""; 0]);
     let slow = Incident { kind: IncidentKind::Slow, ..degraded(50, 99) };
     assert_eq!(evidence(slow), [""; 0]);
+}
+
+#[test]
+fn roles_that_become_slower_together_are_one_incident() {
+    let mut job = Job::new("job", "run", Settings::default());
+    // Two roles of two ranks, each a stage of a pipeline.
+    for (window, seconds) in [0.1, 0.1, 0.2, 0.2, 0.2].into_iter().enumerate() {
+        for first_rank in [0, 2] {
+            let boundary = Boundary {
+                stage: StageId::FORWARD,
+                after: MarkKind::StepBegin,
+                ending: Ending::Mark(MarkKind::StepEnd),
+                sync: Sync::None,
+            };
+            let block = Block {
+                boundaries: [boundary].into_iter().collect(),
+                groups: None,
+                steps: (20 * window as u64 + 1..).take(20).collect(),
+                durations_s: vec![seconds; 40],
+                ranks: 2,
+                carried: 0,
+            };
+            let ranks = vec![first_rank, first_rank + 1];
+            job.add_window(Window { ranks, group_share: 0.5, roles: 2, ..block.into() });
+        }
+    }
+    let lines = job.take_lines();
+    let told: Vec<_> = lines.iter().filter(|line| line.contains("slower")).collect();
+    assert_eq!(told.len(), 2, "one for each window but the first: {lines:?}");
+    let [incident] = &job.verdict().incidents[..] else { panic!("one") };
+    assert!(
+        incident
+            .text
+            .contains("slower than the job's best window since step 41, on all ranks")
+    );
+    assert_eq!(incident.victims.to_string(), "0-3");
+    assert!((incident.cost_s - 6.0).abs() < 1e-9, "{}", incident.cost_s);
 }
