@@ -226,17 +226,22 @@ class Cable:
 
     def throttle(self, rate):
         shape = ["root", "tbf", "rate", rate, "burst", "32kbit", "latency", "400ms"]
-        command = ["ip", "netns", "exec", self.names[0], "tc", "qdisc", "add", "dev"]
-        subprocess.run([*command, self.devices[0], *shape], check=True, capture_output=True)
+        command = self.inside("tc", "qdisc", "add", "dev", self.devices[0], *shape)
+        subprocess.run(command, check=True, capture_output=True)
 
-    def sides(self, tmp_path, script, *arguments, **environment):
-        """A job of two ranks at each end."""
+    def inside(self, *command):
+        """As a command at the first end."""
+        return ["ip", "netns", "exec", self.names[0], *map(str, command)]
+
+    def sides(self, tmp_path, script, *arguments, options=(), **environment):
+        """A job of two ranks at each end, under `laggard run` with these options."""
         for node, (name, device) in enumerate(zip(self.names, self.devices)):
             launcher = [BIN / "torchrun", "--nnodes", 2, "--nproc-per-node", 2, "--node-rank", node]
             meet = ["--master-addr", self.ENDS[0], "--master-port", 29511]
             yield Watched(
                 [str(part) for part in (*launcher, *meet, script, *arguments)],
                 tmp_path / f"node{node}.jsonl",
+                *options,
                 before=["ip", "netns", "exec", name],
                 GLOO_SOCKET_IFNAME=device,
                 **environment,

@@ -1,8 +1,11 @@
 """What is slow between hosts."""
 
+import json
+import subprocess
 import time
 
-from conftest import JOBS, timed
+import pytest
+from conftest import BIN, JOBS, timed
 
 pytestmark = timed
 # What is usual of the job's steps is known by then.
@@ -22,12 +25,17 @@ def wait_for(pattern, sides):
         time.sleep(0.2)
 
 
+def throttle(cable, sides, steps):
+    """Once these steps have shown what is usual."""
+    wait_for(rf"\[\d,\d+,{steps},", sides)
+    wait_for(rf'(?s)(?:"is":"usage".*?){{{HEALTHY_USAGES}}}', sides)
+    cable.throttle("400mbit")
+
+
 def test_a_link_that_is_throttled_is_named(cable, tmp_path):
     sides = list(cable.sides(tmp_path, JOBS / "wide.py"))
     try:
-        wait_for(rf"\[\d,\d+,{HEALTHY_STEPS},", sides)
-        wait_for(rf'(?s)(?:"is":"usage".*?){{{HEALTHY_USAGES}}}', sides)
-        cable.throttle("400mbit")
+        throttle(cable, sides, HEALTHY_STEPS)
         wait_for("slower_link", sides)
         for side in sides:
             side.line("slower than the job's best window .* on all ranks")
@@ -40,6 +48,54 @@ def test_a_link_that_is_throttled_is_named(cable, tmp_path):
                 assert incident["kind"] == "degraded", incident
                 assert incident["subject"]["flow"].endswith(f" to {there}"), incident
                 assert "look at the network" in incident["advice"]
+    finally:
+        for side in sides:
+            side.kill()
+
+
+@pytest.fixture
+def collector(cable, tmp_path):
+    """A collector at the first end; asks it for the verdict of its one job."""
+    address, tokens = f"{cable.ENDS[0]}:8765", tmp_path / "tokens.toml"
+    tokens.write_text("".join(f'{role} = "{role * 8}"\n' for role in ("agent", "viewer", "admin")))
+    tokens.chmod(0o600)
+    serve = [BIN / "laggard", "serve", "--listen", address, "--data", tmp_path / "data"]
+    command = cable.inside(*serve, "--tokens", tokens)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    assert b"serving" in process.stderr.readline()
+
+    def verdict():
+        url = f"http://{address}/api/v1/jobs/pipeline/verdict"
+        ask = ["curl", "--silent", "--header", f"Authorization: Bearer {'viewer' * 8}", url]
+        answer = subprocess.run(cable.inside(*ask), check=True, capture_output=True)
+        return json.loads(answer.stdout)
+
+    verdict.url = f"http://{address}"
+    yield verdict
+    process.kill()
+    process.wait()
+
+
+def test_the_network_comes_before_the_blocks_of_a_pipeline(cable, collector, tmp_path):
+    options = ["--job", "pipeline", "--collector", collector.url]
+    token = {"LAGGARD_TOKEN": "agent" * 8}
+    script = JOBS / "wide_pipeline.py"
+    sides = list(cable.sides(tmp_path, script, options=options, **token))
+    try:
+        throttle(cable, sides, HEALTHY_STEPS // 2)
+        until, incidents = time.monotonic() + PATIENCE_S, []
+        while not any(incident["subject"]["flow"] for incident in incidents):
+            assert time.monotonic() < until, incidents
+            incidents = collector()["incidents"]
+            time.sleep(1)
+        # Copying what comes slowly takes cores from blocks too: they are not to blame.
+        slower = max(incidents, key=lambda incident: incident["cost_s"])
+        assert (slower["kind"], slower["subject"]["ranks"]) == ("degraded", []), incidents
+        assert "on all ranks" in slower["text"]
+        assert slower["subject"]["flow"].endswith(tuple(f" to {end}" for end in cable.ENDS))
+        assert "look at the network" in slower["advice"]
+        others = sum(incident["cost_s"] for incident in incidents) - slower["cost_s"]
+        assert others < 0.1 * slower["cost_s"], incidents
     finally:
         for side in sides:
             side.kill()

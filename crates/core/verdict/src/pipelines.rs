@@ -21,6 +21,8 @@ pub(crate) struct Pipelines {
     slow: Vec<Numbered>,
     absorbed: Vec<String>,
     last_step: u64,
+    /// Steps in which ranks wait for their profilers.
+    left_out: Option<RangeInclusive<u32>>,
     /// Of those that were slow, in all starts of the job.
     numbers: u64,
 }
@@ -35,7 +37,8 @@ struct Numbered {
 impl Pipelines {
     pub(crate) fn new(settings: ScheduleSettings) -> Self {
         let (slow, absorbed) = (Vec::new(), Vec::new());
-        Self { watch: Watch::new(settings), slow, absorbed, last_step: 0, numbers: 0 }
+        let watch = Watch::new(settings);
+        Self { watch, slow, absorbed, last_step: 0, left_out: None, numbers: 0 }
     }
 
     /// The job is started over; no number is given twice.
@@ -47,6 +50,11 @@ impl Pipelines {
     /// A group has so many members.
     pub(crate) fn join(&mut self, group: u32, members: usize) {
         self.watch.join(group, members);
+    }
+
+    /// Steps in which no block is to be called slow.
+    pub(crate) fn leave_out(&mut self, steps: RangeInclusive<u32>) {
+        self.left_out = Some(steps);
     }
 
     /// Takes a mark; whose blocks are slow for the first time, for [`Self::line`].
@@ -73,6 +81,9 @@ impl Pipelines {
     }
 
     fn take(&mut self, held: &HeldUp) -> Option<usize> {
+        if self.left_out.as_ref().is_some_and(|steps| steps.contains(&held.step)) {
+            return None;
+        }
         self.absorbed.extend(absorbed(held));
         self.absorbed.drain(..self.absorbed.len().saturating_sub(MAX_ABSORBED));
         let mut by_stage: BTreeMap<usize, (Vec<u32>, Vec<SlowBlock>)> = BTreeMap::new();
@@ -198,4 +209,33 @@ fn place_of(mark: &Mark) -> Option<Place> {
     };
     // Of what a rank could not say there are no stages.
     (place.stage < place.stages).then_some(place)
+}
+
+#[cfg(test)]
+mod tests {
+    use schedule::Block;
+
+    use super::*;
+
+    #[test]
+    fn blocks_of_steps_that_are_profiled_are_not_slow() {
+        let mut pipelines = Pipelines::new(ScheduleSettings::default());
+        pipelines.leave_out(5..=15);
+        let slow = SlowBlock {
+            pipeline: 0,
+            stage: 1,
+            block: Block { pass: Pass::Forward, microbatch: 0, chunk: 0 },
+            node: 0,
+            took_s: 0.2,
+            usual_s: 0.1,
+            slack_s: 0.0,
+        };
+        let mut held = |step| {
+            let causes = vec![(1, slow)];
+            let (took_s, usual_s, lost_s) = (0.4, 0.3, 0.1);
+            let absorbed = Vec::new();
+            pipelines.take(&HeldUp { step, took_s, usual_s, lost_s, causes, absorbed })
+        };
+        assert_eq!([5, 15, 16].map(&mut held), [None, None, Some(0)]);
+    }
 }
