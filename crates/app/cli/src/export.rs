@@ -3,13 +3,17 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use formats::{Journal, PipelineSteps, WrittenCalls, write_call_logs, write_what_if};
+use formats::{
+    Journal, PipelineSteps, WrittenCalls, write_call_logs, write_what_if,
+    write_work_requests,
+};
 
 use crate::output::say;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExportArgs {
-    /// Write the collectives of a recording of `laggard run` as logs of NCCL calls, a file a rank
+    /// Write the collectives of a recording of `laggard run` as logs of NCCL calls, a file a rank,
+    /// and what was seen of NCCL's transfers as telemetry of work requests
     #[arg(long, value_name = "DIR")]
     export_calls: Option<PathBuf>,
     /// Write the blocks of a pipeline in such a recording as a what-if trace, with its metadata
@@ -54,5 +58,10 @@ fn export_calls(journal: &Journal, folder: &Path) -> Result<()> {
         "laggard: {calls} calls of {ranks} ranks written to {place}; {left_out} that NCCL has no \
          call for left out"
     ));
+    let rows = write_work_requests(journal, folder)
+        .with_context(|| format!("failed to write into {place}"))?;
+    if rows > 0 {
+        say(&format!("laggard: {rows} rows of work requests written to {place}"));
+    }
     Ok(())
 }

@@ -45,3 +45,4 @@ pub use stored::{StoredBatch, StoredBatches, StoredEntry, StoredError, StoredJob
 pub use traces::{ProfilerTrace, RankTrace, TraceSet, load_window};
 pub use verdict_document::{load_verdict, parse_verdict};
 pub use what_if::{PipelineSteps, read_layout, read_rows, read_what_if, write_what_if};
+pub use work_requests::write_work_requests;

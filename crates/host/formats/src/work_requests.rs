@@ -1,5 +1,7 @@
 //! MegaTrace's telemetry of work requests: CSV, a pair of files for each port of a network card.
 
+mod write;
+
 use std::collections::BTreeMap;
 use std::io::BufRead;
 use std::path::Path;
@@ -8,6 +10,8 @@ use collective::{Ends, Returned};
 
 use crate::recording::io_error;
 use crate::{FormatError, Limits};
+
+pub use write::write_work_requests;
 
 /// The first line.
 pub(crate) const HEADER: &str = "Time,Group,FromRank,ToRank,DevIndex,Func,FuncTimes,SrcIP,\
