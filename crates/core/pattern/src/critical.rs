@@ -26,8 +26,9 @@ pub fn critical_shares(
     };
     let mut by_start: Vec<u32> = (0..events.len() as u32).collect();
     let mut by_end = by_start.clone();
-    by_start.sort_unstable_by_key(|at| cut(&events[*at as usize]).0);
-    by_end.sort_unstable_by_key(|at| cut(&events[*at as usize]).1);
+    // Stable, as it is quick with what is nearly in order.
+    by_start.sort_by_key(|at| cut(&events[*at as usize]).0);
+    by_end.sort_by_key(|at| cut(&events[*at as usize]).1);
     let mut shares = vec![0.0; events.len()];
     let mut running = [0u32; PRIORITIES];
     // What an event of each priority that had run from the beginning would have been given.
