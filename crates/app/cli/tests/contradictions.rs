@@ -25,7 +25,7 @@ fn a_rank_that_waits_for_another_stage_of_its_pipeline_is_not_to_blame() {
     assert_snapshot!(said("pipelines/slow"), @"
     laggard testdata/pipelines/slow.jsonl.zst: 4 ranks, 20 steps, 3.60 s of exposed step time in 15 analysed steps
 
-    CRITICAL  rank 0 is slow in the backward on pipeline stage 0 in each step since step 8: 276.6 ms instead of 83.9 ms, 192.7 ms lost, 64 % of exposed step time
+    CRITICAL  rank 0 is slow in the backward on pipeline stage 0 in each step since step 8: 276.6 ms instead of 83.9 ms, 192.6 ms lost, 64 % of exposed step time
       host  vm
       why   the backward of microbatch 0 took 60.5 ms instead of 10.3 ms, and the pipeline had no slack for it, 12 times
       why   the backward of microbatch 1 took 60.6 ms instead of 10.3 ms, and the pipeline had no slack for it, 12 times

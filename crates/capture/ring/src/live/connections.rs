@@ -150,7 +150,8 @@ impl ConnectionSlot {
             * u128::from(came_back)
             / u128::from(posted.saturating_sub(idle).max(1));
         let open_ns = if since == 0 { 0 } else { now.0.saturating_sub(since) };
-        [posted, completed.min(posted), idle_bytes + bytes as u64, busy_ns + open_ns]
+        let bytes = idle_bytes.saturating_add(bytes as u64);
+        [posted, completed.min(posted), bytes, busy_ns.saturating_add(open_ns)]
     }
 }
 
