@@ -25,17 +25,17 @@ def wait_for(pattern, sides):
         time.sleep(0.2)
 
 
-def throttle(cable, sides, steps):
+def throttle(cable, sides, steps, rate):
     """Once these steps have shown what is usual."""
     wait_for(rf"\[\d,\d+,{steps},", sides)
     wait_for(rf'(?s)(?:"is":"usage".*?){{{HEALTHY_USAGES}}}', sides)
-    cable.throttle("400mbit")
+    cable.throttle(rate)
 
 
 def test_a_link_that_is_throttled_is_named(cable, tmp_path):
     sides = list(cable.sides(tmp_path, JOBS / "wide.py"))
     try:
-        throttle(cable, sides, HEALTHY_STEPS)
+        throttle(cable, sides, HEALTHY_STEPS, "400mbit")
         wait_for("slower_link", sides)
         for side in sides:
             side.line("slower than the job's best window .* on all ranks")
@@ -82,8 +82,9 @@ def test_the_network_comes_before_the_blocks_of_a_pipeline(cable, collector, tmp
     script = JOBS / "wide_pipeline.py"
     sides = list(cable.sides(tmp_path, script, options=options, **token))
     try:
-        throttle(cable, sides, HEALTHY_STEPS // 2)
-        until, incidents = time.monotonic() + PATIENCE_S, []
+        throttle(cable, sides, HEALTHY_STEPS // 2, "800mbit")
+        # Two windows of 50 slow steps, and the end of the one before.
+        until, incidents = time.monotonic() + 2 * PATIENCE_S, []
         while not any(incident["subject"]["flow"] for incident in incidents):
             assert time.monotonic() < until, incidents
             incidents = collector()["incidents"]

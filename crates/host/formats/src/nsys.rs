@@ -25,7 +25,7 @@ pub(crate) use tables::MAGIC;
 /// Event types of `NVTX_EVENTS` that are ranges: pushed and popped, started and ended.
 const RANGES: [i64; 2] = [59, 60];
 /// Slices of one report that are kept.
-const MAX_SLICES: usize = 1 << 28;
+const MAX_SLICES: usize = 1 << 25;
 /// Tracks of one process that are told apart.
 const MAX_TRACKS: usize = 1 << 15;
 

@@ -13,7 +13,7 @@ use crate::flight_recorder::element_bytes;
 use crate::names::{collective_of_kernel, without_addresses};
 
 /// Slices of one trace that are kept, 32 bytes each.
-const MAX_SLICES: usize = 1 << 28;
+const MAX_SLICES: usize = 1 << 25;
 /// Tracks of one trace.
 const MAX_TRACKS: usize = 1 << 15;
 
