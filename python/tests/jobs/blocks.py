@@ -58,3 +58,13 @@ class _Work(torch.autograd.Function):
     def backward(ctx, gradient):
         ctx.work("B")
         return gradient, None
+
+
+def run_schedule(schedule, place, stages, x):
+    """A step of the rank at this place of so many; what goes in is what is to come out."""
+    if place == 0:
+        schedule.step(x)
+    elif place == stages - 1:
+        schedule.step(target=x)
+    else:
+        schedule.step()

@@ -12,7 +12,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from blocks import Part, Work
+from blocks import Part, Work, run_schedule
 from common import STEPS
 from torch import nn, optim
 from torch.distributed import pipelining
@@ -60,12 +60,7 @@ for step in range(STEPS):
         work.begin(step)
     optimizer.zero_grad()
     x = torch.randn(MICROBATCHES * 2, WIDTH)
-    if rank == 0:
-        schedule.step(x)
-    elif rank == ranks - 1:
-        schedule.step(target=x)
-    else:
-        schedule.step()
+    run_schedule(schedule, rank, ranks, x)
     optimizer.step()
 if TIMES:
     with open(f"{TIMES}/{rank}", "w") as file:

@@ -13,7 +13,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from blocks import Part
+from blocks import Part, run_schedule
 from common import DELAY, STEPS
 from torch import nn, optim
 from torch.distributed.device_mesh import init_device_mesh
@@ -49,10 +49,7 @@ for step in range(STEPS):
     current["step"] = step
     optimizer.zero_grad()
     x = torch.randn(MICROBATCHES * 2, WIDTH)
-    if place == 0:
-        schedule.step(x)
-    else:
-        schedule.step(target=x)
+    run_schedule(schedule, place, 2, x)
     if not TENSOR:
         for parameter in part.parameters():
             dist.all_reduce(parameter.grad, group=copies)

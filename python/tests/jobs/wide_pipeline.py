@@ -5,6 +5,7 @@ import time
 
 import torch
 import torch.distributed as dist
+from blocks import run_schedule
 from torch import nn, optim
 from torch.distributed import pipelining
 
@@ -29,10 +30,5 @@ optimizer = optim.SGD(stage.submod.parameters(), lr=0.01)
 x = torch.ones(MICROBATCHES * 32, WIDTH)
 for _ in itertools.count():
     optimizer.zero_grad()
-    if rank == 0:
-        schedule.step(x)
-    elif rank == ranks - 1:
-        schedule.step(target=x)
-    else:
-        schedule.step()
+    run_schedule(schedule, rank, ranks, x)
     optimizer.step()

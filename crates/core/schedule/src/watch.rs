@@ -438,9 +438,9 @@ impl Watch {
         let slow = stands_out(localiser, took_s);
         let (found, usual_s) =
             (localiser.judge(took_s, &durations_s), localiser.usual_s());
-        let saved_s = localiser.saved_s(&found, &durations_s);
+        let saved_s = if slow { localiser.saved_s(&found, &durations_s) } else { 0.0 };
         // Slow for another reason, as a link, is what would hardly have been less so without them.
-        let explained = saved_s >= EXPLAINED_SHARE * found.lost_s;
+        let held_up = slow && saved_s >= EXPLAINED_SHARE * found.lost_s;
         let healthy = !localiser.is_slow(took_s);
         localiser.learn(took_s, &durations_s, healthy);
         let told = |slow: SlowBlock| {
@@ -450,8 +450,7 @@ impl Watch {
         let notable_s = usual_s / self.settings.performance_gate - usual_s;
         let absorbed =
             found.absorbed.into_iter().filter(|slow| slow.excess_s() > notable_s);
-        let causes =
-            found.causes.into_iter().filter(|_| slow && explained).filter_map(told);
+        let causes = found.causes.into_iter().filter(|_| held_up).filter_map(told);
         let mut causes: Vec<(u32, SlowBlock)> = causes.collect();
         let count = pipelines.first().map_or(1, |ranks| ranks.len() as u32);
         let worked = |(rank, slow): &(u32, SlowBlock)| {

@@ -184,7 +184,7 @@ impl Aligner {
         if self.settled_until().is_some_and(|settled| step.step <= settled) {
             return;
         }
-        if self.left_out.as_ref().is_some_and(|range| range.contains(&step.step)) {
+        if self.is_left_out(step.step) {
             self.settle();
             return;
         }
@@ -200,6 +200,11 @@ impl Aligner {
     /// same, and no window reaches over them. Replaces what was left out before.
     pub fn leave_out(&mut self, steps: RangeInclusive<u32>) {
         self.left_out = Some(steps);
+    }
+
+    /// Whether a step is left out.
+    pub fn is_left_out(&self, step: u32) -> bool {
+        self.left_out.as_ref().is_some_and(|steps| steps.contains(&step))
     }
 
     /// Settles what is there and closes the last window.

@@ -364,7 +364,8 @@ impl Job {
     fn mark(&mut self, rank: u32, mark: &Mark) {
         let moves = self.hangs.mark(rank, mark);
         self.moves_again(moves);
-        if let Some(new) = self.pipelines.mark(rank, mark) {
+        let left_out = |step| self.aligner.is_left_out(step);
+        if let Some(new) = self.pipelines.mark(rank, mark, left_out) {
             let line = self.pipelines.line(new, self.scene(), &self.settings.incident);
             self.lines.extend(line);
         }

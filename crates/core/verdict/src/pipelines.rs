@@ -21,8 +21,6 @@ pub(crate) struct Pipelines {
     slow: Vec<Numbered>,
     absorbed: Vec<String>,
     last_step: u64,
-    /// Steps in which ranks wait for their profilers.
-    left_out: Option<RangeInclusive<u32>>,
     /// Of those that were slow, in all starts of the job.
     numbers: u64,
 }
@@ -37,8 +35,7 @@ struct Numbered {
 impl Pipelines {
     pub(crate) fn new(settings: ScheduleSettings) -> Self {
         let (slow, absorbed) = (Vec::new(), Vec::new());
-        let watch = Watch::new(settings);
-        Self { watch, slow, absorbed, last_step: 0, left_out: None, numbers: 0 }
+        Self { watch: Watch::new(settings), slow, absorbed, last_step: 0, numbers: 0 }
     }
 
     /// The job is started over; no number is given twice.
@@ -52,13 +49,14 @@ impl Pipelines {
         self.watch.join(group, members);
     }
 
-    /// Steps in which no block is to be called slow.
-    pub(crate) fn leave_out(&mut self, steps: RangeInclusive<u32>) {
-        self.left_out = Some(steps);
-    }
-
-    /// Takes a mark; whose blocks are slow for the first time, for [`Self::line`].
-    pub(crate) fn mark(&mut self, rank: u32, mark: &Mark) -> Option<usize> {
+    /// Takes a mark; whose blocks are slow for the first time, for [`Self::line`]. In a step that
+    /// is left out none is called slow.
+    pub(crate) fn mark(
+        &mut self,
+        rank: u32,
+        mark: &Mark,
+        left_out: impl Fn(u32) -> bool,
+    ) -> Option<usize> {
         if mark.kind == MarkKind::CollectiveIssue {
             let [group, _, number, ..] = mark.args;
             match (CollectiveOp(mark.code), u32::try_from(group)) {
@@ -77,11 +75,11 @@ impl Pipelines {
             self.watch.end(rank, mark.step, mark.at.0, place)
         };
         self.last_step = self.last_step.max(mark.step.into());
-        self.take(&held?)
+        self.take(&held?, left_out)
     }
 
-    fn take(&mut self, held: &HeldUp) -> Option<usize> {
-        if self.left_out.as_ref().is_some_and(|steps| steps.contains(&held.step)) {
+    fn take(&mut self, held: &HeldUp, left_out: impl Fn(u32) -> bool) -> Option<usize> {
+        if left_out(held.step) {
             return None;
         }
         self.absorbed.extend(absorbed(held));
@@ -220,7 +218,6 @@ mod tests {
     #[test]
     fn blocks_of_steps_that_are_profiled_are_not_slow() {
         let mut pipelines = Pipelines::new(ScheduleSettings::default());
-        pipelines.leave_out(5..=15);
         let slow = SlowBlock {
             pipeline: 0,
             stage: 1,
@@ -234,7 +231,8 @@ mod tests {
             let causes = vec![(1, slow)];
             let (took_s, usual_s, lost_s) = (0.4, 0.3, 0.1);
             let absorbed = Vec::new();
-            pipelines.take(&HeldUp { step, took_s, usual_s, lost_s, causes, absorbed })
+            let held = HeldUp { step, took_s, usual_s, lost_s, causes, absorbed };
+            pipelines.take(&held, |step| (5..=15).contains(&step))
         };
         assert_eq!([5, 15, 16].map(&mut held), [None, None, Some(0)]);
     }

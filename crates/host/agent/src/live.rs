@@ -209,17 +209,13 @@ impl LiveTable {
     /// Tells of connections that carry less than they used to.
     fn read_links(&mut self, asked: Instant, now: RankNs, take: &mut dyn FnMut(Input)) {
         let rank = self.reader.identity().rank;
-        let sent = self.reader.sent(now);
-        if self.links.len() > sent.len() {
-            // Communicators are no more.
-            let key = |it: &Sent| (it.communicator, it.channel, it.peer);
-            let known: BTreeSet<_> = sent.iter().map(key).collect();
-            self.links.retain(|link, _| known.contains(link));
-        }
+        // Those of communicators that are no more are forgotten.
+        let mut before = std::mem::take(&mut self.links);
         for Sent { communicator, channel, peer, posted, completed, bytes, busy_ns } in
-            sent
+            self.reader.sent(now)
         {
-            let link = self.links.entry((communicator, channel, peer)).or_default();
+            let ends = (communicator, channel, peer);
+            let mut link = before.remove(&ends).unwrap_or_default();
             let counted = Counted { at: now, posted, completed, bytes, busy_ns };
             if let Some(Lost { bytes_per_s, usual_bytes_per_s }) =
                 link.read(asked, counted, SLOW_RATIO)
@@ -233,6 +229,7 @@ impl LiveTable {
                 };
                 take(Input::Network { rank, fault });
             }
+            self.links.insert(ends, link);
         }
     }
 

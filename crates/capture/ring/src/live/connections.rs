@@ -11,10 +11,6 @@ pub(crate) const CONNECTIONS: usize = 1024;
 /// Slots from its own in which a connection is looked for.
 const REACH: usize = 8;
 
-/// Which connection of a table a flow belongs to, plus 1; 0 if it belongs to none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ConnectionPlace(pub(crate) u16);
-
 /// Written by the one thread that gets the flows of the connection on; of two threads that do
 /// at once some counts get lost.
 #[repr(C, align(64))]
@@ -60,7 +56,7 @@ pub(crate) fn place(
     communicator: u32,
     channel: u8,
     peer: u32,
-) -> ConnectionPlace {
+) -> Option<u16> {
     let key = 1 << 63
         | u64::from(communicator) << 40
         | u64::from(channel) << 32
@@ -77,10 +73,10 @@ pub(crate) fn place(
             found => found,
         };
         if found == key || found == 0 {
-            return ConnectionPlace(at as u16 + 1);
+            return Some(at as u16);
         }
     }
-    ConnectionPlace(0)
+    None
 }
 
 impl ConnectionSlot {
@@ -123,7 +119,8 @@ impl ConnectionSlot {
         /// a change in between that its counters tell.
         const ATTEMPTS: usize = 4;
         let key = self.key.load(Acquire);
-        let communicator = hash_of(u32::from((key >> 40) as u8)).filter(|_| key != 0)?;
+        let index = (key != 0).then_some((key >> 40) as u8)?;
+        let communicator = hash_of(index.into())?;
         let mut read = self.counters(now);
         for _ in 0..ATTEMPTS {
             let again = self.counters(now);
@@ -197,12 +194,11 @@ mod tests {
             .map(|(of, channel, peer)| place(&slots, of, channel as u8, peer))
             .collect();
         assert_eq!(places, again);
-        let mut taken: Vec<_> =
-            places.iter().filter(|it| it.0 != 0).map(|it| it.0).collect();
+        let mut taken: Vec<_> = places.iter().flatten().collect();
         assert!(taken.len() > 590, "{} of 600 found room", taken.len());
         taken.sort_unstable();
         taken.dedup();
-        assert_eq!(taken.len(), places.iter().filter(|it| it.0 != 0).count());
+        assert_eq!(taken.len(), places.iter().flatten().count());
     }
 
     proptest! {

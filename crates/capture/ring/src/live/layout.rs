@@ -149,7 +149,7 @@ pub(crate) struct FlowSlot {
     /// Number of its operation.
     pub(crate) operation: AtomicU64,
     /// The peer in the low half, then a byte for the channel, one that is 1 if it receives, and
-    /// two for its connection (`ConnectionPlace`).
+    /// two for the place of its connection, plus 1.
     pub(crate) route: AtomicU64,
     pub(crate) total: AtomicU32,
     pub(crate) ready: AtomicU32,

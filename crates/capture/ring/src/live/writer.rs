@@ -6,7 +6,7 @@ use memmap2::MmapMut;
 use model::{CollectiveOp, Direction, RankNs};
 
 use crate::header::StoredIdentity;
-use crate::live::connections::{self, ConnectionPlace, ConnectionSlot};
+use crate::live::connections::{self, ConnectionSlot};
 use crate::live::layout::{
     Claimed, CommunicatorSlot, FINALIZED, FlowSlot, Head, LAYOUT, LiveSize, LiveSource,
     MAGIC, OPEN, OperationSlot, Progress, STEP_BITS,
@@ -221,7 +221,7 @@ impl LiveWriter {
             let communicator = of.what.load(Relaxed) as u32;
             connections::place(table.connections, communicator, route.channel, route.peer)
         } else {
-            ConnectionPlace(0)
+            None
         };
         let number = table.head.flows_begun.0.fetch_add(1, Relaxed);
         let slot = table.flow(number)?;
@@ -247,7 +247,7 @@ impl LiveWriter {
         let words = u64::from(route.peer)
             | u64::from(route.channel) << 32
             | receives << 40
-            | u64::from(place.0) << 48;
+            | place.map_or(0, |place| u64::from(place) + 1) << 48;
         slot.operation.store(operation, Relaxed);
         slot.route.store(words, Relaxed);
         slot.total.store(total, Relaxed);

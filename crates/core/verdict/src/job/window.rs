@@ -65,9 +65,7 @@ impl Job {
         if self.escalation.is_another(ranks, first_step, steps) {
             self.end_profile(&[]);
         }
-        let left_out = first_step..=first_step.saturating_add(steps);
-        self.aligner.leave_out(left_out.clone());
-        self.pipelines.leave_out(left_out);
+        self.aligner.leave_out(first_step..=first_step.saturating_add(steps));
         self.escalation.order(ranks, first_step, steps, at);
     }
 

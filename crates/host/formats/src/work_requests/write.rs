@@ -56,6 +56,8 @@ pub fn write_work_requests(journal: &Journal, folder: &Path) -> io::Result<u64> 
     fs::create_dir_all(folder)?;
     for (rank, log) in &logs {
         let name = format!("{}_nccl{rank}_Port0_A.log", log.host);
+        // What a recording calls a host must not lead out of the folder.
+        let name = Path::new(&name).file_name().unwrap_or_default();
         fs::write(folder.join(name), format!("{HEADER}\n{}", log.text))?;
     }
     Ok(logs.values().map(|log| log.rows).sum())
@@ -73,17 +75,19 @@ impl Log {
         for (of, flow) in sent {
             let Operation { communicator, op, sequence, .. } = of;
             let known = (*communicator, *op, *sequence, flow.channel, flow.peer);
-            let mut connection = looked.remove(&known).unwrap_or_default();
-            if connection.bandwidth().is_none() {
+            let mut connection = looked.remove(&known).unwrap_or_else(|| {
                 // From where it began: a flow is a connection of its own.
+                let mut connection = Connection::default();
                 connection.read(Counted { at: flow.begun_at, ..Counted::default() });
-            }
+                connection
+            });
             connection.read(Counted::of_flow(flow, at));
             if let Some(bytes_per_s) = connection.bandwidth() {
                 let from = self.own.get(communicator).copied().unwrap_or_default();
-                let (to, func, times) = (flow.peer, op.0, sequence + 1);
+                let (to, func, times) = (flow.peer, op.0, sequence.saturating_add(1));
                 let units = (bytes_per_s / UNIT_BYTES_PER_S) as u64;
-                let left = flow.bytes * u64::from(flow.total - flow.done)
+                let to_come = u64::from(flow.total.saturating_sub(flow.done));
+                let left = flow.bytes.saturating_mul(to_come)
                     / u64::from(flow.transmitted.max(1));
                 let (seconds, ns) = (at.0 / 1_000_000_000, at.0);
                 let row = writeln!(
@@ -114,7 +118,7 @@ mod tests {
         let path = folder.path().join("job.jsonl");
         let mut writer = JournalWriter::create(&path, "job").unwrap();
         let mut write = |input: Input| writer.write(&input).unwrap();
-        let (host, role) = ("node3".to_owned(), None);
+        let (host, role) = ("../node3".to_owned(), None);
         let (first_local, locals, world_size) = (4, 4, 8);
         write(Input::Rank { rank: 6, host, role, first_local, locals, world_size });
         let (hash, name) = (u64::MAX - 7, "dp".to_owned());
