@@ -113,6 +113,51 @@ def test_a_fault_appears_on_the_pages_while_the_job_runs(page, tmp_path):
         collector.kill()
 
 
+# Answers as ui.perfetto.dev does, and shows what it was given.
+PERFETTO = """<script>
+    addEventListener('message', ({ source, origin, data }) => {
+        if (data === 'PING') { source.postMessage('PONG', origin); return; }
+        const { buffer, title } = data.perfetto;
+        document.title = title;
+        document.body.textContent = new TextDecoder().decode(buffer);
+    });
+</script><body></body>"""
+
+
+def test_the_steps_around_an_incident_are_shown_by_perfetto(page, tmp_path):
+    collector = Collector(tmp_path / "data")
+    try:
+        tell = ["run", "--collector", collector.url, "--job", "slow", "--"]
+        outcome = laggard(*tell, *torchrun(JOBS / "ddp.py"), SLOW_RANK="1", STEPS="100")
+        assert outcome.code == 0, outcome.stderr
+        page.goto(f"{collector.url}/jobs/slow")
+        page.get_by_text("incident i1").click()
+        page.get_by_text("Rank 1 is late in data.next_wait").first.wait_for()
+        page.context.route(
+            "https://ui.perfetto.dev/**",
+            lambda route: route.fulfill(content_type="text/html", body=PERFETTO),
+        )
+        with page.expect_popup() as popup:
+            page.get_by_text("shown by ui.perfetto.dev").click()
+        there = popup.value
+        there.wait_for_function("document.body.textContent.includes('traceEvents')")
+        assert there.title() == page.title()
+        events = json.loads(there.locator("body").inner_text())["traceEvents"]
+    finally:
+        collector.kill()
+    names = {
+        event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"
+    }
+    assert names[1].startswith("rank 1 on ") and names[1].endswith("(named)")
+    waits = {rank: [] for rank in names}
+    for event in events:
+        if event["name"] == "data.next_wait":
+            waits[event["pid"]].append(event["dur"])
+    assert all(len(spans) > 5 for spans in waits.values())
+    medians = {rank: sorted(spans)[len(spans) // 2] for rank, spans in waits.items()}
+    assert max(medians, key=medians.get) == 1, medians
+
+
 def only_unanswered(page):
     """Whether the browser had no more to say than that nobody answered; forgets what it said."""
     said = [*page.complaints]

@@ -1,10 +1,10 @@
 use std::fs::File;
-use std::io::{BufWriter, Write, stdout};
+use std::io::{self, BufWriter, Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use formats::{Recording, TraceSet, write_perfetto};
+use formats::{Moment, Recording, TraceSet, write_perfetto};
 use model::{Severity, Verdict};
 
 use crate::export::ExportArgs;
@@ -28,6 +28,7 @@ Examples:
   laggard analyze --json recordings/ | jq '.verdicts[].incidents[0].text'
   laggard analyze --report verdict.html recording.json.gz
   laggard analyze --perfetto annotated.json traces/    (a PyTorch Profiler trace a rank)
+  laggard analyze --perfetto moment.json job.jsonl    (of `laggard run --record`)
   laggard analyze hang/    (dumps, stacks and a RAS reply of one job)
   laggard analyze --tp 2 --pp 4 logs/    (calls of NCCL, a file a rank)
   laggard analyze --export-calls calls/ --export-what-if job.parquet job.jsonl
@@ -48,7 +49,8 @@ pub(crate) struct AnalyzeArgs {
     /// Write a self-contained HTML report of a single recording
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Write the traces of a single job, annotated, for ui.perfetto.dev
+    /// Write the traces of a single job, annotated, for ui.perfetto.dev; of a recording of ours the
+    /// steps around its first incident
     #[arg(long, value_name = "FILE")]
     perfetto: Option<PathBuf>,
     /// Exit with 1 if an incident is at least this severe
@@ -93,9 +95,14 @@ pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {
                 annotated += 1;
                 write_annotated(path, set, &verdict)?;
             }
-            (Source::File(Recording::Journal(journal)), _) => {
-                exported += 1;
-                args.export.write(journal)?;
+            (Source::File(recording), perfetto) => {
+                if let Recording::Journal(journal) = recording {
+                    exported += 1;
+                    args.export.write(journal)?;
+                }
+                if let Some(path) = perfetto {
+                    annotated += usize::from(write_moment(path, recording, &verdict)?);
+                }
             }
             _ => {}
         }
@@ -104,7 +111,10 @@ pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {
         Ok(())
     })?;
     if args.perfetto.is_some() && annotated != 1 {
-        bail!("--perfetto takes the traces of a single job, found {annotated}");
+        bail!(
+            "--perfetto takes traces, or a recording of `laggard run` or `laggard serve`, of a \
+             single job, found {annotated}"
+        );
     }
     if args.export.is_asked() && exported != 1 {
         bail!("an export takes one recording of `laggard run`, found {exported}");
@@ -122,10 +132,36 @@ pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(fails)))
 }
 
+/// Writes what the traces of a job show.
 fn write_annotated(path: &Path, set: &TraceSet, verdict: &Verdict) -> Result<()> {
+    write_to(path, |out| write_perfetto(set, verdict, out))
+}
+
+/// Writes the steps around the first incident; whether the recording is one that has steps.
+fn write_moment(path: &Path, recording: &Recording, verdict: &Verdict) -> Result<bool> {
+    let inputs: Box<dyn Iterator<Item = _>> = match recording {
+        Recording::Journal(journal) => {
+            Box::new(journal.inputs().iter().map(|input| (input, 0)))
+        }
+        Recording::Stored(batches) => Box::new(batches.inputs()),
+        _ => return Ok(false),
+    };
+    let first = verdict.incidents.first();
+    let mut moment = first
+        .and_then(|first| Moment::of(verdict, &first.id))
+        .context("--perfetto shows the steps around the first incident; there is none")?;
+    inputs.for_each(|(input, shift_ns)| moment.take(input, shift_ns));
+    write_to(path, |out| moment.write(out))?;
+    Ok(true)
+}
+
+fn write_to(
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+) -> Result<()> {
     let place = || format!("failed to write {}", path.display());
     let mut out = BufWriter::new(File::create(path).with_context(place)?);
-    write_perfetto(set, verdict, &mut out).and_then(|()| out.flush()).with_context(place)
+    write(&mut out).and_then(|()| out.flush()).with_context(place)
 }
 
 fn render(verdicts: &[Verdict], args: &AnalyzeArgs) -> Result<String> {

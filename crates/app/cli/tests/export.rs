@@ -200,3 +200,61 @@ fn what_has_no_calls_is_not_exported() {
         "{said}"
     );
 }
+
+#[test]
+fn the_steps_around_a_slow_block_are_a_trace_with_the_block_in_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, trace) =
+        (folder.path().join("job.jsonl"), folder.path().join("moment.json"));
+    fs::write(&path, recording()).unwrap();
+    verdict(&analyze(&["--perfetto", trace.to_str().unwrap()], &path));
+    let trace: Value = serde_json::from_slice(&fs::read(&trace).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let named = |name: &str| {
+        events.iter().filter(|event| event["name"] == name).collect::<Vec<_>>()
+    };
+    let blocks = named("forward of microbatch 3");
+    // Steps 6 to 13, the last there is, of four ranks.
+    assert_eq!(blocks.len(), 8 * 4);
+    let slow: Vec<_> =
+        blocks.iter().filter(|block| block["dur"].as_f64() > Some(300e3)).collect();
+    let [slow] = slow.as_slice() else { panic!("{slow:?}") };
+    assert_eq!((&slow["pid"], &slow["args"]["stage"]), (&1.into(), &1.into()));
+    let incident = events.iter().find(|event| event["args"]["advice"].is_string());
+    let incident = incident.expect("the incident");
+    let at = |event: &Value| event["ts"].as_f64().unwrap();
+    assert!(incident["pid"] == 1 && at(incident) <= at(slow));
+    assert!(named("ALLREDUCE").iter().all(|event| event["ph"] == "i"));
+}
+
+#[test]
+fn a_trace_of_a_hang_shows_since_when_nobody_moves() {
+    let lines = [
+        r#"{"schema":"laggard.marks/1","job":"job"}"#,
+        r#"{"is":"group","group":1,"name":"default","members":[0,1]}"#,
+        // Both have met; then one asks its loader for a batch, which never comes.
+        "[0,9000000000,40,14,1,3,1,0,46]",
+        "[1,9000000000,40,14,1,3,1,0,46]",
+        "[1,9500000000,41,1,1,0]",
+        "[0,9500000000,41,1,1,0]",
+        "[0,9600000000,41,2,1,0]",
+        "[0,10000000000,41,14,1,3,1,0,47]",
+        r#"{"is":"quiet","at":11000000000}"#,
+        r#"{"is":"quiet","at":13000000000}"#,
+        r#"{"is":"stacks_told"}"#,
+    ];
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, trace) =
+        (folder.path().join("job.jsonl"), folder.path().join("moment.json"));
+    fs::write(&path, lines.join("\n")).unwrap();
+    let said = verdict(&analyze(&["--perfetto", trace.to_str().unwrap()], &path));
+    assert_eq!(said["incidents"][0]["kind"], "hang");
+    let trace: Value = serde_json::from_slice(&fs::read(&trace).unwrap()).unwrap();
+    let still = trace["traceEvents"].as_array().unwrap().iter();
+    let still = still.filter(|event| event["name"] == "nothing more");
+    let still: Vec<_> = still.map(|event| [&event["pid"], &event["dur"]]).collect();
+    assert_eq!(
+        still,
+        [[&Value::from(1), &Value::from(3.5e6)], [&Value::from(0), &Value::from(3e6)]]
+    );
+}

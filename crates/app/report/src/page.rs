@@ -73,13 +73,22 @@ pub fn incident_html(verdict: &Verdict, id: &str) -> Option<String> {
         "state" => incident.severity.name().to_owned(),
         "headline" => format!("Incident {}, {state}", Text(id)),
         "facts" => facts(verdict),
-        "incidents" => card(incident, 1, part, &names, None),
+        "incidents" => card(incident, 1, part, &names, None) + &trace(&job, id),
         "notes" => notes(verdict),
         "schema" => Text(&verdict.schema).to_string(),
         "verdict" => json(&alone),
         "series" => json(&picture),
         _ => String::new(),
     }))
+}
+
+/// Where the trace of an incident is.
+fn trace(job: &str, id: &str) -> String {
+    let id = part_of_address(id);
+    format!(
+        r#"<p class="caption trace">What ranks did in the steps around it: <a href="../../../api/v1/jobs/{job}/incidents/{id}/trace" download>trace</a>, <a href="https://ui.perfetto.dev" data-trace>shown by ui.perfetto.dev</a></p>
+"#
+    )
 }
 
 /// The part of the steps still listed that an incident covers.

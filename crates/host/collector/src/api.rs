@@ -24,7 +24,6 @@ use tokio::task::spawn_blocking;
 use tokio_stream::StreamExt;
 
 use crate::access::Role;
-use crate::catalogue;
 use crate::collector::Inner;
 use crate::connections::answer;
 use crate::intake::take_batch;
@@ -33,11 +32,11 @@ use crate::keeper::{LIVE, REPORT, VERDICT, seconds_now};
 use crate::membership::take_part;
 use crate::metrics::classic;
 use crate::rendered::Rendered;
-use crate::retention;
 use crate::shares::Whereabouts;
 use crate::silences::Silence;
-use crate::store::{NAMES, is_name};
+use crate::store::{NAMES, file_name, is_name};
 use crate::tls::TlsListener;
+use crate::{catalogue, moment, retention};
 
 /// The description of all this.
 const OPENAPI: &str = include_str!("openapi.json");
@@ -55,6 +54,8 @@ pub(crate) struct Shared {
     pub(crate) inner: Arc<Inner>,
     /// Places for batches that are whole.
     pub(crate) places: Semaphore,
+    /// Traces are made one at a time: each reads much.
+    traces: Semaphore,
     /// Whether only this machine reaches us, and nobody has to prove who they are.
     is_private: bool,
 }
@@ -71,7 +72,12 @@ pub(crate) type App = State<Arc<Shared>>;
 
 pub(crate) async fn serve(inner: Arc<Inner>, listener: TcpListener) -> io::Result<()> {
     let is_private = inner.options.tokens.is_empty();
-    let shared = Arc::new(Shared { inner, places: Semaphore::new(AT_ONCE), is_private });
+    let shared = Arc::new(Shared {
+        inner,
+        places: Semaphore::new(AT_ONCE),
+        traces: Semaphore::new(1),
+        is_private,
+    });
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -122,6 +128,7 @@ fn router(shared: &Arc<Shared>) -> Router {
         .route("/api/v1/jobs/{job}/verdict", get(verdict))
         .route("/api/v1/jobs/{job}/report", get(report))
         .route("/api/v1/jobs/{job}/events", get(events))
+        .route("/api/v1/jobs/{job}/incidents/{incident}/trace", get(trace))
         .route("/api/v1/incidents", get(incidents))
         .route("/api/v1/openapi.json", get(async || typed("application/json", OPENAPI)))
         .route("/api/v1/silences", get(silences))
@@ -344,24 +351,54 @@ async fn live(state: App, job: Path<String>, headers: HeaderMap) -> Response {
     show(state, job, &headers, |held| &held.live, page, LIVE).await
 }
 
-/// The page of an incident, by what was said of its job last: nobody waits for the job's analysis.
-async fn incident(
+/// The page of an incident.
+async fn incident(state: App, Path((job, id)): Path<(String, String)>) -> Response {
+    let page = state.inner.pages.incident;
+    of_incident(state, &job, move |_, verdict| Some(html(page(verdict, &id)?))).await
+}
+
+/// The trace of the steps around an incident.
+async fn trace(state: App, Path((job, id)): Path<(String, String)>) -> Response {
+    let shared = Arc::clone(&state.0);
+    let Ok(_place) = shared.traces.acquire().await else { return being_read() };
+    let name =
+        format!("attachment; filename=\"{}-{}.json\"", file_name(&job), file_name(&id));
+    let of_verdict = move |inner: &Inner, verdict: &Verdict| {
+        let trace = moment::trace(inner, verdict, &id)?;
+        Some(match trace {
+            Ok(trace) => {
+                let name = [(header::CONTENT_DISPOSITION, name)];
+                (name, typed("application/json", trace)).into_response()
+            }
+            Err(error) => {
+                inner.say(&verdict.job.id, &error);
+                let reason = "what is kept of the job cannot be read";
+                refuse(StatusCode::INTERNAL_SERVER_ERROR, reason)
+            }
+        })
+    };
+    of_incident(state, &job, of_verdict).await
+}
+
+/// An answer about an incident, by what was said of its job last: nobody waits for the job's
+/// analysis.
+async fn of_incident(
     State(shared): App,
-    Path((job, id)): Path<(String, String)>,
+    job: &str,
+    answer: impl FnOnce(&Inner, &Verdict) -> Option<Response> + Send + 'static,
 ) -> Response {
-    let Some(held) = shared.inner.held(&job) else { return no_job() };
-    let page = shared.inner.pages.incident;
-    let rendered = spawn_blocking(move || {
+    let Some(held) = shared.inner.held(job) else { return no_job() };
+    let answered = spawn_blocking(move || {
         let known = held.verdict();
         let verdict: Verdict = if known.is_empty() {
             serde_json::from_str(&shared.inner.written(&held.id, VERDICT)?).ok()?
         } else {
             serde_json::from_str(&known).ok()?
         };
-        Some(page(&verdict, &id))
+        Some(answer(&shared.inner, &verdict))
     });
-    match rendered.await {
-        Ok(Some(Some(page))) => html(page),
+    match answered.await {
+        Ok(Some(Some(answer))) => answer,
         Ok(Some(None)) => refuse(StatusCode::NOT_FOUND, "the job has no such incident"),
         _ => being_read(),
     }

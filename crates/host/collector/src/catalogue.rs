@@ -157,6 +157,16 @@ impl Catalogue {
         change.commit()
     }
 
+    /// When an incident began, in seconds since 1970, if it is known.
+    pub(crate) fn begun_s(
+        &self,
+        job: &str,
+        incident: &str,
+    ) -> rusqlite::Result<Option<f64>> {
+        let begun = "SELECT begun_s FROM incidents WHERE job = ?1 AND incident = ?2";
+        self.connection().query_row(begun, [job, incident], |row| row.get(0)).optional()
+    }
+
     /// The newest incidents that are wanted.
     pub(crate) fn incidents(&self, wanted: &Wanted) -> rusqlite::Result<Found> {
         let connection = self.connection();

@@ -18,6 +18,7 @@ mod keeper;
 mod membership;
 mod messenger;
 mod metrics;
+mod moment;
 mod reader;
 mod rendered;
 mod retention;

@@ -112,15 +112,20 @@ pub(crate) fn jobs(data: &Path) -> io::Result<Vec<String>> {
     Ok(jobs)
 }
 
+/// The batches of a job.
+pub(crate) fn batches(data: &Path, job: &str) -> PathBuf {
+    data.join(file_name(job)).join(BATCHES)
+}
+
 /// Whether anything was ever answered for: not if the file was cut off at its very beginning.
 pub(crate) fn is_begun(data: &Path, job: &str) -> bool {
-    let file = File::open(data.join(file_name(job)).join(BATCHES));
+    let file = File::open(batches(data, job));
     file.is_ok_and(|file| StoredJob::open(BufReader::new(file)).is_ok())
 }
 
 /// Bytes of a job's batches.
 pub(crate) fn batches_bytes(data: &Path, job: &str) -> Option<u64> {
-    let metadata = fs::metadata(data.join(file_name(job)).join(BATCHES));
+    let metadata = fs::metadata(batches(data, job));
     metadata.ok().map(|metadata| metadata.len())
 }
 

@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use model::{Input, MAX_RANKS, RankNs};
 use serde::{Deserialize, Serialize};
 
-use crate::journal::input_of;
+use crate::journal::{input_of, is_mark};
 
 const SCHEMA: &str = "laggard.batch/1";
 /// Bytes of a batch after unpacking; agents cut theirs far below.
@@ -73,6 +73,14 @@ pub fn pack_batch(head: &BatchHead, lines: &[u8]) -> io::Result<Vec<u8>> {
 /// # Errors
 /// Every variant of [`BatchError`].
 pub fn unpack_batch(bytes: &[u8]) -> Result<(BatchHead, Vec<Input>), BatchError> {
+    unpack(bytes, true)
+}
+
+/// Reads a batch as [`unpack_batch`] does, or all of it but its marks.
+pub(crate) fn unpack(
+    bytes: &[u8],
+    with_marks: bool,
+) -> Result<(BatchHead, Vec<Input>), BatchError> {
     let mut unpacked = zstd::stream::read::Decoder::with_buffer(bytes)
         .map_err(BatchError::Packed)?
         .single_frame();
@@ -94,6 +102,9 @@ pub fn unpack_batch(bytes: &[u8]) -> Result<(BatchHead, Vec<Input>), BatchError>
                 return Err(wrong(format!("the schema is not {SCHEMA:?}")));
             }
             head = Some(found);
+            continue;
+        }
+        if !with_marks && is_mark(line) {
             continue;
         }
         let input = input_of(line).map_err(wrong)?;

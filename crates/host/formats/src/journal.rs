@@ -246,8 +246,13 @@ impl Journal {
     }
 }
 
+/// Whether the line of an input is that of a mark.
+pub(crate) fn is_mark(line: &[u8]) -> bool {
+    line.starts_with(b"[")
+}
+
 pub(crate) fn input_of(line: &[u8]) -> Result<Input, String> {
-    if !line.starts_with(b"[") {
+    if !is_mark(line) {
         return serde_json::from_slice(line).map_err(|error| error.to_string());
     }
     let Numbers { values, count } =

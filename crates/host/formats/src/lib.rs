@@ -37,7 +37,7 @@ pub use flight_recorder::{RecordedCollective, recorded_collectives};
 pub use journal::{Journal, JournalWriter, input_line};
 pub use matrix::StageMatrix;
 pub use open::Limits;
-pub use perfetto::write_perfetto;
+pub use perfetto::{Moment, write_perfetto};
 pub use ras::RasJob;
 pub use recording::{Recording, load, load_bytes, load_watched, load_with_meta};
 pub use snapshot::{Part, Snapshot};

@@ -1,39 +1,22 @@
-//! An annotated trace for ui.perfetto.dev and chrome://tracing: steps, stages, collectives, who was
+//! Annotated traces for ui.perfetto.dev and chrome://tracing: steps, stages, collectives, who was
 //! late to them, the functions that count, incidents.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod moment;
+mod spans;
+
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use model::{Dictionary, Ending, FunctionId, FunctionSummary, Verdict};
-use serde_json::{Value, json};
+use model::{Dictionary, FunctionId, FunctionSummary, Verdict};
+use serde_json::json;
 use trace::{Clocks, Matches, Trace, executions, match_collectives};
-use verdict::ProfiledRank;
 
 use crate::TraceSet;
+pub use moment::Moment;
+use spans::{Span, Track, add_steps, write_spans};
 
-/// What the tracks of a rank are called, in the order they are shown in.
-const TRACKS: [&str; 6] =
-    ["steps", "stages", "collectives", "late", "functions", "incidents"];
-const STEPS: usize = 0;
-const STAGES: usize = 1;
-const COLLECTIVES: usize = 2;
-const LATE: usize = 3;
-const FUNCTIONS: usize = 4;
-const INCIDENTS: usize = 5;
-/// Lanes of a track: what runs at the same time lies side by side, as far as there is room.
-const LANES: usize = 16;
 /// Executions shorter than this part of a rank's recording are left out: nobody would see them.
 const SHORT: i64 = 20_000;
-
-/// Something that lasted.
-struct Span {
-    rank: u32,
-    track: usize,
-    name: String,
-    start_ns: i64,
-    end_ns: i64,
-    told: Value,
-}
 
 /// Writes the traces of a job as Chrome trace events, with what was found in them.
 ///
@@ -56,7 +39,7 @@ pub fn write_perfetto(
     let mut spans = Vec::new();
     for (rank, kept, _, profiled) in set.traces() {
         let origin_ns = kept.origin_ns() - offset(rank);
-        add_steps(rank, profiled, origin_ns, &mut spans);
+        add_steps(rank, &profiled.steps, &profiled.names, origin_ns, &mut spans);
         let functions =
             verdict.profile.as_ref().map_or(&[][..], |found| &found.functions);
         if let Some(trace) = kept.whole().map_err(io::Error::other)? {
@@ -65,62 +48,11 @@ pub fn write_perfetto(
     }
     add_collectives(&matches, &mut spans);
     add_incidents(verdict, &mut spans);
-    spans.sort_by_key(|span| (span.start_ns, std::cmp::Reverse(span.end_ns)));
-    let spans: Vec<(usize, Span)> = lanes(spans).collect();
-    write!(out, "{{\"displayTimeUnit\": \"ms\", \"traceEvents\": [")?;
-    let mut before = "\n";
-    let mut put = |event: Value| {
-        write!(out, "{before}{event}")?;
-        before = ",\n";
-        io::Result::Ok(())
-    };
-    for (rank, _, _, profiled) in set.traces() {
+    let processes = set.traces().map(|(rank, _, _, profiled)| {
         let host = profiled.host.as_deref().map(|host| format!(" on {host}"));
-        let name = format!("rank {rank}{}", host.unwrap_or_default());
-        put(
-            json!({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": name}}),
-        )?;
-    }
-    let used: BTreeSet<(u32, usize)> =
-        spans.iter().map(|(lane, span)| (span.rank, *lane)).collect();
-    for (rank, lane) in used {
-        let name = TRACKS[lane / LANES];
-        put(json!({"ph": "M", "name": "thread_name", "pid": rank, "tid": lane + 1,
-                   "args": {"name": name}}))?;
-        put(
-            json!({"ph": "M", "name": "thread_sort_index", "pid": rank, "tid": lane + 1,
-                   "args": {"sort_index": lane}}),
-        )?;
-    }
-    let first_ns = spans.first().map_or(0, |(_, span)| span.start_ns);
-    for (lane, Span { rank, name, start_ns, end_ns, told, .. }) in spans {
-        let microseconds = |ns: i64| ns as f64 * 1e-3;
-        put(json!({"ph": "X", "name": name, "pid": rank, "tid": lane + 1,
-                   "ts": microseconds(start_ns - first_ns),
-                   "dur": microseconds(end_ns - start_ns), "args": told}))?;
-    }
-    writeln!(out, "\n]}}")
-}
-
-fn add_steps(rank: u32, profiled: &ProfiledRank, origin_ns: i64, spans: &mut Vec<Span>) {
-    let at = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX).saturating_add(origin_ns);
-    let mut add = |track, name, start_ns, end_ns| {
-        spans.push(Span { rank, track, name, start_ns, end_ns, told: json!({}) });
-    };
-    for step in &profiled.steps {
-        let mut from = step.start;
-        for segment in &step.segments {
-            // Issues of collectives split a stage and do not end it.
-            if matches!(segment.ending, Ending::Mark(_)) {
-                if segment.end > from {
-                    let name = profiled.names.name(segment.stage).to_owned();
-                    add(STAGES, name, at(from.0), at(segment.end.0));
-                }
-                from = segment.end;
-            }
-        }
-        add(STEPS, format!("step {}", step.step), at(step.start.0), at(from.0));
-    }
+        (rank, format!("rank {rank}{}", host.unwrap_or_default()))
+    });
+    write_spans(processes, spans, out)
 }
 
 /// Collectives with how long each rank waited in them, and by how much the last to come was late.
@@ -143,7 +75,7 @@ fn add_collectives(matches: &Matches, spans: &mut Vec<Span>) {
             let (start_ns, end_ns) = (arrival.start_ns, arrival.end_ns);
             spans.push(Span {
                 rank: arrival.rank,
-                track: COLLECTIVES,
+                track: Track::Collectives,
                 name,
                 start_ns,
                 end_ns,
@@ -158,7 +90,7 @@ fn add_collectives(matches: &Matches, spans: &mut Vec<Span>) {
             let told =
                 json!({ "number": collective.number, "waited_for_by_ranks": waiting });
             let (rank, end_ns) = (last.rank, last.start_ns);
-            spans.push(Span { rank, track: LATE, name, start_ns, end_ns, told });
+            spans.push(Span { rank, track: Track::Late, name, start_ns, end_ns, told });
         }
     }
 }
@@ -189,7 +121,7 @@ fn add_functions(
         let unlike = if here.is_some() { " (unlike)" } else { "" };
         spans.push(Span {
             rank,
-            track: FUNCTIONS,
+            track: Track::Functions,
             name: format!("{}{unlike}", function.name),
             start_ns: event.start_ns - offset_ns,
             end_ns: event.end_ns - offset_ns,
@@ -222,7 +154,7 @@ fn add_incidents(verdict: &Verdict, spans: &mut Vec<Span>) {
                     (incident.text.clone(), *start_ns, *end_ns);
                 spans.push(Span {
                     rank: *rank,
-                    track: INCIDENTS,
+                    track: Track::Incidents,
                     name,
                     start_ns,
                     end_ns,
@@ -231,26 +163,4 @@ fn add_incidents(verdict: &Verdict, spans: &mut Vec<Span>) {
             }
         }
     }
-}
-
-/// Gives each span a lane of its track, so that those of one lane nest or follow each other; `spans`
-/// are in the order of their times. What finds no room is left out.
-fn lanes(spans: Vec<Span>) -> impl Iterator<Item = (usize, Span)> {
-    // The ends of what is open in each lane, outermost first.
-    let mut open: BTreeMap<(u32, usize), Vec<i64>> = BTreeMap::new();
-    spans.into_iter().filter_map(move |span| {
-        let first = span.track * LANES;
-        let fits = |lane: &usize| {
-            let open = open.entry((span.rank, *lane)).or_default();
-            while open.last().is_some_and(|end_ns| *end_ns <= span.start_ns) {
-                open.pop();
-            }
-            let fits = open.last().is_none_or(|end_ns| span.end_ns <= *end_ns);
-            if fits {
-                open.push(span.end_ns);
-            }
-            fits
-        };
-        Some(((first..first + LANES).find(fits)?, span))
-    })
 }

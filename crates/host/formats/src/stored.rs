@@ -8,11 +8,12 @@
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-use model::Batch;
+use model::{Batch, Input};
 use serde::{Deserialize, Serialize};
 use verdict::{Gathering, Job, Settings};
 
-use crate::{BatchError, BatchHead, FormatError, unpack_batch};
+use crate::batch::unpack;
+use crate::{BatchError, BatchHead, FormatError};
 
 const SCHEMA: &str = "laggard.batches/1";
 /// A skippable frame of zstd.
@@ -127,6 +128,13 @@ impl StoredBatches {
         }
     }
 
+    /// What was told, in the order it came, with what leads from the clock of each host to that of
+    /// the job.
+    pub fn inputs(&self) -> impl Iterator<Item = (&Input, i64)> {
+        let batches = self.0.iter().filter_map(|(_, batch)| batch.as_ref());
+        batches.flat_map(|batch| batch.inputs.iter().map(|input| (input, batch.shift_ns)))
+    }
+
     pub(crate) fn replay(&self, id: &str, settings: Settings) -> Job {
         let mut gathering = Gathering::new(id, settings);
         for (entry, batch) in self.0.iter().cloned() {
@@ -178,6 +186,18 @@ impl<R: Read> StoredJob<R> {
     /// Every variant of [`StoredError`].
     #[expect(clippy::should_implement_trait, reason = "it ends at the first error")]
     pub fn next(&mut self) -> Result<Option<(StoredEntry, Option<Batch>)>, StoredError> {
+        self.next_with(|_| true)
+    }
+
+    /// The same, without the marks of batches that they are not wanted of, which takes a small part
+    /// of the time.
+    ///
+    /// # Errors
+    /// Every variant of [`StoredError`].
+    pub fn next_with(
+        &mut self,
+        wants_marks: impl FnOnce(&StoredBatch) -> bool,
+    ) -> Result<Option<(StoredEntry, Option<Batch>)>, StoredError> {
         let Some((entry, bytes)) = self.entry()? else { return Ok(None) };
         self.whole_bytes += bytes;
         let StoredEntry::Batch(head) = &entry else { return Ok(Some((entry, None))) };
@@ -190,7 +210,8 @@ impl<R: Read> StoredJob<R> {
             self.whole_bytes -= bytes;
             return Err(error);
         }
-        let (BatchHead { until_ns, last, .. }, inputs) = unpack_batch(&body)?;
+        let (BatchHead { until_ns, last, .. }, inputs) =
+            unpack(&body, wants_marks(head))?;
         self.whole_bytes += u64::from(head.bytes);
         let StoredBatch { host, epoch, sequence, offset_ns, .. } = head.clone();
         let shift_ns = offset_ns.saturating_sub(*self.offset_ns.get_or_insert(offset_ns));

@@ -1,0 +1,224 @@
+//! The steps around an incident, of those it names and of some others.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::ops::RangeInclusive;
+
+use model::{
+    CollectiveOp, Incident, IncidentKind, Input, Mark, MarkKind, StageId, StageNames,
+    Verdict,
+};
+use serde_json::json;
+use steps::Segmenter;
+
+use super::spans::{Span, Track, add_steps, write_spans};
+
+/// Steps that are shown before the one it began in, and after.
+const BEFORE: u64 = 3;
+const AFTER: u64 = 7;
+/// Ranks that are shown, at most half of them those it names.
+const MOST_RANKS: usize = 32;
+/// Marks of a rank that are shown.
+const MOST_MARKS: usize = 1 << 14;
+/// What blocks are passes of, by the code of their marks.
+const PASSES: [&str; 3] = ["forward", "backward", "weight"];
+
+/// What ranks did in the steps around the beginning of an incident, as it is told.
+#[derive(Debug)]
+pub struct Moment {
+    incident: Incident,
+    steps: RangeInclusive<u32>,
+    names: StageNames,
+    groups: BTreeMap<u32, String>,
+    ranks: BTreeMap<u32, Seen>,
+    /// Of all that is told in these steps.
+    last_ns: i64,
+    /// Whether the job has started over since.
+    restarted: bool,
+}
+
+/// A rank that is shown.
+#[derive(Debug, Default)]
+struct Seen {
+    host: String,
+    /// Names of stages in the order of their codes.
+    stages: Vec<StageId>,
+    /// Each with its time on the clock of the job and the stage that its code stands for.
+    marks: Vec<(i64, Mark, StageId)>,
+    /// Whether it has gone on beyond the steps that are shown.
+    has_passed: bool,
+}
+
+impl Moment {
+    /// The moment of an incident of a verdict; `None` if it has no such incident.
+    pub fn of(verdict: &Verdict, id: &str) -> Option<Self> {
+        let incident = verdict.incidents.iter().find(|incident| incident.id == id)?;
+        let step = |step: u64| u32::try_from(step).unwrap_or(u32::MAX);
+        let first = incident.first_step;
+        let named = &incident.subject.ranks;
+        let unseen = |rank| (rank, Seen::default());
+        let mut ranks: BTreeMap<u32, Seen> =
+            named.iter().copied().take(MOST_RANKS / 2).map(unseen).collect();
+        // Of many ranks, from all over the job; of few all that are told of.
+        let (all, room) = (verdict.job.ranks as u64, MOST_RANKS - ranks.len());
+        if verdict.job.ranks > MOST_RANKS {
+            let spread = (0..room as u64).map(|nth| (nth * all / room as u64) as u32);
+            ranks.extend(spread.filter(|rank| !named.contains(rank)).map(unseen));
+        }
+        Some(Self {
+            incident: incident.clone(),
+            steps: step(first.saturating_sub(BEFORE))..=step(first.saturating_add(AFTER)),
+            names: StageNames::default(),
+            groups: BTreeMap::new(),
+            ranks,
+            last_ns: i64::MIN,
+            restarted: false,
+        })
+    }
+
+    /// Takes what was told of the job, in its order; `shift_ns` leads from the clock it was told by
+    /// to that of the job.
+    pub fn take(&mut self, input: &Input, shift_ns: i64) {
+        match input {
+            Input::Group { group, name, .. } => {
+                self.groups.insert(*group, name.clone());
+            }
+            Input::Restart { .. } => {
+                self.restarted = true;
+                self.ranks.values_mut().for_each(|seen| seen.stages.clear());
+            }
+            Input::Rank { rank, host, .. } => {
+                if let Some(seen) = self.shown(*rank) {
+                    seen.host.clone_from(host);
+                }
+            }
+            Input::Name { rank, name } => {
+                let stage = self.names.intern(name);
+                if let Some(seen) = self.shown(*rank) {
+                    seen.stages.push(stage);
+                }
+            }
+            Input::Mark { rank, mark } => self.mark(*rank, mark, shift_ns),
+            Input::Quiet { at } if self.last_ns > i64::MIN => {
+                self.last_ns = self.last_ns.max(on_clock(at.0, shift_ns));
+            }
+            _ => {}
+        }
+    }
+
+    /// A rank, if it is one of those that are shown.
+    fn shown(&mut self, rank: u32) -> Option<&mut Seen> {
+        if self.ranks.len() < MOST_RANKS {
+            self.ranks.entry(rank).or_default();
+        }
+        self.ranks.get_mut(&rank)
+    }
+
+    fn mark(&mut self, rank: u32, mark: &Mark, shift_ns: i64) {
+        let (is_in, end) = (self.steps.contains(&mark.step), *self.steps.end());
+        let Some(seen) = self.shown(rank) else { return };
+        if !is_in {
+            seen.has_passed |= mark.step > end;
+            return;
+        }
+        if std::mem::take(&mut self.restarted) {
+            // What is to be shown comes again: of two starts that came so far, the later one.
+            for seen in self.ranks.values_mut() {
+                seen.marks.clear();
+                seen.has_passed = false;
+            }
+        }
+        let at_ns = on_clock(mark.at.0, shift_ns);
+        self.last_ns = self.last_ns.max(at_ns);
+        if let Some(seen) = self.ranks.get_mut(&rank)
+            && seen.marks.len() < MOST_MARKS
+        {
+            let stage = seen.stages.get(usize::from(mark.code)).copied();
+            seen.marks.push((at_ns, *mark, stage.unwrap_or(StageId::OTHER)));
+        }
+    }
+
+    /// Whether all ranks have gone on to later steps: what comes now is not shown.
+    pub fn is_whole(&self) -> bool {
+        !self.ranks.is_empty() && self.ranks.values().all(|seen| seen.has_passed)
+    }
+
+    /// Writes it as Chrome trace events: a process for each rank.
+    ///
+    /// # Errors
+    /// What the writer says.
+    pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        let mut spans = Vec::new();
+        for (rank, seen) in &self.ranks {
+            self.add(*rank, seen, &mut spans);
+        }
+        let processes = self.ranks.iter().map(|(rank, seen)| {
+            let named = if self.is_named(*rank) { " (named)" } else { "" };
+            let host = if seen.host.is_empty() { "" } else { " on " };
+            (*rank, format!("rank {rank}{host}{}{named}", seen.host))
+        });
+        write_spans(processes, spans, out)
+    }
+
+    fn is_named(&self, rank: u32) -> bool {
+        self.incident.subject.ranks.contains(&rank)
+    }
+
+    fn add(&self, rank: u32, seen: &Seen, spans: &mut Vec<Span>) {
+        let Some((last_ns, last, _)) = seen.marks.last() else { return };
+        let mut segmenter = Segmenter::default();
+        let mut steps = Vec::new();
+        let mut open: Option<(i64, &Mark)> = None;
+        let mut add = |track, name, start_ns, end_ns, told| {
+            spans.push(Span { rank, track, name, start_ns, end_ns, told });
+        };
+        for (at_ns, mark, stage) in &seen.marks {
+            steps.extend(segmenter.push(mark, *stage));
+            match mark.kind {
+                MarkKind::CollectiveIssue => {
+                    let [group, _, number, bytes, _] = mark.args;
+                    let group = u32::try_from(group).ok();
+                    let group = group.and_then(|group| self.groups.get(&group));
+                    let told = json!({"group": group, "number": number,
+                                      "bytes": bytes.checked_sub(1)});
+                    let name = CollectiveOp(mark.code).name().to_owned();
+                    add(Track::Collectives, name, *at_ns, *at_ns, told);
+                }
+                MarkKind::BlockBegin => open = Some((*at_ns, mark)),
+                MarkKind::BlockEnd => {
+                    let same = |(_, begun): &(i64, &Mark)| {
+                        (begun.code, begun.args) == (mark.code, mark.args)
+                    };
+                    let Some((begun_ns, _)) = open.take().filter(same) else { continue };
+                    let [stage, microbatch, ..] = mark.args;
+                    let pass = PASSES.get(usize::from(mark.code)).unwrap_or(&"pass");
+                    let name = format!("{pass} of microbatch {microbatch}");
+                    let told = json!({"stage": stage});
+                    add(Track::Blocks, name, begun_ns, *at_ns, told);
+                }
+                _ => {}
+            }
+        }
+        steps.extend(segmenter.finish());
+        let first_step = u32::try_from(self.incident.first_step).unwrap_or(u32::MAX);
+        let begun_ns = seen.marks.iter().find(|(_, mark, _)| mark.step >= first_step);
+        if let Some((begun_ns, ..)) = begun_ns
+            && (self.is_named(rank) || self.incident.subject.ranks.is_empty())
+        {
+            let Incident { text, advice, cost_s, .. } = &self.incident;
+            let told = json!({"advice": advice, "cost_s": cost_s});
+            add(Track::Incidents, text.clone(), *begun_ns, self.last_ns, told);
+        }
+        if self.incident.kind == IncidentKind::Hang && !seen.has_passed {
+            let told = json!({"step": last.step});
+            add(Track::Stages, "nothing more".to_owned(), *last_ns, self.last_ns, told);
+        }
+        let origin_ns = *last_ns - on_clock(last.at.0, 0);
+        add_steps(rank, &steps, &self.names, origin_ns, spans);
+    }
+}
+
+/// A time of a host on the clock of the job.
+fn on_clock(at_ns: u64, shift_ns: i64) -> i64 {
+    i64::try_from(at_ns).unwrap_or(i64::MAX).saturating_add(shift_ns)
+}
