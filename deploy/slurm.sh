@@ -6,6 +6,7 @@
 #SBATCH --signal=TERM@60
 
 # The job is called slurm-JOB.STEP on the collector: one srun, one job. What each host saw is printed at the end.
+# With a task for each rank instead of torchrun it is `srun laggard run --collector … -- python train.py`.
 export LAGGARD_TOKEN="$(cat ~/.config/laggard/agent-token)"
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 

@@ -87,16 +87,12 @@ def become_rank(rank=None, world_size=None):
             group = torch.distributed
             if rank is None and group.is_available() and group.is_initialized():
                 rank, world_size = group.get_rank(), group.get_world_size()
-        rank = _number("RANK", 0) if rank is None else rank
-        world_size = _number("WORLD_SIZE", 1) if world_size is None else world_size
         _native.activate(
             directory=_directory(),
             job=_job(),
             host=socket.gethostname(),
             rank=rank,
-            local_rank=_number("LOCAL_RANK", rank),
             world_size=world_size,
-            local_world_size=_number("LOCAL_WORLD_SIZE", 0),
             attempt=_number("TORCHELASTIC_RESTART_COUNT", 0),
             slots=_number("LAGGARD_RING_SLOTS", None),
         )

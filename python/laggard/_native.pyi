@@ -43,10 +43,8 @@ def activate(
     directory: PathLike[str] | None,
     job: str,
     host: str,
-    rank: int,
-    local_rank: int,
-    world_size: int,
-    local_world_size: int,
+    rank: int | None,
+    world_size: int | None,
     attempt: int,
     slots: int | None = None,
 ) -> None: ...

@@ -1,9 +1,11 @@
 """Unmodified training scripts of all kinds: the slow rank's data loader is found in each."""
 
+import json
+import subprocess
 import sys
 
 import pytest
-from conftest import JOBS, forked, timed, torchrun
+from conftest import BIN, JOBS, forked, job_environment, timed, torchrun
 
 pytestmark = timed
 
@@ -101,3 +103,33 @@ def test_tensor_parallel_victims_are_not_blamed(run):
     assert first["subject"]["ranks"] == [3], first["text"]
     assert first["subject"]["stage"] == "data.next_wait"
     assert len(outcome.incidents) == 1
+
+
+def test_ranks_that_srun_starts_one_by_one_are_one_job(tmp_path):
+    variables = {"STEPS": "60", "SLOW_RANK": "1", "LAGGARD_DIR": str(tmp_path / "rings")}
+    variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29533", "WORLD_SIZE": "2"}
+    variables |= {"SLURM_JOB_ID": "71", "SLURM_STEP_ID": "0", "SLURM_NODEID": "0"}
+    variables |= {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2"}
+
+    def task(rank):
+        ours = {"RANK": rank, "SLURM_PROCID": rank, "SLURM_LOCALID": rank}
+        command = [BIN / "laggard", "run", "--json", "--", sys.executable, JOBS / "ddp.py"]
+        return subprocess.Popen(
+            [str(part) for part in command],
+            env=job_environment(**variables, **ours),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    tasks = [task(rank) for rank in "01"]
+    said = [process.communicate(timeout=90) for process in tasks]
+    assert [process.returncode for process in tasks] == [0, 0], said
+    # One of them watches; the other says nothing.
+    [verdict] = [json.loads(stdout) for stdout, _ in said if stdout]
+    assert not any("laggard" in stderr for stdout, stderr in said if not stdout)
+    assert (verdict["job"]["id"], verdict["job"]["ranks"]) == ("slurm-71.0", 2)
+    first = verdict["incidents"][0]
+    assert (first["subject"]["ranks"], first["subject"]["stage"]) == ([1], "data.next_wait")
+    assert not any("delivered nothing" in note for note in verdict["notes"])
+    assert list((tmp_path / "rings").iterdir()) == []

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use bus::Proof;
-use ring::RingDirectory;
+use ring::{Launched, RingDirectory};
 
 /// `0` runs a command as if laggard were not there.
 pub(crate) const ENABLE: &str = "LAGGARD_ENABLE";
@@ -49,17 +49,16 @@ pub(crate) fn ring_root() -> PathBuf {
 
 /// What proves to a collector who we are.
 pub(crate) fn token() -> Option<String> {
-    value(TOKEN).and_then(|token| token.into_string().ok())
+    text(TOKEN)
 }
 
 /// Where buckets are, if not at Amazon's.
 pub(crate) fn s3_address() -> Option<String> {
-    value(S3_ADDRESS).and_then(|address| address.into_string().ok())
+    text(S3_ADDRESS)
 }
 
 /// What proves to a bus who we are.
 pub(crate) fn bus_proof() -> Option<Proof> {
-    let text = |name| value(name).and_then(|value| value.into_string().ok());
     if let Some(path) = value(BUS_CREDENTIALS) {
         return Some(Proof::Credentials(path.into()));
     }
@@ -84,8 +83,24 @@ pub(crate) fn data_folder() -> Option<PathBuf> {
 
 /// The job's name where a scheduler gives it one, the same on all its hosts.
 pub(crate) fn scheduled_job() -> Option<String> {
-    let number = |name| value(name)?.into_string().ok();
-    Some(slurm_job(&number("SLURM_JOB_ID")?, number("SLURM_STEP_ID")))
+    Some(slurm_job(&text("SLURM_JOB_ID")?, text("SLURM_STEP_ID")))
+}
+
+/// What this process and others on this host were started by at once, one for each rank, as `srun`
+/// and `mpirun` do; `None` if it is alone.
+pub(crate) fn launch() -> Option<String> {
+    if Launched::here().local_world_size < Some(2) {
+        return None;
+    }
+    // A job that is started anew after a failure has the same number.
+    let again = text("SLURM_RESTART_COUNT").map(|count| format!("-{count}"));
+    let slurm = text("SLURM_STEP_NUM_TASKS").and_then(|_| scheduled_job());
+    let slurm = slurm.map(|job| format!("{job}{}", again.unwrap_or_default()));
+    slurm.or_else(|| text("PMIX_NAMESPACE").map(|name| format!("mpi-{name}")))
+}
+
+fn text(name: &str) -> Option<String> {
+    value(name)?.into_string().ok()
 }
 
 /// What a script starts with `srun`, one after the other or at once, are jobs of their own.

@@ -120,18 +120,22 @@ pub(crate) fn attaches_itself(program: &OsStr) -> bool {
 }
 
 /// Makes a folder in `directory` that lends the package to any Python when it stands first
-/// on `PYTHONPATH`; returns the new value of that variable.
+/// on `PYTHONPATH`; returns the new value of that variable. Others may do the same there.
 ///
 /// # Errors
 /// What the operating system says; [`io::ErrorKind::NotFound`] if there is no package.
 pub(crate) fn lend(directory: &Path) -> io::Result<OsString> {
     let site = site_packages().ok_or(io::ErrorKind::NotFound)?;
     let lent = directory.join("python");
-    fs::create_dir(&lent)?;
-    symlink(site.join("laggard"), lent.join("laggard"))?;
-    symlink(site.join(AUTOLOAD), lent.join(AUTOLOAD))?;
+    let made = |made: io::Result<()>| match made {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    };
+    made(fs::create_dir(&lent))?;
+    made(symlink(site.join("laggard"), lent.join("laggard")))?;
+    made(symlink(site.join(AUTOLOAD), lent.join(AUTOLOAD)))?;
     let hook = site.join("laggard/_site/sitecustomize.py");
-    symlink(hook, lent.join("sitecustomize.py"))?;
+    made(symlink(hook, lent.join("sitecustomize.py")))?;
     let old = env::var_os("PYTHONPATH").filter(|path| !path.is_empty());
     let entries = [lent].into_iter().chain(old.iter().flat_map(env::split_paths));
     env::join_paths(entries).map_err(io::Error::other)

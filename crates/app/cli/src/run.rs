@@ -2,7 +2,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, Write, stderr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{ExitCode, ExitStatus};
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use std::{fs, thread};
@@ -25,6 +25,8 @@ use crate::trust::{TrustArgs, address, bus};
 const POLL_EVERY: Duration = Duration::from_millis(50);
 /// Age from which rings of dead jobs are removed: time enough to look at a crash.
 const STALE_AFTER: Duration = Duration::from_mins(10);
+/// How long other ranks of a launch may take to end after ours.
+const OTHERS_END_WITHIN: Duration = Duration::from_secs(5);
 /// How long a pipe or device may take for a report.
 const TAKEN_WITHIN: Duration = Duration::from_secs(10);
 
@@ -147,10 +149,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         return Ok(failed.exit_code());
     }
     let watch = match Watch::start(settings, receiver, args) {
-        Ok(watch) => {
+        Ok((place, watch)) => {
             command.env(environment::ENABLE, "1");
-            command.env(environment::DIR, &watch.root);
-            command.env(environment::JOB, &watch.id);
+            command.env(environment::DIR, &place.root);
+            command.env(environment::JOB, &place.id);
             // A plugin of the user's own wins.
             let plugin = environment::value(environment::NCCL_PLUGIN);
             if let (None, Some(plugin)) = (plugin, package::nccl_plugin()) {
@@ -165,7 +167,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
                 }
             }
             if !package::attaches_itself(&args.command[0]) {
-                match package::lend(watch.directory.path()) {
+                match package::lend(place.directory.path()) {
                     Ok(path) => {
                         command.env("PYTHONPATH", path);
                     }
@@ -175,7 +177,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
                     )),
                 }
             }
-            Some(watch)
+            watch
         }
         Err(error) => {
             say(&format!("laggard: the command runs unwatched: {error:#}"));
@@ -220,35 +222,52 @@ fn preloaded(library: PathBuf) -> OsString {
     value
 }
 
-/// What is watched, and where.
-struct Watch {
+/// Where the command records.
+struct Place {
     root: PathBuf,
     id: String,
+    directory: RingDirectory,
+}
+
+/// What is watched, and where.
+struct Watch {
     directory: RingDirectory,
     /// Keeps an agent of this host away.
     claim: Claim,
     agent: Agent,
+    /// Whether there are ranks that others than our command are.
+    has_others: bool,
 }
 
 impl Watch {
+    /// Finds a place to record in, and begins to watch. Of several that `srun` started on this
+    /// host, all with one place, the first watches, and the others need not.
     fn start(
         settings: Settings,
         receiver: Option<Receiver>,
         args: &RunArgs,
-    ) -> Result<Self> {
+    ) -> Result<(Place, Option<Self>)> {
         let root = environment::ring_root();
         let since_epoch =
             SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let id = format!("{}-{}", since_epoch.as_secs(), std::process::id());
+        let own = || format!("{}-{}", since_epoch.as_secs(), std::process::id());
+        let launch = environment::launch();
+        let has_others = launch.is_some();
+        let id = launch.unwrap_or_else(own);
         let directory = RingDirectory::create(&root, &id)?;
+        let place = Place { root, id, directory: directory.clone() };
+        let (root, id) = (&place.root, &place.id);
         // Somebody else's leftovers must not stop this job.
-        drop(clean_stale(&root, STALE_AFTER));
+        drop(clean_stale(root, STALE_AFTER));
         let destination =
-            receiver.map(|receiver| args.collector.destination(&id, receiver));
+            receiver.map(|receiver| args.collector.destination(id, receiver));
         // An agent of this host that goes on after our death calls the job as we do.
-        let job = destination.as_ref().map_or(&id, |destination| &destination.job);
-        let claim = directory.claim(job)?.context("another process watches the job")?;
-        let mut agent = Agent::new(directory.clone(), &id, settings);
+        let job = destination.as_ref().map_or(id, |destination| &destination.job);
+        let Some(claim) = directory.claim(job)? else {
+            anyhow::ensure!(has_others, "another process watches the job");
+            return Ok((place, None));
+        };
+        let mut agent = Agent::new(directory.clone(), id, settings);
         if let Some(destination) = destination {
             let Destination { receiver, job, .. } = &destination;
             say(&format!("laggard: telling {receiver} of job {job}"));
@@ -260,7 +279,7 @@ impl Watch {
             }
         }
         if let Some(path) = &args.record {
-            match JournalWriter::create(path, &id) {
+            match JournalWriter::create(path, id) {
                 Ok(journal) => agent.record(journal),
                 Err(error) => {
                     say(&format!(
@@ -270,19 +289,28 @@ impl Watch {
                 }
             }
         }
-        Ok(Self { root, id, directory, claim, agent })
+        let watch = Self { directory, claim, agent, has_others };
+        Ok((place, Some(watch)))
     }
 
     /// Watches until the command ends. A fault of the analysis ends the watching only.
-    fn follow(
-        self,
-        wrapped: &mut Wrapped,
-    ) -> Result<(std::process::ExitStatus, Option<Job>)> {
-        let Self { directory, claim, agent, .. } = self;
+    fn follow(self, wrapped: &mut Wrapped) -> Result<(ExitStatus, Option<Job>)> {
+        let Self { directory, claim, agent, has_others } = self;
         let mut agent = Some(agent);
+        let mut ended: Option<(ExitStatus, Instant)> = None;
         let status = loop {
-            if let Some(status) = wrapped.poll()? {
-                break status;
+            if ended.is_none() {
+                ended = wrapped.poll()?.map(|status| (status, Instant::now()));
+            }
+            if let Some((status, at)) = ended {
+                // Of ranks that end about as ours all is seen; who has failed keeps nobody waiting.
+                let waits = has_others
+                    && status.success()
+                    && at.elapsed() < OTHERS_END_WITHIN
+                    && directory.has_writer();
+                if !waits {
+                    break status;
+                }
             }
             agent = agent.and_then(|mut agent| {
                 if wrapped.told_to_end {

@@ -6,7 +6,8 @@ use std::io::{Write, stderr};
 use std::path::PathBuf;
 
 use ring::{
-    Identity, LiveSize, LiveSource, LiveWriter, RingDirectory, RingError, process_started,
+    Identity, Launched, LiveSize, LiveSource, LiveWriter, RingDirectory, RingError,
+    process_started,
 };
 
 /// `0` switches everything off.
@@ -47,15 +48,16 @@ pub fn record_in<T>(
 
 fn identity() -> Identity {
     let pid = std::process::id();
-    let rank = number("RANK").unwrap_or(0);
+    let Launched { rank, local_rank, world_size, local_world_size } = Launched::here();
+    let rank = rank.unwrap_or(0);
     Identity {
         job: value(JOB)
             .unwrap_or_else(|| format!("job-{}", std::os::unix::process::parent_id())),
         host: host(),
         rank,
-        local_rank: number("LOCAL_RANK").unwrap_or(rank),
-        world_size: number("WORLD_SIZE").unwrap_or(1),
-        local_world_size: number("LOCAL_WORLD_SIZE").unwrap_or(0),
+        local_rank: local_rank.unwrap_or(rank),
+        world_size: world_size.unwrap_or(1),
+        local_world_size: local_world_size.unwrap_or(0),
         attempt: number("TORCHELASTIC_RESTART_COUNT").unwrap_or(0),
         pid,
         started: process_started(pid).unwrap_or(0),

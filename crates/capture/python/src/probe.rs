@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
 use model::{Mark, MarkKind, RankNs};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
-use ring::{Identity, NameKind, ProfileDesk, RingDirectory, RingWriter, process_started};
+use ring::{
+    Identity, Launched, NameKind, ProfileDesk, RingDirectory, RingWriter, process_started,
+};
 use steps::StepCounter;
 
 use crate::profile::Windows;
@@ -300,21 +302,20 @@ extern "C" fn forget_after_fork() {
 ///
 /// :param directory: Where rings stand, usually ``LAGGARD_DIR``; ``None`` for the default.
 /// :param job: The job's id, the same on all its ranks.
+/// :param rank: Its rank; ``None`` for what its launcher says.
+/// :param world_size: Ranks of the job; ``None`` likewise.
 /// :raises OSError: if the ring cannot be made.
 /// :raises ValueError: if ``slots`` is not a power of two.
 #[pyfunction]
 #[pyo3(signature = (
-    *, directory, job, host, rank, local_rank, world_size, local_world_size, attempt, slots = None
+    *, directory, job, host, rank, world_size, attempt, slots = None
 ))]
-#[expect(clippy::too_many_arguments, reason = "keywords of a Python function")]
 pub(crate) fn activate(
     directory: Option<PathBuf>,
     job: String,
     host: String,
-    rank: u32,
-    local_rank: u32,
-    world_size: u32,
-    local_world_size: u32,
+    rank: Option<u32>,
+    world_size: Option<u32>,
     attempt: u32,
     slots: Option<usize>,
 ) -> PyResult<()> {
@@ -322,12 +323,14 @@ pub(crate) fn activate(
         return Ok(());
     }
     let pid = std::process::id();
+    let launched = Launched::here();
+    let rank = rank.or(launched.rank).unwrap_or(0);
     let identity = Identity {
         host,
         rank,
-        local_rank,
-        world_size,
-        local_world_size,
+        local_rank: launched.local_rank.unwrap_or(rank),
+        world_size: world_size.or(launched.world_size).unwrap_or(1),
+        local_world_size: launched.local_world_size.unwrap_or(0),
         attempt,
         pid,
         started: process_started(pid).unwrap_or(0),

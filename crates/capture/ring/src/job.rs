@@ -257,11 +257,14 @@ impl Ring {
             0 => identity.world_size,
             locals => locals,
         };
+        let first_local = identity.rank.saturating_sub(identity.local_rank);
+        // Of one that says how many there are, and not how many on its host, those that may be.
+        let locals = locals.min(identity.world_size.saturating_sub(first_local));
         take(Input::Rank {
             rank: identity.rank,
             host: identity.host.clone(),
             role: self.role.clone(),
-            first_local: identity.rank.saturating_sub(identity.local_rank),
+            first_local,
             locals: locals.clamp(1, MAX_LOCALS),
             world_size: identity.world_size,
         });

@@ -28,6 +28,7 @@ mod file;
 mod header;
 #[cfg(not(loom))]
 mod job;
+mod launched;
 #[cfg(not(loom))]
 mod live;
 #[cfg(not(loom))]
@@ -44,6 +45,7 @@ pub use {
     error::RingError,
     header::{Identity, NameKind},
     job::{JobReader, RankState},
+    launched::Launched,
     live::{
         Bytes, CommunicatorIndex, FlowToken, LiveReader, LiveSize, LiveSource, LiveState,
         LiveWriter, OperationToken, Reached, Route, STEP_BITS, Sent,
