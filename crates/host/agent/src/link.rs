@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bus::{NotPublished, Publisher};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use ureq::tls::TlsConfig;
 use verdict::WantedProfile;
 
@@ -56,15 +56,22 @@ pub(crate) enum Answer {
     Later { reason: String, wait: Option<Duration> },
 }
 
-/// What is wanted of this host.
-#[derive(Debug, Default, Deserialize)]
+/// What is wanted of this host. Nothing of it is done that the host's own settings do not allow.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Orders {
+pub struct Orders {
     /// Ranks whose stacks would help.
     pub(crate) stacks: Vec<u32>,
     pub(crate) profile: Option<WantedProfile>,
     /// The epoch of which nothing more is of use, as some of it was lost on the bus.
     pub(crate) lost: Option<String>,
+}
+
+impl Orders {
+    /// Reads orders as they come over a bus; `None` if they are none.
+    pub fn read(json: &[u8]) -> Option<Self> {
+        serde_json::from_slice(json).ok()
+    }
 }
 
 #[derive(Default, Deserialize)]
@@ -139,7 +146,7 @@ fn publish(publisher: &mut Publisher, place: &Place<'_>, body: Vec<u8>) -> Answe
     }
     let mut all = Orders::default();
     for order in publisher.orders() {
-        let Ok(order) = serde_json::from_slice::<Orders>(&order) else { continue };
+        let Some(order) = Orders::read(&order) else { continue };
         all.stacks = order.stacks;
         all.profile = order.profile.or(all.profile);
         all.lost = order.lost.or(all.lost);

@@ -97,6 +97,26 @@ pub struct Batch {
     pub body: Bytes,
 }
 
+impl Batch {
+    /// The batch that a message is, and its job; `None` if it is none. Whoever may publish can put
+    /// anything there.
+    pub fn of(
+        subject: &str,
+        header: impl Fn(&str) -> Option<String>,
+        body: Bytes,
+    ) -> Option<(String, Self)> {
+        let (job, host) = names::job_and_host(subject)?;
+        let batch = Self {
+            host,
+            epoch: header(names::EPOCH)?,
+            sequence: header(names::SEQUENCE)?.parse().ok()?,
+            now_ns: header(names::NOW_NS)?.parse().ok()?,
+            body,
+        };
+        Some((job, batch))
+    }
+}
+
 /// A message of the stream of a job.
 #[derive(Clone, Debug)]
 pub struct Arrival {
@@ -379,19 +399,10 @@ fn arrival(message: &Message) -> Result<Arrival, BusError> {
     let (position, pending) = (info.stream_sequence, info.pending);
     let at_ns = info.published.unix_timestamp_nanos();
     let at_ns = i64::try_from(at_ns).unwrap_or(i64::MAX);
-    let header = |name| {
+    let header = |name: &str| {
         let headers = message.headers.as_ref()?;
         headers.get(name).map(|value| value.as_str().to_owned())
     };
-    let batch = || {
-        let (_, host) = names::job_and_host(&message.subject)?;
-        Some(Batch {
-            host,
-            epoch: header(names::EPOCH)?,
-            sequence: header(names::SEQUENCE)?.parse().ok()?,
-            now_ns: header(names::NOW_NS)?.parse().ok()?,
-            body: message.payload.clone(),
-        })
-    };
-    Ok(Arrival { position, pending, at_ns, batch: batch() })
+    let batch = Batch::of(&message.subject, header, message.payload.clone());
+    Ok(Arrival { position, pending, at_ns, batch: batch.map(|(_, batch)| batch) })
 }

@@ -1,0 +1,77 @@
+//! Whatever comes to a collector's address is answered as HTTP, or not at all: it goes on to answer
+//! others, and nothing is its own fault (500).
+#![no_main]
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::LazyLock;
+use std::time::Duration;
+use std::{env, fs, thread};
+
+use collector::{Collector, Keep, Options, Pages, Tokens};
+use report::{html, incident_html, live_html, overview};
+use verdict::Settings;
+
+/// A collector, one for all inputs: what one of them leaves behind is there for the next.
+static ADDRESS: LazyLock<SocketAddr> = LazyLock::new(|| {
+    let data = env::temp_dir().join("laggard-fuzz-http");
+    drop(fs::remove_dir_all(&data));
+    let options = Options {
+        data,
+        settings: Settings::default(),
+        tokens: Tokens::default(),
+        jobs: 8,
+        job_bytes: 1 << 20,
+        keep: Keep::default(),
+        certificate: None,
+        webhook: None,
+        history: None,
+        bus: None,
+    };
+    let pages = Pages {
+        report: |job| html(&job.verdict(), job.series(), job.names()),
+        live: |job| live_html(&job.verdict(), job.series(), job.names()),
+        incident: incident_html,
+        overview,
+    };
+    let collector = Collector::open(options, pages, |_| ()).expect("a folder");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("it has one");
+    thread::spawn(move || collector.serve(listener));
+    address
+});
+
+/// What it answers; streams of events are read up to their first bytes.
+fn ask(request: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(*ADDRESS).expect("it answers");
+    stream.set_read_timeout(Some(Duration::from_secs(5))).expect("a socket");
+    // It may have heard enough before the end.
+    drop(stream.write_all(request));
+    drop(stream.shutdown(Shutdown::Write));
+    let mut answer = vec![0; 1 << 12];
+    let read = stream.read(&mut answer).unwrap_or(0);
+    answer.truncate(read);
+    answer
+}
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let line = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
+    let (line, rest) = bytes.split_at(line);
+    let request = if line.ends_with(b"\r") {
+        bytes.to_vec()
+    } else {
+        // The first line and what is sent; `localhost` is who is answered without tokens.
+        let body = rest.strip_prefix(b"\n").unwrap_or(rest);
+        let head = format!(
+            " HTTP/1.1\r\nhost: localhost\r\nlaggard-now-ns: 1000\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        [line, head.as_bytes(), body].concat()
+    };
+    let answer = ask(&request);
+    assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 "));
+    assert!(!answer.starts_with(b"HTTP/1.1 500"), "{}", String::from_utf8_lossy(&answer));
+    let healthy = ask(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    assert!(healthy.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&healthy));
+});
