@@ -241,7 +241,7 @@ class Cable:
             yield Watched(
                 [str(part) for part in (*launcher, *meet, script, *arguments)],
                 tmp_path / f"node{node}.jsonl",
-                *options,
+                *("--host", "ab"[node], *options),
                 before=["ip", "netns", "exec", name],
                 GLOO_SOCKET_IFNAME=device,
                 **environment,

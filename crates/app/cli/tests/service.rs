@@ -34,6 +34,8 @@ mod history;
 mod limits;
 #[path = "service/shared.rs"]
 mod shared;
+#[path = "service/shared_campaign.rs"]
+mod shared_campaign;
 #[path = "service/tls.rs"]
 mod tls;
 
@@ -57,8 +59,13 @@ impl Server {
     }
 
     fn at(address: &str, data: &Path, more: &[&str]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
-        command.args(["serve", "--listen", address, "--data"]).arg(data).args(more);
+        Self::run(serve(address, data, more))
+    }
+
+    /// Starts it with a library that makes its host a bad one, if there is one.
+    fn on(bad: Option<&Path>, address: &str, data: &Path, more: &[&str]) -> Self {
+        let mut command = serve(address, data, more);
+        command.envs(bad.map(|library| ("LD_PRELOAD", library)));
         Self::run(command)
     }
 
@@ -66,12 +73,17 @@ impl Server {
         let mut child = command.stderr(Stdio::piped()).spawn().expect("laggard runs");
         let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
         // What it warns of may come before.
+        let mut said = Vec::new();
         let serving = lines.by_ref().find_map(|line| {
-            Some(line.expect("text").strip_prefix("laggard: serving ")?.to_owned())
+            let line = line.expect("text");
+            let serving = line.strip_prefix("laggard: serving ").map(str::to_owned);
+            said.push(line);
+            serving
         });
-        let serving = serving.expect("it serves");
+        let serving = serving.unwrap_or_else(|| panic!("it does not serve: {said:?}"));
         let url = serving.split(',').next().unwrap_or_default().to_owned();
         // The rest is read, lest the server has to wait for a reader.
+
         std::thread::spawn(move || lines.for_each(drop));
         Self { child, url }
     }
@@ -148,6 +160,12 @@ impl Server {
         }
         own(verdict)
     }
+}
+
+fn serve(address: &str, data: &Path, more: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
+    command.args(["serve", "--listen", address, "--data"]).arg(data).args(more);
+    command
 }
 
 fn http() -> ureq::Agent {
@@ -257,6 +275,30 @@ fn batches_sent_twice_out_of_order_and_damaged_give_the_verdict_of_the_recording
     assert!(metrics.contains("laggard_batches_total 7\n"), "{metrics}");
     assert!(metrics.contains("laggard_batches_duplicate_total 14\n"), "{metrics}");
     assert!(metrics.contains("laggard_jobs{state=\"ended\"} 1\n"), "{metrics}");
+}
+
+#[test]
+fn an_agent_that_was_replaced_is_told_so_and_counts_no_more() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut server = Server::start(folder.path(), &[]);
+    let batches = batches(4);
+    let post = |server: &Server, epoch: &str, at: usize| {
+        let place = format!("job/hosts/h/epochs/{epoch}/batches/{at}");
+        server.post(&place, &batches[at]).expect("an answer")
+    };
+    let taken = [("old", 0), ("old", 1), ("new", 0), ("new", 1), ("old", 1)];
+    for (epoch, at) in taken {
+        assert_eq!(post(&server, epoch, at).0, 200, "{epoch} {at}");
+    }
+    for _ in 0..2 {
+        let (status, reply) = post(&server, "old", 2);
+        assert_eq!(status, 400, "{reply}");
+        assert!(reply["error"].to_string().contains("--host"), "{reply}");
+        server.kill();
+        server = Server::start(folder.path(), &[]);
+    }
+    assert_eq!([post(&server, "new", 2).0, post(&server, "new", 3).0], [200, 200]);
+    assert_eq!(server.verdict_of_ended("job"), analysed(&recording()));
 }
 
 #[test]

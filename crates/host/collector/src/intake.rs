@@ -93,7 +93,8 @@ pub(crate) async fn take_batch(
         };
         let (answer, answered) = oneshot::channel();
         let (boot, at_ns) = (head.boot, nanoseconds_now());
-        let arrived = Arrived { batch, boot, now_ns, at_ns, body, answer, room };
+        let row = None;
+        let arrived = Arrived { batch, boot, now_ns, at_ns, body, answer, row, room };
         let job = inner.held_or_new(&job).ok_or(NotHanded::Jobs)?;
         job.hand(&inner, arrived).map_err(NotHanded::Job)?;
         Ok(answered)
@@ -116,6 +117,11 @@ pub(crate) async fn take_batch(
         }
         Some(Answer::Full(reason)) => {
             refused("full", later(StatusCode::INSUFFICIENT_STORAGE, &reason))
+        }
+        Some(Answer::Stale) => {
+            let reason = "another agent of this host has begun since: agents beside each other \
+                          need hosts' names of their own (--host)";
+            refused("stale", refuse(StatusCode::BAD_REQUEST, reason))
         }
         Some(Answer::Over(reason)) => {
             refused("full", later(StatusCode::INSUFFICIENT_STORAGE, reason))

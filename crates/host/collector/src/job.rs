@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use formats::StoredError;
 use model::Verdict;
 use tokio::sync::watch;
 use tokio_stream::wrappers::WatchStream;
@@ -22,8 +23,8 @@ use crate::state::{JobState, JobSummary};
 
 /// Batches that may wait for the thread of a job.
 pub(crate) const INBOX: usize = 64;
-/// Wait before it is tried again to write down what is to be said of a job that is over.
-const END_AGAIN_AFTER: Duration = Duration::from_secs(5);
+/// Wait before it is tried again to read or to write what a disk refused.
+const AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// One job: what readers see of it, and the way to its thread.
 #[derive(Debug)]
@@ -252,11 +253,7 @@ impl Held {
 
     /// Serves until the job is over, or somebody else keeps it.
     fn keep(self: &Arc<Self>, inner: &Arc<Inner>, inbox: &Receiver<Arrived>) {
-        let Ok(mut keeper) = Keeper::open(Arc::clone(inner), Arc::clone(self))
-            .inspect_err(|error| inner.say(&self.id, error))
-        else {
-            return;
-        };
+        let Some(mut keeper) = self.open(inner, inbox) else { return };
         loop {
             if keeper.run(inbox) == Parting::LetGo {
                 return self.leave(inner, &keeper);
@@ -270,6 +267,38 @@ impl Held {
                 continue;
             }
             return self.end(inner, &mut keeper, inbox, way);
+        }
+    }
+
+    /// Takes up the job, however often that is tried; `None` if what is kept cannot be read, or
+    /// somebody else keeps it.
+    fn open(
+        self: &Arc<Self>,
+        inner: &Arc<Inner>,
+        inbox: &Receiver<Arrived>,
+    ) -> Option<Keeper> {
+        let (mut waiting, mut is_said) = (Vec::new(), false);
+        loop {
+            let error = match Keeper::open(Arc::clone(inner), Arc::clone(self)) {
+                Ok(mut keeper) => {
+                    keeper.take(waiting);
+                    return Some(keeper);
+                }
+                Err(error) => error,
+            };
+            if !mem::replace(&mut is_said, true) {
+                inner.say(&self.id, &error);
+            }
+            if !matches!(error, StoredError::Io(_)) {
+                return None;
+            }
+            // Who told what could not be kept is answered so, and tells it again.
+            waiting.clear();
+            match inbox.recv_timeout(AGAIN_AFTER) {
+                Ok(arrived) => waiting.push(arrived),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return None,
+            }
         }
     }
 
@@ -288,7 +317,7 @@ impl Held {
             if !mem::replace(&mut is_said, true) {
                 inner.say(&self.id, &format_args!("{error}; it is tried again"));
             }
-            match inbox.recv_timeout(END_AGAIN_AFTER) {
+            match inbox.recv_timeout(AGAIN_AFTER) {
                 // The job begins again. Its host tells it once more, to a thread that reads the
                 // job anew.
                 Ok(_) => {

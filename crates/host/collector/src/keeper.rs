@@ -55,6 +55,8 @@ pub(crate) struct Arrived {
     /// As it came.
     pub(crate) body: axum::body::Bytes,
     pub(crate) answer: oneshot::Sender<Answer>,
+    /// Where it came in a row: if the disk refuses one of a row, none that follows in it is taken.
+    pub(crate) row: Option<u64>,
     /// What it takes of memory until it is analysed.
     pub(crate) room: Room,
 }
@@ -78,6 +80,8 @@ pub(crate) enum Answer {
     Full(String),
     /// The job has all the room it may have.
     Over(&'static str),
+    /// Its host has another agent since.
+    Stale,
 }
 
 /// What is known of the batches of a job.
@@ -85,6 +89,8 @@ pub(crate) enum Answer {
 struct Ledger {
     /// The next batch of each epoch of each host.
     next: BTreeMap<(String, String), u64>,
+    /// The epoch of each host that began last.
+    newest: BTreeMap<String, String>,
     /// The clock of each boot of each host.
     offsets_ns: BTreeMap<(String, String), i64>,
     /// Of the first batch: when it came, and the clock of its host.
@@ -95,7 +101,10 @@ struct Ledger {
 impl Ledger {
     fn note(&mut self, batch: &StoredBatch) {
         let StoredBatch { host, epoch, sequence, boot, offset_ns, at_s, .. } = batch;
-        self.next.insert((host.clone(), epoch.clone()), sequence + 1);
+        let known = self.next.insert((host.clone(), epoch.clone()), sequence + 1);
+        if known.is_none() {
+            self.newest.insert(host.clone(), epoch.clone());
+        }
         self.offsets_ns.entry((host.clone(), boot.clone())).or_insert(*offset_ns);
         self.origin.get_or_insert(Origin { begun_s: *at_s, offset_ns: *offset_ns });
         self.last_seen_s = self.last_seen_s.max(*at_s);
@@ -115,6 +124,9 @@ impl Ledger {
         is_known || self.next.len() < MAX_EPOCHS && self.offsets_ns.len() < MAX_HOSTS
     }
 }
+
+/// A batch that is to be kept, and who waits to hear that it is.
+type Kept = (StoredBatch, Batch, oneshot::Sender<Answer>, Room);
 
 /// Whether nothing more is expected of a job.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -146,6 +158,8 @@ pub(crate) struct Keeper {
     chronicle: Chronicle,
     /// Whether the job was ended: its analysis takes nothing more.
     is_finished: bool,
+    /// The last row of batches of which the disk refused one.
+    refused: Option<u64>,
 }
 
 impl Keeper {
@@ -189,6 +203,7 @@ impl Keeper {
             alerts,
             chronicle,
             is_finished: false,
+            refused: None,
         };
         keeper.tell(Over::No).ok();
         Ok(keeper)
@@ -227,17 +242,32 @@ impl Keeper {
     pub(crate) fn take(&mut self, arrived: Vec<Arrived>) {
         self.is_fresh = true;
         let mut entries = Vec::new();
-        let mut kept: Vec<(StoredBatch, Batch, oneshot::Sender<Answer>, Room)> =
-            Vec::new();
+        let mut kept: Vec<Kept> = Vec::new();
         let mut again = Vec::new();
-        for Arrived { mut batch, boot, now_ns, at_ns, body, answer, room } in arrived {
-            let same = |stored: &&(StoredBatch, Batch, _, _)| {
-                (&stored.1.host, &stored.1.epoch) == (&batch.host, &batch.epoch)
+        let last_row = arrived.last().and_then(|last| last.row);
+        for arrived in arrived {
+            let Arrived { mut batch, boot, now_ns, at_ns, body, answer, row, room } =
+                arrived;
+            if row.is_some() && row == self.refused {
+                let reason = "one before it could not be written".to_owned();
+                drop(answer.send(Answer::Full(reason)));
+                continue;
+            }
+            let same = |(stored, ..): &&Kept| {
+                (&stored.host, &stored.epoch) == (&batch.host, &batch.epoch)
             };
             let before = kept.iter().rfind(same).map(|(stored, ..)| stored.sequence + 1);
             let next = before.unwrap_or_else(|| self.ledger.next(&batch));
             if batch.sequence < next {
                 again.push((batch.sequence + 1, answer));
+                continue;
+            }
+            // Another agent of the host has begun since, and tells again what this one had to tell.
+            let newest = kept.iter().rfind(|(stored, ..)| stored.host == batch.host);
+            let newest = newest.map(|(stored, ..)| &stored.epoch);
+            let newest = newest.or_else(|| self.ledger.newest.get(&batch.host));
+            if next > 0 && newest != Some(&batch.epoch) {
+                drop(answer.send(Answer::Stale));
                 continue;
             }
             if batch.sequence > next {
@@ -253,21 +283,9 @@ impl Keeper {
                 drop(answer.send(Answer::Over("too many agents told of the job")));
                 continue;
             }
-            let offset_ns = self.ledger.offset_ns(&batch.host, &boot).or_else(|| {
-                let same = kept.iter().find(|(stored, ..)| {
-                    (&stored.host, &stored.boot) == (&batch.host, &boot)
-                });
-                same.map(|(stored, ..)| stored.offset_ns)
-            });
-            let offset_ns =
-                offset_ns.unwrap_or_else(|| at_ns.saturating_sub_unsigned(now_ns));
-            let first = kept.first().map(|(stored, ..)| stored.offset_ns);
-            let first_ns = self
-                .ledger
-                .origin
-                .map(|origin| origin.offset_ns)
-                .or(first)
-                .unwrap_or(offset_ns);
+            let measured_ns = at_ns.saturating_sub_unsigned(now_ns);
+            let (offset_ns, first_ns) =
+                self.offsets_ns(&kept, (&batch.host, &boot), measured_ns);
             batch.shift_ns = offset_ns.saturating_sub(first_ns);
             let stored = StoredBatch {
                 host: batch.host.clone(),
@@ -284,6 +302,7 @@ impl Keeper {
         }
         let written = if entries.is_empty() { Ok(()) } else { self.append(&entries) };
         if let Err(error) = written {
+            self.refused = last_row;
             let text = format!("the batches cannot be written: {error}");
             let refused = kept.into_iter().map(|(_, _, answer, _)| answer);
             for answer in refused.chain(again.into_iter().map(|(_, answer)| answer)) {
@@ -313,6 +332,25 @@ impl Keeper {
                 self.chronicle.take(windows, self.ledger.origin, gathering.job());
             }
         }
+    }
+
+    /// What leads to our clock from that of a host and its boot, and from that of the first batch;
+    /// `measured_ns` if nothing is known yet.
+    fn offsets_ns(
+        &self,
+        kept: &[Kept],
+        of: (&str, &str),
+        measured_ns: i64,
+    ) -> (i64, i64) {
+        let known = self.ledger.offset_ns(of.0, of.1).or_else(|| {
+            let same =
+                kept.iter().find(|(stored, ..)| (&*stored.host, &*stored.boot) == of);
+            same.map(|(stored, ..)| stored.offset_ns)
+        });
+        let offset_ns = known.unwrap_or(measured_ns);
+        let first = self.ledger.origin.map(|origin| origin.offset_ns);
+        let first = first.or(kept.first().map(|(stored, ..)| stored.offset_ns));
+        (offset_ns, first.unwrap_or(offset_ns))
     }
 
     /// Leaves the job to somebody else.

@@ -141,7 +141,16 @@ impl Early {
         let is_lost = |arrival: &Arrival| self.lost.contains(&epoch_of(arrival));
         let (lost, arrivals): (Vec<_>, Vec<_>) = arrivals.into_iter().partition(is_lost);
         let mut round = mem::take(&mut self.waiting);
-        round.sort_by_key(|arrival| arrival.batch.as_ref().map(|batch| batch.sequence));
+        // Those of an agent in their order, and those of the next agent of its host after them.
+        let mut begun: BTreeMap<Epoch, u64> = BTreeMap::new();
+        for arrival in &round {
+            let at = begun.entry(epoch_of(arrival)).or_insert(arrival.position);
+            *at = (*at).min(arrival.position);
+        }
+        round.sort_by_key(|arrival| {
+            let sequence = arrival.batch.as_ref().map(|batch| batch.sequence);
+            (begun.get(&epoch_of(arrival)).copied(), sequence)
+        });
         round.extend(arrivals);
         (round, lost.iter().map(epoch_of).collect())
     }
@@ -183,6 +192,8 @@ async fn hand_all(
     held: &Arc<Held>,
     arrivals: Vec<Arrival>,
 ) -> Handed {
+    /// Those that are handed on together are a row.
+    static ROWS: AtomicU64 = AtomicU64::new(0);
     let mut handed = Handed::default();
     let mut arrivals = arrivals.into_iter();
     loop {
@@ -190,10 +201,17 @@ async fn hand_all(
         if part.is_empty() {
             return handed;
         }
+        // What follows one that found no room waits with it: an agent's last batches must not come
+        // after the first of the next.
+        if handed.is_full {
+            handed.early.extend(part);
+            continue;
+        }
+        let row = ROWS.fetch_add(1, Ordering::Relaxed);
         let (to, of) = (Arc::clone(inner), Arc::clone(held));
         let hand = move || {
             let hand = |arrival| {
-                let answer = hand(&to, &of, &arrival);
+                let answer = hand(&to, &of, &arrival, row);
                 (arrival, answer)
             };
             part.into_iter().map(hand).collect::<Vec<_>>()
@@ -225,6 +243,7 @@ impl Handed {
                 }
             }
             Ok(Answer::Gap { .. }) => self.early.push(arrival),
+            Ok(Answer::Stale) => inner.metrics.refused("stale"),
             Ok(Answer::Over(reason)) => {
                 inner.metrics.refused("full");
                 self.is_over = Some(reason);
@@ -244,6 +263,7 @@ fn hand(
     inner: &Arc<Inner>,
     held: &Arc<Held>,
     arrival: &Arrival,
+    row: u64,
 ) -> Option<oneshot::Receiver<Answer>> {
     let bus::Batch { host, epoch, sequence, now_ns, body } = arrival.batch.as_ref()?;
     let is_named = [host, epoch].into_iter().all(|name| is_name(name));
@@ -261,7 +281,8 @@ fn hand(
     };
     let (answer, answered) = oneshot::channel();
     let (now_ns, at_ns, body) = (*now_ns, arrival.at_ns, body.clone());
-    let arrived = Arrived { batch, boot: begin.boot, now_ns, at_ns, body, answer, room };
+    let (boot, row) = (begin.boot, Some(row));
+    let arrived = Arrived { batch, boot, now_ns, at_ns, body, answer, row, room };
     // One that is not taken takes the other end of the answer with it.
     if has_room {
         drop(held.hand(inner, arrived));
@@ -291,6 +312,24 @@ mod tests {
         let sequence = |arrival: &Arrival| arrival.batch.as_ref().map(|b| b.sequence);
         let order: Vec<u64> = round.iter().filter_map(sequence).collect();
         assert_eq!((order, lost.len()), (vec![1, 2, 3, 7, 5], 0));
+    }
+
+    #[test]
+    fn what_waits_of_an_agent_goes_before_what_waits_of_the_next() {
+        let mut early = Early::default();
+        let mut waiting = arrivals("old", [7, 6].into_iter());
+        waiting.extend(arrivals("new", [1, 0].into_iter()));
+        for (position, arrival) in (1..).zip(&mut waiting) {
+            arrival.position = position;
+        }
+        early.wait(waiting);
+        let (round, _) = early.join(Vec::new());
+        let place = |arrival: &Arrival| {
+            Some((epoch_of(arrival).1, arrival.batch.as_ref()?.sequence))
+        };
+        let order: Vec<_> = round.iter().filter_map(place).collect();
+        let of = |epoch: &str, sequence| (epoch.to_owned(), sequence);
+        assert_eq!(order, [of("old", 6), of("old", 7), of("new", 0), of("new", 1)]);
     }
 
     #[test]

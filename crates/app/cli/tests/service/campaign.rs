@@ -10,8 +10,9 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::{PATIENCE, Server, analysed, batches_of, place, recording_of};
+use super::{PATIENCE, Server, analysed, batches_of, inputs_of, place, recording_of};
 use formats::unpack_batch;
+use model::Input;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
@@ -66,12 +67,19 @@ struct Befell {
     cut: u64,
     stopped: u64,
     full: u64,
+    bad_hosts: u64,
+}
+
+/// Starts a collector, on a [`bad_host`] if there is one.
+fn start(data: &Path, bad: Option<&Path>) -> Server {
+    Server::on(bad, "127.0.0.1:0", data, &[])
 }
 
 struct Trial<'a> {
     server: Server,
     data: &'a Path,
     disk: Option<&'a Disk>,
+    bad: Option<&'a Path>,
     batches: &'a [Vec<u8>],
     random: SmallRng,
     befell: &'a mut Befell,
@@ -80,7 +88,7 @@ struct Trial<'a> {
 impl Trial<'_> {
     fn start_again(&mut self) {
         self.server.kill();
-        self.server = Server::start(self.data, &[]);
+        self.server = start(self.data, self.bad);
     }
 
     /// Sends a batch until it is taken.
@@ -180,7 +188,7 @@ impl Trial<'_> {
                 if self.random.random() {
                     self.server.kill();
                     disk.free();
-                    self.server = Server::start(self.data, &[]);
+                    self.server = start(self.data, self.bad);
                 } else {
                     disk.free();
                 }
@@ -190,28 +198,43 @@ impl Trial<'_> {
     }
 }
 
-#[test]
-fn what_befalls_a_collector_does_not_show_in_its_verdict() {
-    let faults = std::env::var("LAGGARD_TEST_FAULTS").map_or(6, |faults| {
-        faults.parse::<usize>().expect("LAGGARD_TEST_FAULTS is how many to try")
+/// A recorded job that is told.
+pub(super) struct Told {
+    pub(super) job: &'static str,
+    pub(super) inputs: Vec<Input>,
+    pub(super) batches: Vec<Vec<u8>>,
+    /// What is to be said of it.
+    pub(super) whole: Value,
+}
+
+/// Tells jobs with seeds, so many at once: `few` of them, or `LAGGARD_TEST_FAULTS`, from `LAGGARD_TEST_SEED`
+/// on. Says what befell those who took it.
+#[expect(clippy::print_stdout, reason = "a campaign says what it did")]
+pub(super) fn campaign<Befell: Default + std::fmt::Debug>(
+    few: usize,
+    at_once: usize,
+    trial: impl Fn(&Told, u64, &mut Befell) + Sync,
+) {
+    let number = |name| {
+        let number = std::env::var(name).ok()?;
+        Some(number.parse::<usize>().unwrap_or_else(|_| panic!("{name} is a number")))
+    };
+    let first = number("LAGGARD_TEST_SEED");
+    let few = number("LAGGARD_TEST_FAULTS").unwrap_or(first.map_or(few, |_| 1));
+    let first = first.unwrap_or(0);
+    let seeds = first..first + few;
+    let told = JOBS.map(|job| {
+        let recording = recording_of(job);
+        let batches = batches_of(&recording, BATCHES);
+        Told { job, inputs: inputs_of(&recording), batches, whole: analysed(&recording) }
     });
-    let prepared: Vec<(&str, Vec<Vec<u8>>, Value)> = JOBS
-        .iter()
-        .map(|job| {
-            let recording = recording_of(job);
-            (*job, batches_of(&recording, BATCHES), analysed(&recording))
-        })
-        .collect();
-    // Trials mostly wait.
-    let at_once = 16;
     std::thread::scope(|scope| {
-        for first in 0..at_once {
-            let prepared = &prepared;
+        for nth in 0..at_once.min(few) {
+            let (told, trial, seeds) = (&told, &trial, seeds.clone());
             scope.spawn(move || {
                 let mut befell = Befell::default();
-                for seed in (first..faults).step_by(at_once) {
-                    let (job, batches, whole) = &prepared[seed % prepared.len()];
-                    befall_one(job, seed as u64, batches, whole, &mut befell);
+                for seed in seeds.skip(nth).step_by(at_once) {
+                    trial(&told[seed % told.len()], seed as u64, &mut befell);
                 }
                 println!("{befell:?}");
             });
@@ -219,23 +242,57 @@ fn what_befalls_a_collector_does_not_show_in_its_verdict() {
     });
 }
 
-fn befall_one(
-    job: &str,
-    seed: u64,
-    batches: &[Vec<u8>],
-    whole: &Value,
-    befell: &mut Befell,
-) {
+/// A host whose disk takes up to 0.1 s to write and whose time of day jumps by hours: a library to
+/// preload.
+pub(super) fn bad_host(folder: &Path) -> PathBuf {
+    const SOURCE: &str = r"
+        #include <stdlib.h>
+        #include <sys/syscall.h>
+        #include <time.h>
+        #include <unistd.h>
+        int fdatasync(int file) {
+            usleep(rand() % 100000);
+            return fsync(file);
+        }
+        int clock_gettime(clockid_t clock, struct timespec *time) {
+            static __thread long jump;
+            int failed = syscall(SYS_clock_gettime, clock, time);
+            if (clock != CLOCK_REALTIME) return failed;
+            if (rand() % 50 == 0) jump = (rand() % 5 - 2) * 3600;
+            time->tv_sec += jump;
+            return failed;
+        }
+    ";
+    let (source, library) = (folder.join("bad_host.c"), folder.join("bad_host.so"));
+    std::fs::write(&source, SOURCE).expect("a file");
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source);
+    assert!(cc.status().expect("a C compiler").success());
+    library
+}
+
+#[test]
+fn what_befalls_a_collector_does_not_show_in_its_verdict() {
+    // Trials mostly wait.
+    campaign(6, 16, befall_one);
+}
+
+fn befall_one(told: &Told, seed: u64, befell: &mut Befell) {
+    let Told { job, batches, whole, .. } = told;
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
     std::fs::create_dir(&data).expect("a folder");
     let disk = Disk::mount(&data);
+    let mut random = SmallRng::seed_from_u64(seed);
+    let bad = random.random_ratio(1, 4).then(|| bad_host(folder.path()));
+    befell.bad_hosts += u64::from(bad.is_some());
     let mut trial = Trial {
-        server: Server::start(&data, &[]),
+        server: start(&data, bad.as_deref()),
         data: &data,
         disk: disk.as_ref(),
+        bad: bad.as_deref(),
         batches,
-        random: SmallRng::seed_from_u64(seed),
+        random,
         befell,
     };
     for at in 0..batches.len() {

@@ -13,12 +13,13 @@ use bus::{Address, Publisher};
 use model::Input;
 use serde_json::{Value, json};
 
+use super::campaign::Disk;
 use super::{PATIENCE, Server, analysed, batches, hook, inputs, recording};
 
 /// A server of the bus; its messages stand in a folder.
-struct Bus {
-    child: Child,
-    port: u16,
+pub(super) struct Bus {
+    pub(super) child: Child,
+    pub(super) port: u16,
 }
 
 impl Drop for Bus {
@@ -30,7 +31,7 @@ impl Drop for Bus {
 impl Bus {
     /// `None`, with a line, where there is no server to start.
     #[expect(clippy::print_stdout, reason = "a test says what it skips")]
-    fn start(folder: &Path) -> Option<Self> {
+    pub(super) fn start(folder: &Path) -> Option<Self> {
         if Command::new("nats-server").arg("--version").output().is_err() {
             println!("skipped: there is no nats-server (Debian's package nats-server)");
             return None;
@@ -38,7 +39,7 @@ impl Bus {
         Some(Self::at(-1, folder))
     }
 
-    fn at(port: i32, folder: &Path) -> Self {
+    pub(super) fn at(port: i32, folder: &Path) -> Self {
         let mut command = Command::new("nats-server");
         command.args(["-a", "127.0.0.1", "-p", &port.to_string(), "-js", "-sd"]);
         command.arg(folder.join("js")).arg("--ports_file_dir").arg(folder);
@@ -58,12 +59,12 @@ impl Bus {
     }
 
     /// As `kill -9` does.
-    fn kill(&mut self) {
+    pub(super) fn kill(&mut self) {
         self.child.kill().expect("it can be killed");
         self.child.wait().expect("it ends");
     }
 
-    fn url(&self) -> String {
+    pub(super) fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.port)
     }
 
@@ -71,7 +72,7 @@ impl Bus {
         Server::start(data, &["--bus", &self.url()])
     }
 
-    fn publisher(&self) -> Publisher {
+    pub(super) fn publisher(&self) -> Publisher {
         let address = Address::parse(&self.url()).expect("an address");
         Publisher::start(&address, "job", "h").expect("a thread")
     }
@@ -82,7 +83,7 @@ impl Bus {
         Uplink::start(Destination { receiver, job, host }).expect("a thread")
     }
 
-    fn raw(&self) -> Raw {
+    pub(super) fn raw(&self) -> Raw {
         let stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
         let mut raw = Raw(BufReader::new(stream));
@@ -93,7 +94,7 @@ impl Bus {
 }
 
 /// Somebody who speaks to the bus by hand.
-struct Raw(BufReader<TcpStream>);
+pub(super) struct Raw(BufReader<TcpStream>);
 
 impl Raw {
     fn send(&mut self, bytes: &[u8]) {
@@ -129,9 +130,9 @@ impl Raw {
     }
 
     /// Puts a batch there that the bus itself would not know again.
-    fn batch(&mut self, sequence: usize, body: &[u8]) {
+    pub(super) fn batch(&mut self, epoch: &str, sequence: usize, body: &[u8]) {
         let headers = format!(
-            "Laggard-Epoch: e\r\nLaggard-Sequence: {sequence}\r\nLaggard-Now-Ns: 1000\r\n"
+            "Laggard-Epoch: {epoch}\r\nLaggard-Sequence: {sequence}\r\nLaggard-Now-Ns: 1000\r\n"
         );
         let answer = self.request("laggard.batches.job.h", &headers, body);
         assert!(answer["seq"].as_u64() > Some(0), "{answer}");
@@ -169,7 +170,7 @@ fn job(server: &Server) -> Value {
 }
 
 /// Who keeps the job, asked of `server`.
-fn keeper(server: &Server) -> Option<String> {
+pub(super) fn keeper(server: &Server) -> Option<String> {
     let config = ureq::Agent::config_builder();
     let config = config.http_status_as_error(false).max_redirects(0).build();
     let client: ureq::Agent = config.into();
@@ -320,6 +321,25 @@ fn a_job_whose_collector_is_killed_moves_and_its_verdict_stays_the_same() {
 }
 
 #[test]
+fn a_job_is_taken_over_once_the_disk_of_who_takes_it_has_room() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(bus) = Bus::start(folder.path()) else { return };
+    let data = folder.path().join("data");
+    fs::create_dir(&data).expect("a folder");
+    let Some(disk) = Disk::mount(&data) else {
+        println!("not tested: nothing may be mounted here");
+        return;
+    };
+    let server = bus.collector(&data);
+    disk.fill();
+    publish(&bus.publisher(), 0, &batches(1)[0]);
+    wait_for("it takes the job", || !server.json("/api/v1/jobs")["jobs"][0].is_null());
+    sleep(Duration::from_secs(1));
+    disk.free();
+    assert_eq!(server.verdict_of_ended("job"), analysed(&recording()));
+}
+
+#[test]
 fn an_agent_waits_for_its_bus_and_then_tells_it_all() {
     let folder = tempfile::tempdir().expect("a folder");
     let Some(mut bus) = Bus::start(folder.path()) else { return };
@@ -356,7 +376,7 @@ fn messages_that_come_twice_or_early_or_damaged_count_once() {
     raw.request("laggard.batches.job.h", "", b"no headers");
     for pair in [[1, 0], [3, 2], [5, 4], [7, 6], [9, 8], [11, 10]] {
         for sequence in [pair[0], pair[1], pair[0], pair[1], 0] {
-            raw.batch(sequence, &batches[sequence]);
+            raw.batch("e", sequence, &batches[sequence]);
         }
     }
     assert_eq!(server.verdict_of_ended("job"), analysed(&recording()));
