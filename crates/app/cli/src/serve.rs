@@ -1,8 +1,7 @@
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
-use std::{io, thread};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use collector::{
@@ -14,9 +13,6 @@ use crate::environment;
 use crate::output::say;
 use crate::settings::SettingsArgs;
 use crate::trust::{TrustArgs, address, bus};
-
-/// How long a collector that was killed may take to let go of its address.
-const LEAVES_WITHIN: Duration = Duration::from_secs(2);
 
 /// Gather what agents on many hosts see, keep it and show it
 ///
@@ -122,22 +118,6 @@ fn place(typed: &str, trust: &TrustArgs) -> Result<Place> {
     Ok(Place::Folder(typed.into()))
 }
 
-/// Listens, if need be once a collector that was killed has let go of the address.
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let begun = Instant::now();
-    loop {
-        match TcpListener::bind(address) {
-            Err(error)
-                if error.kind() == io::ErrorKind::AddrInUse
-                    && begun.elapsed() < LEAVES_WITHIN =>
-            {
-                thread::sleep(LEAVES_WITHIN / 20);
-            }
-            other => return other,
-        }
-    }
-}
-
 pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode> {
     let data = match &args.data {
         Some(data) => data.clone(),
@@ -167,7 +147,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode> {
         None => None,
     };
     let scheme = if certificate.is_some() { "https" } else { "http" };
-    let listener = listen(args.listen)
+    let listener = TcpListener::bind(args.listen)
         .with_context(|| format!("cannot listen on {}", args.listen))?;
     let address = listener.local_addr().context("failed to ask for the address")?;
     let url = || match (&args.url, address.ip().is_unspecified()) {

@@ -7,6 +7,8 @@ use crate::{Finding, Job, Remember, Settings, WantedProfile, WindowRecord};
 /// How far the others go on before a host that is behind is waited for no more: its agent
 /// has much to catch up with, and what is held back for it takes memory.
 const MOST_BEHIND_S: f64 = 15.0;
+/// More than a host of eight ranks tells in the half second between its batches.
+const USUALLY_QUEUED: usize = 512;
 /// What hosts have to look where ranks of a job that stands still are.
 const STACKS_WITHIN_S: f64 = Finding::Standstill.rule().lasts_s;
 /// What an order of a profile window takes to reach all hosts: they ask for it once a second, and
@@ -28,6 +30,9 @@ pub struct Gathering {
     places: BTreeMap<String, usize>,
     /// The first time in each queue that is not empty.
     heads: BTreeSet<(RankNs, usize)>,
+    /// Up to where each host has spoken, and those that are waited for.
+    reached: BTreeSet<(RankNs, usize)>,
+    waited: BTreeSet<(RankNs, usize)>,
     start: Start,
     /// Since when stacks are wanted.
     asked_at: Option<RankNs>,
@@ -93,6 +98,8 @@ impl Gathering {
             hosts: Vec::new(),
             places: BTreeMap::new(),
             heads: BTreeSet::new(),
+            reached: BTreeSet::new(),
+            waited: BTreeSet::new(),
             start: Start::default(),
             asked_at: None,
             profile: None,
@@ -154,8 +161,15 @@ impl Gathering {
             input.shift(shift_ns);
             told.take(input);
         }
+        let before = told.until;
         told.until = RankNs(until.0.saturating_add_signed(shift_ns));
         (told.ended, told.silent) = (last, false);
+        self.reached.remove(&(before, place));
+        self.waited.remove(&(before, place));
+        self.reached.insert((told.until, place));
+        if !last {
+            self.waited.insert((told.until, place));
+        }
         if let Some((at, _)) = told.queue.front() {
             self.heads.insert((*at, place));
         }
@@ -169,6 +183,7 @@ impl Gathering {
         let Some(place) = self.places.get(host) else { return };
         let host_lost = &mut self.hosts[*place];
         host_lost.silent = true;
+        self.waited.remove(&(host_lost.until, *place));
         let ranks = std::mem::take(&mut host_lost.profiled);
         self.job.take(Input::Note {
             text: format!(
@@ -209,22 +224,16 @@ impl Gathering {
         self.job.take_lines()
     }
 
-    fn spoken(&self) -> impl Iterator<Item = &Host> {
-        self.hosts.iter().filter(|host| !host.ended && !host.silent)
-    }
-
     fn furthest(&self) -> RankNs {
-        self.hosts.iter().map(|host| host.until).max().unwrap_or_default()
+        self.reached.last().map_or(RankNs::default(), |(until, _)| *until)
     }
 
     /// The time up to which every host that is waited for has spoken.
     fn told_until(&self) -> RankNs {
         let furthest = self.furthest();
-        let waited = self
-            .spoken()
-            .map(|host| host.until)
-            .filter(|until| furthest.seconds_since(*until) <= MOST_BEHIND_S);
-        waited.min().unwrap_or(RankNs(u64::MAX))
+        let mut waited = self.waited.iter().map(|(until, _)| *until);
+        let first = waited.find(|until| furthest.seconds_since(*until) <= MOST_BEHIND_S);
+        first.unwrap_or(RankNs(u64::MAX))
     }
 
     fn release(&mut self, until: RankNs) {
@@ -237,7 +246,14 @@ impl Gathering {
                     self.tell(place, input);
                 }
             }
-            let Some(at) = head(&self.hosts[place]) else { continue };
+            let Some(at) = head(&self.hosts[place]) else {
+                // One that had much to catch up with must not keep the room for ever.
+                let queue = &mut self.hosts[place].queue;
+                if queue.capacity() > USUALLY_QUEUED {
+                    queue.shrink_to(0);
+                }
+                continue;
+            };
             self.heads.insert((at, place));
             if at > until {
                 return;
@@ -254,7 +270,8 @@ impl Gathering {
                 self.restart(place, Start { run, attempt });
             }
             // Who has not spoken may well have moved.
-            Some(Input::Quiet { at }) if self.spoken().any(|host| host.until < at) => {}
+            Some(Input::Quiet { at })
+                if self.waited.first().is_some_and(|(until, _)| *until < at) => {}
             // All that one host has; those of the others are yet to come.
             Some(Input::StacksTold) if self.hosts.len() > 1 => {}
             // What is left of an earlier start, of ranks that are no more.

@@ -31,10 +31,13 @@ pub struct Moment {
     names: StageNames,
     groups: BTreeMap<u32, String>,
     ranks: BTreeMap<u32, Seen>,
+    /// How many are to come.
+    expected: usize,
     /// Of all that is told in these steps.
     last_ns: i64,
-    /// Whether the job has started over since.
+    /// Whether the job has started over since, and for which time.
     restarted: bool,
+    attempt: u32,
 }
 
 /// A rank that is shown.
@@ -71,8 +74,10 @@ impl Moment {
             names: StageNames::default(),
             groups: BTreeMap::new(),
             ranks,
+            expected: verdict.job.ranks.min(MOST_RANKS),
             last_ns: i64::MIN,
             restarted: false,
+            attempt: 0,
         })
     }
 
@@ -83,8 +88,9 @@ impl Moment {
             Input::Group { group, name, .. } => {
                 self.groups.insert(*group, name.clone());
             }
-            Input::Restart { .. } => {
-                self.restarted = true;
+            // Each host tells of it; 0 if it does not know how often.
+            Input::Restart { attempt } if *attempt == 0 || *attempt > self.attempt => {
+                (self.restarted, self.attempt) = (true, *attempt);
                 self.ranks.values_mut().for_each(|seen| seen.stages.clear());
             }
             Input::Rank { rank, host, .. } => {
@@ -130,7 +136,9 @@ impl Moment {
         }
         let at_ns = on_clock(mark.at.0, shift_ns);
         self.last_ns = self.last_ns.max(at_ns);
+        // An agent that was started anew tells again what it has told.
         if let Some(seen) = self.ranks.get_mut(&rank)
+            && seen.marks.last().is_none_or(|(last_ns, ..)| *last_ns <= at_ns)
             && seen.marks.len() < MOST_MARKS
         {
             let stage = seen.stages.get(usize::from(mark.code)).copied();
@@ -140,7 +148,8 @@ impl Moment {
 
     /// Whether all ranks have gone on to later steps: what comes now is not shown.
     pub fn is_whole(&self) -> bool {
-        !self.ranks.is_empty() && self.ranks.values().all(|seen| seen.has_passed)
+        self.ranks.len() >= self.expected
+            && self.ranks.values().all(|seen| seen.has_passed)
     }
 
     /// Writes it as Chrome trace events: a process for each rank.
