@@ -30,6 +30,15 @@ const STEP: [(MarkKind, &str, u64); 8] = [
 /// The first line of a batch.
 const BATCH_HEAD: &[u8] =
     b"{\"schema\":\"laggard.batch/1\",\"boot\":\"b\",\"until_ns\":1000000000,\"last\":false}\n";
+/// What is asked of a collector, but for batches.
+const REQUESTS: [(&str, &[u8]); 6] = [
+    ("jobs", b"GET /api/v1/jobs"),
+    ("verdict", b"GET /api/v1/jobs/job/verdict"),
+    ("incidents", b"GET /api/v1/incidents?since=1&before=9e9&job=job&rank=1&host=h"),
+    ("trace", b"GET /api/v1/jobs/job/incidents/i1/trace"),
+    ("silence", b"POST /api/v1/silences\n{\"job\":null,\"until_s\":99999999999,\"reason\":\"r\"}"),
+    ("head", b"DELETE /api/v1/silences/1 HTTP/1.1\r\nhost: [::1]:1\r\nauthorization: Basic dTpw\r\n\r\n"),
+];
 const ALLREDUCE: u16 = 3;
 /// The ring's header with room for two names, and where its slots begin.
 const HEAD_BYTES: usize = 1024;
@@ -60,6 +69,20 @@ fn main() -> io::Result<()> {
     let mut batch = BATCH_HEAD.to_vec();
     batch.extend(journal.split_inclusive(|byte| *byte == b'\n').skip(1).flatten());
     write("batch/batch.jsonl", &batch)?;
+    let told = b"POST /api/v1/jobs/job/hosts/h/epochs/e/batches/0\n";
+    write("http/batch", &[told, batch.as_slice()].concat())?;
+    for (name, request) in REQUESTS {
+        write(&format!("http/{name}"), request)?;
+    }
+    write(
+        "messages/batch",
+        &[b"laggard.batches.job.h\ne\n0\n1000\n", batch.as_slice()].concat(),
+    )?;
+    let order = json!({
+        "stacks": [1], "lost": "e",
+        "profile": { "ranks": [0, 1], "first_step": 120, "steps": 10, "limit_ms": 20_000 },
+    });
+    write("messages/order", order.to_string().as_bytes())?;
     write("packed/plain.json", matrix().as_bytes())?;
     write("packed/events.json.gz", &gzip(events(2, 4).as_bytes())?)?;
     write("packed/matrix.json.xz", &xz(matrix().as_bytes())?)?;
@@ -97,10 +120,8 @@ fn verdict() -> io::Result<Vec<u8>> {
 /// The log of a rank in the middle of a pipeline, with microbatches delayed in these iterations.
 fn called(delays: Vec<(u64, f64)>) -> String {
     let block = Block { pass: Pass::Forward, microbatch: 1, chunk: 0 };
-    let delay = |(iteration, extra_s)| Delay {
-        at: Spot { iteration, rank: 3, block },
-        extra_s,
-    };
+    let delay =
+        |(iteration, extra_s)| Delay { at: Spot { iteration, rank: 3, block }, extra_s };
     let job = CalledJob {
         tp: 2,
         dp: 1,
@@ -124,7 +145,8 @@ fn returned() -> String {
     let row = |at: u64| {
         let (link, at) = (at % 2, at / 2);
         let slow = link == 1 && at > 14;
-        let (gibit, at_ms) = (if slow { 90 } else { 186 }, at * 100 + u64::from(at > 18) * 900);
+        let (gibit, at_ms) =
+            (if slow { 90 } else { 186 }, at * 100 + u64::from(at > 18) * 900);
         format!(
             "20260101120000,77,{link},2,0,6,{at},10.0.0.1,10.0.0.2,{gibit},{},4096,{at_ms}000000\n",
             at % 3
@@ -136,7 +158,11 @@ fn returned() -> String {
 /// Events of a profiler, as they stand behind the head that the target writes.
 fn kineto_events() -> String {
     let mut events = String::new();
-    let mut event = |category: &str, name: &str, thread: u32, (at, took): (u32, u32), args: &str| {
+    let mut event = |category: &str,
+                     name: &str,
+                     thread: u32,
+                     (at, took): (u32, u32),
+                     args: &str| {
         events += &format!(
             "\n  {{\n    \"ph\": \"X\", \"cat\": \"{category}\", \"name\": \"{name}\", \"pid\": 7, \
              \"tid\": {thread},\n    \"ts\": {at}.125, \"dur\": {took}, \"args\": {{{args}}}\n  }},"
@@ -153,7 +179,13 @@ fn kineto_events() -> String {
         event("kernel", "gemm", 9, (at + 300, 250), "\"stream\": 7");
         let collective = "\"Collective name\": \"allreduce\", \"In msg nelems\": 8, \
                           \"Process Group Ranks\": \"[0, 1]\", \"Seq\": 3";
-        event("kernel", "ncclDevKernel_AllReduce_Sum_f16", 10, (at + 600, 200), collective);
+        event(
+            "kernel",
+            "ncclDevKernel_AllReduce_Sum_f16",
+            10,
+            (at + 600, 200),
+            collective,
+        );
     }
     events += "{}], \"distributedInfo\": {\"rank\": 1, \"world_size\": 2}, \
                \"baseTimeNanoseconds\": 1790857026000000000}";

@@ -9,6 +9,7 @@ use std::time::Duration;
 use std::{env, fs, thread};
 
 use collector::{Collector, Keep, Options, Pages, Tokens};
+use formats::{BatchHead, pack_batch};
 use report::{html, incident_html, live_html, overview};
 use verdict::Settings;
 
@@ -41,6 +42,14 @@ static ADDRESS: LazyLock<SocketAddr> = LazyLock::new(|| {
     address
 });
 
+/// Lines of a batch as they are sent; anything else as it is.
+fn packed(body: &[u8]) -> Vec<u8> {
+    let line = body.split_inclusive(|byte| *byte == b'\n').next().map_or(0, <[u8]>::len);
+    let head: Option<BatchHead> = serde_json::from_slice(&body[..line]).ok();
+    let batch = head.and_then(|head| pack_batch(&head, &body[line..]).ok());
+    batch.unwrap_or_else(|| body.to_vec())
+}
+
 /// What it answers; streams of events are read up to their first bytes.
 fn ask(request: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(*ADDRESS).expect("it answers");
@@ -61,17 +70,21 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         bytes.to_vec()
     } else {
         // The first line and what is sent; `localhost` is who is answered without tokens.
-        let body = rest.strip_prefix(b"\n").unwrap_or(rest);
+        let body = packed(rest.strip_prefix(b"\n").unwrap_or(rest));
         let head = format!(
             " HTTP/1.1\r\nhost: localhost\r\nlaggard-now-ns: 1000\r\n\
              content-type: application/json\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );
-        [line, head.as_bytes(), body].concat()
+        [line, head.as_bytes(), &body].concat()
     };
     let answer = ask(&request);
     assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 "));
     assert!(!answer.starts_with(b"HTTP/1.1 500"), "{}", String::from_utf8_lossy(&answer));
     let healthy = ask(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n");
-    assert!(healthy.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&healthy));
+    assert!(
+        healthy.starts_with(b"HTTP/1.1 200"),
+        "{}",
+        String::from_utf8_lossy(&healthy)
+    );
 });

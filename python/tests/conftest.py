@@ -238,10 +238,12 @@ class Cable:
         for node, (name, device) in enumerate(zip(self.names, self.devices)):
             launcher = [BIN / "torchrun", "--nnodes", 2, "--nproc-per-node", 2, "--node-rank", node]
             meet = ["--master-addr", self.ENDS[0], "--master-port", 29511]
+            # Whoever is told must tell them apart: here they have one name.
+            told = [*options, "--host", "ab"[node]] if options else []
             yield Watched(
                 [str(part) for part in (*launcher, *meet, script, *arguments)],
                 tmp_path / f"node{node}.jsonl",
-                *("--host", "ab"[node], *options),
+                *told,
                 before=["ip", "netns", "exec", name],
                 GLOO_SOCKET_IFNAME=device,
                 **environment,
