@@ -22,6 +22,9 @@ timed = pytest.mark.flaky(reruns=2)
 # From the last sign of life until a hang is told; ranks and tests read one clock.
 LATENCY_S = 2.0
 
+# What proves to a collector who somebody is.
+TOKENS = {role: role * 8 for role in ("agent", "viewer", "admin")}
+
 
 def pytest_terminal_summary(terminalreporter):
     """Says what was run again, and why."""
@@ -202,7 +205,26 @@ def rings(tmp_path):
     return directory
 
 
-class Cable:
+def write_tokens(folder):
+    """A file of tokens for a collector."""
+    path = folder / "tokens.toml"
+    path.write_text("".join(f'{role} = "{token}"\n' for role, token in TOKENS.items()))
+    path.chmod(0o600)
+    return path
+
+
+class Namespaces:
+    """Network namespaces by their names."""
+
+    def remove(self):
+        for name in self.names:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+
+    def ip(self, *words):
+        subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+class Cable(Namespaces):
     """Two network namespaces, and a wire between them."""
 
     ENDS = ("10.231.77.1", "10.231.77.2")
@@ -248,13 +270,6 @@ class Cable:
                 GLOO_SOCKET_IFNAME=device,
                 **environment,
             )
-
-    def remove(self):
-        for name in self.names:
-            subprocess.run(["ip", "netns", "delete", name], capture_output=True)
-
-    def ip(self, *words):
-        subprocess.run(["ip", *words], check=True, capture_output=True)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import BIN, JOBS, timed
+from conftest import BIN, JOBS, TOKENS, Namespaces, timed, write_tokens
 
 pytestmark = [
     timed,
@@ -18,16 +18,15 @@ PATIENCE_S = 120
 # Longer than a collector may be silent before its jobs are taken from it.
 CUT_OFF_S = 15
 BUS = "10.231.78.254"
-TOKENS = {role: role * 8 for role in ("agent", "viewer", "admin")}
 
 
-class Star:
+class Star(Namespaces):
     """A namespace with a switch, and wires from it to others."""
 
     def __init__(self):
         self.name = f"laggard{os.getpid()}hub"
         self.wires = {}
-        self.made = [self.name]
+        self.names = [self.name]
 
     def lay(self):
         self.ip("netns", "add", self.name)
@@ -41,7 +40,7 @@ class Star:
         if name is None:
             name = f"{self.name}{nth}"
             self.ip("netns", "add", name)
-            self.made.append(name)
+            self.names.append(name)
             self.ip("-n", name, "link", "set", "lo", "up")
         here, there = f"w{nth}", f"lw{os.getpid() % 10**6}{nth}"
         self.ip(
@@ -63,13 +62,6 @@ class Star:
         """Runs a command where the switch is; what it says."""
         command = ["ip", "netns", "exec", self.name, *command]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-    def remove(self):
-        for name in self.made:
-            subprocess.run(["ip", "netns", "delete", name], capture_output=True)
-
-    def ip(self, *words):
-        subprocess.run(["ip", *words], check=True, capture_output=True)
 
 
 class Collector:
@@ -129,9 +121,7 @@ def star(cable, tmp_path):
         star.lay()
         for nth, name in enumerate(cable.names):
             star.add(f"10.231.78.{nth + 1}", name)
-        tokens = tmp_path / "tokens.toml"
-        tokens.write_text("".join(f'{role} = "{token}"\n' for role, token in TOKENS.items()))
-        tokens.chmod(0o600)
+        write_tokens(tmp_path)
         serve = ["nats-server", "-a", BUS, "-p", "4222", "-js", "-sd", tmp_path / "bus"]
         bus = subprocess.Popen(
             ["ip", "netns", "exec", star.name, *map(str, serve)], stderr=subprocess.DEVNULL

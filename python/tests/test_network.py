@@ -5,7 +5,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import BIN, JOBS, timed
+from conftest import BIN, JOBS, TOKENS, timed, write_tokens
 
 pytestmark = timed
 # What is usual of the job's steps is known by then.
@@ -56,9 +56,7 @@ def test_a_link_that_is_throttled_is_named(cable, tmp_path):
 @pytest.fixture
 def collector(cable, tmp_path):
     """A collector at the first end; asks it for the verdict of its one job."""
-    address, tokens = f"{cable.ENDS[0]}:8765", tmp_path / "tokens.toml"
-    tokens.write_text("".join(f'{role} = "{role * 8}"\n' for role in ("agent", "viewer", "admin")))
-    tokens.chmod(0o600)
+    address, tokens = f"{cable.ENDS[0]}:8765", write_tokens(tmp_path)
     serve = [BIN / "laggard", "serve", "--listen", address, "--data", tmp_path / "data"]
     command = cable.inside(*serve, "--tokens", tokens)
     process = subprocess.Popen(command, stderr=subprocess.PIPE)
@@ -66,7 +64,7 @@ def collector(cable, tmp_path):
 
     def verdict():
         url = f"http://{address}/api/v1/jobs/pipeline/verdict"
-        ask = ["curl", "--silent", "--header", f"Authorization: Bearer {'viewer' * 8}", url]
+        ask = ["curl", "--silent", "--header", f"Authorization: Bearer {TOKENS['viewer']}", url]
         answer = subprocess.run(cable.inside(*ask), check=True, capture_output=True)
         return json.loads(answer.stdout)
 
@@ -78,7 +76,7 @@ def collector(cable, tmp_path):
 
 def test_the_network_comes_before_the_blocks_of_a_pipeline(cable, collector, tmp_path):
     options = ["--job", "pipeline", "--collector", collector.url]
-    token = {"LAGGARD_TOKEN": "agent" * 8}
+    token = {"LAGGARD_TOKEN": TOKENS["agent"]}
     script = JOBS / "wide_pipeline.py"
     sides = list(cable.sides(tmp_path, script, options=options, **token))
     try:

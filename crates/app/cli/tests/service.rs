@@ -83,7 +83,6 @@ impl Server {
         let serving = serving.unwrap_or_else(|| panic!("it does not serve: {said:?}"));
         let url = serving.split(',').next().unwrap_or_default().to_owned();
         // The rest is read, lest the server has to wait for a reader.
-
         std::thread::spawn(move || lines.for_each(drop));
         Self { child, url }
     }
@@ -224,18 +223,22 @@ fn batches(count: usize) -> Vec<Vec<u8>> {
 }
 
 fn batches_of(recording: &Path, count: usize) -> Vec<Vec<u8>> {
-    let inputs = inputs_of(recording);
-    let parts: Vec<_> = inputs.chunks(inputs.len().div_ceil(count)).collect();
-    let packed = parts.iter().enumerate().map(|(at, part)| {
-        let mut lines = Vec::new();
-        for input in *part {
-            input_line(input, &mut lines).expect("room");
-        }
-        let until = part.iter().filter_map(Input::at).max().unwrap_or_default();
-        let head = BatchHead::new("boot", until, at + 1 == parts.len());
-        pack_batch(&head, &lines).expect("room")
-    });
-    packed.collect()
+    in_batches(&inputs_of(recording), count)
+}
+
+fn in_batches(inputs: &[Input], count: usize) -> Vec<Vec<u8>> {
+    let parts = inputs.chunks(inputs.len().div_ceil(count));
+    let last = parts.len() - 1;
+    parts.enumerate().map(|(at, part)| packed(part, at == last)).collect()
+}
+
+fn packed<'a>(inputs: impl IntoIterator<Item = &'a Input>, last: bool) -> Vec<u8> {
+    let (mut lines, mut until) = (Vec::new(), RankNs::default());
+    for input in inputs {
+        input_line(input, &mut lines).expect("room");
+        until = until.max(input.at().unwrap_or_default());
+    }
+    pack_batch(&BatchHead::new("boot", until, last), &lines).expect("room")
 }
 
 fn place(sequence: usize) -> String {

@@ -12,6 +12,11 @@ pub enum Pass {
 }
 
 impl Pass {
+    /// The pass that a mark of a block means by its code (`MarkKind::BlockBegin`), if it is one.
+    pub fn of_code(code: u16) -> Option<Self> {
+        [Self::Forward, Self::Backward, Self::Weight].get(usize::from(code)).copied()
+    }
+
     /// Its name in sentences.
     pub fn name(self) -> &'static str {
         match self {

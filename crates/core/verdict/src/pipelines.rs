@@ -191,12 +191,7 @@ fn place_of(mark: &Mark) -> Option<Place> {
     if !matches!(mark.kind, MarkKind::BlockBegin | MarkKind::BlockEnd) {
         return None;
     }
-    let pass = match mark.code {
-        0 => Pass::Forward,
-        1 => Pass::Backward,
-        2 => Pass::Weight,
-        _ => return None,
-    };
+    let pass = Pass::of_code(mark.code)?;
     let [stage, microbatch, stages, first_rank, _] = mark.args.map(u32::try_from);
     let place = Place {
         pass,

@@ -10,7 +10,9 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::{PATIENCE, Server, analysed, batches_of, inputs_of, place, recording_of};
+use super::{
+    PATIENCE, Server, analysed, batches_of, in_batches, inputs_of, place, recording_of,
+};
 use formats::unpack_batch;
 use model::Input;
 use rand::rngs::SmallRng;
@@ -169,13 +171,7 @@ impl Trial<'_> {
                 self.befell.cut += 1;
             }
             6 => {
-                let pid = self.server.child.id().to_string();
-                let signal = |name: &str| {
-                    Command::new("kill").args([name, &pid]).status().expect("kill runs");
-                };
-                signal("-STOP");
-                sleep(Duration::from_millis(30));
-                signal("-CONT");
+                stop(self.server.child.id(), Duration::from_millis(30));
                 self.befell.stopped += 1;
             }
             7 => {
@@ -196,6 +192,16 @@ impl Trial<'_> {
             _ => {}
         }
     }
+}
+
+/// Stops a process for a while.
+pub(super) fn stop(pid: u32, lasts: Duration) {
+    let signal = |name: &str| {
+        Command::new("kill").args([name, &pid.to_string()]).status().expect("kill runs");
+    };
+    signal("-STOP");
+    sleep(lasts);
+    signal("-CONT");
 }
 
 /// A recorded job that is told.
@@ -225,8 +231,8 @@ pub(super) fn campaign<Befell: Default + std::fmt::Debug>(
     let seeds = first..first + few;
     let told = JOBS.map(|job| {
         let recording = recording_of(job);
-        let batches = batches_of(&recording, BATCHES);
-        Told { job, inputs: inputs_of(&recording), batches, whole: analysed(&recording) }
+        let (inputs, whole) = (inputs_of(&recording), analysed(&recording));
+        Told { job, batches: in_batches(&inputs, BATCHES), inputs, whole }
     });
     std::thread::scope(|scope| {
         for nth in 0..at_once.min(few) {

@@ -141,8 +141,21 @@ impl Raw {
 
 /// Puts a batch there as an agent does, however long the bus is away.
 fn publish(publisher: &Publisher, sequence: usize, body: &[u8]) {
+    publish_of(publisher, "e", sequence, 1000, body);
+}
+
+/// The same as one of several agents, by a clock of its own.
+pub(super) fn publish_of(
+    publisher: &Publisher,
+    epoch: &str,
+    sequence: usize,
+    now_ns: u64,
+    body: &[u8],
+) {
     let begun = Instant::now();
-    while let Err(error) = publisher.publish("e", sequence as u64, 1000, body.to_vec()) {
+    while let Err(error) =
+        publisher.publish(epoch, sequence as u64, now_ns, body.to_vec())
+    {
         assert!(begun.elapsed() < PATIENCE, "{error}");
         sleep(Duration::from_millis(50));
     }

@@ -4,20 +4,18 @@
 //! `LAGGARD_TEST_FAULTS=500` for the whole campaign; a few without it.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use bus::Publisher;
-use formats::{BatchHead, input_line, pack_batch};
-use model::{Input, RankNs};
+use model::Input;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-
-use super::campaign::{Disk, Told, bad_host, campaign};
-use super::shared::{Bus, keeper};
-use super::{PATIENCE, Server, http, own, read};
 use serde_json::Value;
+
+use super::campaign::{Disk, Told, bad_host, campaign, stop};
+use super::shared::{Bus, keeper, publish_of};
+use super::{PATIENCE, Server, http, own, packed, read};
 
 const COLLECTORS: usize = 3;
 /// Longer than a collector may be silent before its jobs are taken from it.
@@ -114,16 +112,9 @@ impl Trial<'_> {
         self.servers.iter().position(is_keeper).unwrap_or(any)
     }
 
-    /// Puts a batch there as an agent does, however long the bus is away.
     fn publish(&self, sequence: usize, body: &[u8]) {
-        let begun = Instant::now();
-        let (epoch, number) = (format!("e{}", self.epoch), sequence as u64);
-        while let Err(error) =
-            self.publisher.publish(&epoch, number, self.now_ns, body.to_vec())
-        {
-            assert!(begun.elapsed() < PATIENCE, "{error}");
-            sleep(Duration::from_millis(50));
-        }
+        let epoch = format!("e{}", self.epoch);
+        publish_of(&self.publisher, &epoch, sequence, self.now_ns, body);
     }
 
     /// Something that may happen while the next batch is `at`.
@@ -226,30 +217,18 @@ impl Trial<'_> {
     }
 }
 
-fn stop(pid: u32, lasts: Duration) {
-    let signal = |name: &str| {
-        Command::new("kill").args([name, &pid.to_string()]).status().expect("kill runs");
-    };
-    signal("-STOP");
-    sleep(lasts);
-    signal("-CONT");
-}
-
 /// What of a batch an agent that was started anew tells again.
 fn again(inputs: &[Input]) -> Vec<u8> {
-    let mut lines = Vec::new();
-    let mut until = RankNs::default();
-    for input in inputs {
-        if let Input::Rank { .. }
-        | Input::Name { .. }
-        | Input::Group { .. }
-        | Input::Mark { .. } = input
-        {
-            input_line(input, &mut lines).expect("room");
-            until = input.at().unwrap_or_default().max(until);
-        }
-    }
-    pack_batch(&BatchHead::new("boot", until, false), &lines).expect("room")
+    let is_in_ring = |input: &&Input| {
+        matches!(
+            input,
+            Input::Rank { .. }
+                | Input::Name { .. }
+                | Input::Group { .. }
+                | Input::Mark { .. }
+        )
+    };
+    packed(inputs.iter().filter(is_in_ring), false)
 }
 
 #[test]

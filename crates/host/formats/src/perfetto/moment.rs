@@ -8,6 +8,7 @@ use model::{
     CollectiveOp, Incident, IncidentKind, Input, Mark, MarkKind, StageId, StageNames,
     Verdict,
 };
+use schedule::Pass;
 use serde_json::json;
 use steps::Segmenter;
 
@@ -20,8 +21,6 @@ const AFTER: u64 = 7;
 const MOST_RANKS: usize = 32;
 /// Marks of a rank that are shown.
 const MOST_MARKS: usize = 1 << 14;
-/// What blocks are passes of, by the code of their marks.
-const PASSES: [&str; 3] = ["forward", "backward", "weight"];
 
 /// What ranks did in the steps around the beginning of an incident, as it is told.
 #[derive(Debug)]
@@ -200,7 +199,7 @@ impl Moment {
                     };
                     let Some((begun_ns, _)) = open.take().filter(same) else { continue };
                     let [stage, microbatch, ..] = mark.args;
-                    let pass = PASSES.get(usize::from(mark.code)).unwrap_or(&"pass");
+                    let pass = Pass::of_code(mark.code).map_or("pass", Pass::name);
                     let name = format!("{pass} of microbatch {microbatch}");
                     let told = json!({"stage": stage});
                     add(Track::Blocks, name, begun_ns, *at_ns, told);

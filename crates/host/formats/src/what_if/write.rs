@@ -5,6 +5,7 @@ use std::path::Path;
 use std::{fs, io};
 
 use model::{Input, Mark, MarkKind};
+use schedule::Pass;
 use whatif::{Layout, OpKind, Row};
 
 use super::parquet_out::{Column, Values, write_flat};
@@ -98,10 +99,10 @@ impl PipelineSteps {
 
     fn add(&mut self, rank: u32, begun: &Mark, end_ns: u64) -> Option<()> {
         let [stage, microbatch, stages, first_rank, _] = begun.args;
-        let backward = match begun.code {
-            0 => false,
-            1 => true,
-            _ => return None,
+        let backward = match Pass::of_code(begun.code)? {
+            Pass::Forward => false,
+            Pass::Backward => true,
+            Pass::Weight => return None,
         };
         let [stage, microbatch, stages] =
             [stage, microbatch, stages].map(|number| u32::try_from(number).ok());
