@@ -223,6 +223,27 @@ class Namespaces:
     def ip(self, *words):
         subprocess.run(["ip", *words], check=True, capture_output=True)
 
+    def limit(self, name, device, *words):
+        """Lets less through."""
+        command = ["ip", "netns", "exec", name, "tc", *words[:2], "dev", device, *words[2:]]
+        subprocess.run(command, check=True, capture_output=True)
+
+    def hosts(self, ends, master, ranks, tmp_path, command, options, **environment):
+        """A job of so many ranks in each namespace, and its device."""
+        for node, (name, device) in enumerate(ends):
+            launcher = [BIN / "torchrun", "--nnodes", len(ends), "--nproc-per-node", ranks]
+            meet = ["--node-rank", node, "--master-addr", master, "--master-port", 29511]
+            # Whoever is told must tell them apart: here they have one name.
+            told = [*options, "--host", "abcd"[node]] if options else []
+            yield Watched(
+                [str(part) for part in (*launcher, *meet, *command)],
+                tmp_path / f"node{node}.jsonl",
+                *told,
+                before=["ip", "netns", "exec", name],
+                GLOO_SOCKET_IFNAME=device,
+                **environment,
+            )
+
 
 class Cable(Namespaces):
     """Two network namespaces, and a wire between them."""
@@ -248,8 +269,7 @@ class Cable(Namespaces):
 
     def throttle(self, rate):
         shape = ["root", "tbf", "rate", rate, "burst", "32kbit", "latency", "400ms"]
-        command = self.inside("tc", "qdisc", "add", "dev", self.devices[0], *shape)
-        subprocess.run(command, check=True, capture_output=True)
+        self.limit(self.names[0], self.devices[0], "qdisc", "add", *shape)
 
     def inside(self, *command):
         """As a command at the first end."""
@@ -257,19 +277,65 @@ class Cable(Namespaces):
 
     def sides(self, tmp_path, script, *arguments, options=(), **environment):
         """A job of two ranks at each end, under `laggard run` with these options."""
-        for node, (name, device) in enumerate(zip(self.names, self.devices)):
-            launcher = [BIN / "torchrun", "--nnodes", 2, "--nproc-per-node", 2, "--node-rank", node]
-            meet = ["--master-addr", self.ENDS[0], "--master-port", 29511]
-            # Whoever is told must tell them apart: here they have one name.
-            told = [*options, "--host", "ab"[node]] if options else []
-            yield Watched(
-                [str(part) for part in (*launcher, *meet, script, *arguments)],
-                tmp_path / f"node{node}.jsonl",
-                *told,
-                before=["ip", "netns", "exec", name],
-                GLOO_SOCKET_IFNAME=device,
-                **environment,
-            )
+        ends, command = list(zip(self.names, self.devices)), [script, *arguments]
+        return self.hosts(ends, self.ENDS[0], 2, tmp_path, command, options, **environment)
+
+
+class Star(Namespaces):
+    """A namespace with a switch, and wires from it to others."""
+
+    HUB = "10.231.78.254"
+
+    def __init__(self):
+        self.name = f"laggard{os.getpid()}hub"
+        self.wires = {}
+        self.ends = {}
+        self.names = [self.name]
+
+    def lay(self):
+        self.ip("netns", "add", self.name)
+        self.inside("ip", "link", "add", "switch", "type", "bridge")
+        self.inside("ip", "address", "add", f"{self.HUB}/24", "dev", "switch")
+        for device in ("lo", "switch"):
+            self.inside("ip", "link", "set", device, "up")
+
+    def add(self, address, name=None):
+        """A wire to a namespace, a new one without a name; the namespace."""
+        nth = len(self.wires)
+        if name is None:
+            name = f"{self.name}{nth}"
+            self.ip("netns", "add", name)
+            self.names.append(name)
+            self.ip("-n", name, "link", "set", "lo", "up")
+        here, there = f"w{nth}", f"lw{os.getpid() % 10**6}{nth}"
+        self.ip(
+            "link", "add", here, "netns", self.name, "type", "veth", "peer", there, "netns", name
+        )
+        self.inside("ip", "link", "set", here, "master", "switch", "up")
+        self.ip("-n", name, "address", "add", f"{address}/24", "dev", there)
+        self.ip("-n", name, "link", "set", there, "up")
+        self.wires[address], self.ends[address] = here, (name, there)
+        return name
+
+    def throttle(self, address, to, rate):
+        """What is sent from one to another, and nothing else."""
+        for words in (
+            "qdisc add root handle 1: htb",
+            f"class add parent 1: classid 1:1 htb rate {rate}",
+            f"filter add parent 1: protocol ip u32 match ip dst {to}/32 flowid 1:1",
+        ):
+            self.limit(*self.ends[address], *words.split())
+
+    def cut(self, address):
+        self.inside("ip", "link", "set", self.wires[address], "down")
+
+    def mend(self, address):
+        self.inside("ip", "link", "set", self.wires[address], "up")
+
+    def inside(self, *command):
+        """Runs a command where the switch is; what it says."""
+        command = ["ip", "netns", "exec", self.name, *command]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 @pytest.fixture

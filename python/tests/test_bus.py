@@ -1,13 +1,12 @@
 """Hosts and collectors, each in a network namespace of its own, and the bus between them."""
 
 import json
-import os
 import shutil
 import subprocess
 import time
 
 import pytest
-from conftest import BIN, JOBS, TOKENS, Namespaces, timed, write_tokens
+from conftest import BIN, JOBS, TOKENS, Star, timed, write_tokens
 
 pytestmark = [
     timed,
@@ -17,51 +16,6 @@ pytestmark = [
 PATIENCE_S = 120
 # Longer than a collector may be silent before its jobs are taken from it.
 CUT_OFF_S = 15
-BUS = "10.231.78.254"
-
-
-class Star(Namespaces):
-    """A namespace with a switch, and wires from it to others."""
-
-    def __init__(self):
-        self.name = f"laggard{os.getpid()}hub"
-        self.wires = {}
-        self.names = [self.name]
-
-    def lay(self):
-        self.ip("netns", "add", self.name)
-        self.inside("ip", "link", "add", "switch", "type", "bridge")
-        self.inside("ip", "address", "add", f"{BUS}/24", "dev", "switch")
-        self.inside("ip", "link", "set", "switch", "up")
-
-    def add(self, address, name=None):
-        """A wire to a namespace, a new one without a name; the namespace."""
-        nth = len(self.wires)
-        if name is None:
-            name = f"{self.name}{nth}"
-            self.ip("netns", "add", name)
-            self.names.append(name)
-            self.ip("-n", name, "link", "set", "lo", "up")
-        here, there = f"w{nth}", f"lw{os.getpid() % 10**6}{nth}"
-        self.ip(
-            "link", "add", here, "netns", self.name, "type", "veth", "peer", there, "netns", name
-        )
-        self.inside("ip", "link", "set", here, "master", "switch", "up")
-        self.ip("-n", name, "address", "add", f"{address}/24", "dev", there)
-        self.ip("-n", name, "link", "set", there, "up")
-        self.wires[address] = here
-        return name
-
-    def cut(self, address):
-        self.inside("ip", "link", "set", self.wires[address], "down")
-
-    def mend(self, address):
-        self.inside("ip", "link", "set", self.wires[address], "up")
-
-    def inside(self, *command):
-        """Runs a command where the switch is; what it says."""
-        command = ["ip", "netns", "exec", self.name, *command]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 class Collector:
@@ -73,7 +27,7 @@ class Collector:
 
     def start(self):
         serve = [BIN / "laggard", "serve", "--listen", f"{self.address}:8765", "--data", self.data]
-        serve += ["--tokens", self.tokens, "--bus", f"nats://{BUS}:4222"]
+        serve += ["--tokens", self.tokens, "--bus", f"nats://{Star.HUB}:4222"]
         command = ["ip", "netns", "exec", self.name, *map(str, serve)]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert any("serving" in line for line in self.process.stderr)
@@ -122,7 +76,7 @@ def star(cable, tmp_path):
         for nth, name in enumerate(cable.names):
             star.add(f"10.231.78.{nth + 1}", name)
         write_tokens(tmp_path)
-        serve = ["nats-server", "-a", BUS, "-p", "4222", "-js", "-sd", tmp_path / "bus"]
+        serve = ["nats-server", "-a", Star.HUB, "-p", "4222", "-js", "-sd", tmp_path / "bus"]
         bus = subprocess.Popen(
             ["ip", "netns", "exec", star.name, *map(str, serve)], stderr=subprocess.DEVNULL
         )
@@ -137,7 +91,7 @@ def star(cable, tmp_path):
 def test_a_job_is_told_whoever_is_cut_off(cable, star, tmp_path):
     collectors = [Collector(star, f"10.231.78.{10 + nth}", tmp_path) for nth in range(3)]
     by_address = {collector.address: collector for collector in collectors}
-    options = ["--bus", f"nats://{BUS}:4222", "--job", "wide"]
+    options = ["--bus", f"nats://{Star.HUB}:4222", "--job", "wide"]
     slow = {"STEPS": "500", "SLOW_RANK": "2"}
     sides = list(cable.sides(tmp_path, JOBS / "ddp.py", options=options, **slow))
     try:

@@ -1,11 +1,12 @@
 """What is slow between hosts."""
 
+import contextlib
 import json
 import subprocess
 import time
 
 import pytest
-from conftest import BIN, JOBS, TOKENS, timed, write_tokens
+from conftest import BIN, JOBS, TOKENS, Star, timed, write_tokens
 
 pytestmark = timed
 # What is usual of the job's steps is known by then.
@@ -27,9 +28,13 @@ def wait_for(pattern, sides):
 
 def throttle(cable, sides, steps, rate):
     """Once these steps have shown what is usual."""
+    wait_until_healthy(sides, steps)
+    cable.throttle(rate)
+
+
+def wait_until_healthy(sides, steps):
     wait_for(rf"\[\d,\d+,{steps},", sides)
     wait_for(rf'(?s)(?:"is":"usage".*?){{{HEALTHY_USAGES}}}', sides)
-    cable.throttle(rate)
 
 
 def test_a_link_that_is_throttled_is_named(cable, tmp_path):
@@ -53,29 +58,41 @@ def test_a_link_that_is_throttled_is_named(cable, tmp_path):
             side.kill()
 
 
-@pytest.fixture
-def collector(cable, tmp_path):
-    """A collector at the first end; asks it for the verdict of its one job."""
-    address, tokens = f"{cable.ENDS[0]}:8765", write_tokens(tmp_path)
+@contextlib.contextmanager
+def serving(namespace, address, job, tmp_path, *options):
+    """A collector in a namespace; asks it for the verdict of its one job."""
+
+    def inside(*command):
+        return ["ip", "netns", "exec", namespace, *map(str, command)]
+
+    tokens = write_tokens(tmp_path)
     serve = [BIN / "laggard", "serve", "--listen", address, "--data", tmp_path / "data"]
-    command = cable.inside(*serve, "--tokens", tokens)
+    command = inside(*serve, "--tokens", tokens, *options)
     process = subprocess.Popen(command, stderr=subprocess.PIPE)
-    assert b"serving" in process.stderr.readline()
 
     def verdict():
-        url = f"http://{address}/api/v1/jobs/pipeline/verdict"
+        url = f"http://{address}/api/v1/jobs/{job}/verdict"
         ask = ["curl", "--silent", "--header", f"Authorization: Bearer {TOKENS['viewer']}", url]
-        answer = subprocess.run(cable.inside(*ask), check=True, capture_output=True)
+        answer = subprocess.run(inside(*ask), check=True, capture_output=True)
         return json.loads(answer.stdout)
 
-    verdict.url = f"http://{address}"
-    yield verdict
-    process.kill()
-    process.wait()
+    try:
+        assert b"serving" in process.stderr.readline()
+        yield verdict
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def collector(cable, tmp_path):
+    """A collector at the first end."""
+    with serving(cable.names[0], f"{cable.ENDS[0]}:8765", "pipeline", tmp_path) as verdict:
+        yield verdict
 
 
 def test_the_network_comes_before_the_blocks_of_a_pipeline(cable, collector, tmp_path):
-    options = ["--job", "pipeline", "--collector", collector.url]
+    options = ["--job", "pipeline", "--collector", f"http://{cable.ENDS[0]}:8765"]
     token = {"LAGGARD_TOKEN": TOKENS["agent"]}
     script = JOBS / "wide_pipeline.py"
     sides = list(cable.sides(tmp_path, script, options=options, **token))
@@ -98,3 +115,59 @@ def test_the_network_comes_before_the_blocks_of_a_pipeline(cable, collector, tmp
     finally:
         for side in sides:
             side.kill()
+
+
+@pytest.fixture
+def star():
+    """Four hosts and a switch."""
+    star = Star()
+    try:
+        star.lay()
+        for host in range(1, 5):
+            star.add(f"10.231.78.{host}")
+    except (OSError, subprocess.CalledProcessError) as error:
+        star.remove()
+        pytest.skip(f"needs root and iproute2 for network namespaces: {error}")
+    yield star
+    star.remove()
+
+
+def test_every_method_tells_of_the_slow_link_of_a_ring(star, tmp_path):
+    """X2: from rank 1 to rank 2, in both directions of which everything else goes as before."""
+    hosts, address = list(star.ends), f"{star.HUB}:8765"
+    # What is said of healthy steps may ask for a profile window, and the next one waits.
+    settings = tmp_path / "laggard.toml"
+    settings.write_text("[profile]\nevery_s = 20.0\n")
+    config = ["--config", settings]
+    options = [*config, "--job", "ring", "--collector", f"http://{address}"]
+    token = {"LAGGARD_TOKEN": TOKENS["agent"]}
+    ends, command = list(star.ends.values()), [JOBS / "ring.py"]
+    with serving(star.name, address, "ring", tmp_path, *config) as verdict:
+        sides = list(star.hosts(ends, hosts[0], 1, tmp_path, command, options, **token))
+        try:
+            wait_until_healthy(sides, HEALTHY_STEPS)
+            assert verdict()["incidents"] == []
+            star.throttle(hosts[1], hosts[2], "150mbit")
+            until, told = time.monotonic() + 2 * PATIENCE_S, {}
+            while set(told) != {"collective", "frontier", "pattern", "host"}:
+                assert time.monotonic() < until, told
+                time.sleep(1)
+                incidents = verdict()["incidents"]
+                evidence = incidents[0]["evidence"] if incidents else []
+                told = {one["method"]: one for one in reversed(evidence)}
+        finally:
+            for side in sides:
+                side.kill()
+    (slow,) = incidents
+    assert slow["subject"]["ranks"] == [1, 2], slow
+    assert slow["subject"]["stage"] == "model.backward_cpu_wall"
+    assert slow["subject"]["flow"].endswith(f" to {hosts[2]}")
+    assert "what is sent between ranks 1-2 arrives late" in slow["text"]
+    assert told["collective"]["label"] == "not_delivered"
+    assert "on all ranks, mostly in model.backward_cpu_wall" in told["frontier"]["text"]
+    assert told["host"]["text"].startswith(f"host of rank 1: what it sends to {hosts[2]} comes")
+    host, pattern = told["host"]["values"], told["pattern"]["values"]
+    assert host["bytes_per_s"] < 0.8 * host["usual_bytes_per_s"]
+    assert told["pattern"]["ranks"] == [1] and "the link is slow" in told["pattern"]["text"]
+    assert pattern["mu"] < 0.03 and pattern["rate"] < 0.5 * pattern["peers_rate"]
+    assert slow.get("contradictions", []) == []

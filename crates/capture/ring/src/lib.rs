@@ -28,6 +28,7 @@ mod file;
 mod header;
 #[cfg(not(loom))]
 mod job;
+#[cfg(not(loom))]
 mod launched;
 #[cfg(not(loom))]
 mod live;

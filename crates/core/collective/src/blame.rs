@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use model::{CollectiveOp, Operation};
 
+use crate::arrival::median;
 use crate::communication::Communication;
 use crate::{Cause, Link, Root, Slow, Wait};
 
@@ -26,9 +27,11 @@ const SLOW_CHANNEL_RATIO: f64 = 0.5;
 const TIE_RATIO: f64 = 0.75;
 
 /// Seconds that were waited for one end of a link elsewhere too, from which on the other end is
-/// not blamed; and how much more that is than what was waited for the other end elsewhere.
+/// not blamed; how much more that is than what was waited for the other end elsewhere; and the share
+/// of what was waited for the link: its ends pass on what comes through, which takes time as well.
 const APART_S: f64 = 0.1;
 const APART_RATIO: f64 = 4.0;
+const APART_SHARE: f64 = 0.1;
 
 /// Seconds of the job in which slow operations waited, by root.
 type Waited = BTreeMap<(Cause, Vec<u32>, Option<Link>), f64>;
@@ -47,8 +50,8 @@ pub(crate) struct Blame {
     /// An operation of each that is blamed.
     waits: BTreeMap<Vec<u32>, Arc<Wait>>,
     looks: u32,
-    /// Seconds that operations took longer than usual, by communicator.
-    cost_s: BTreeMap<u64, f64>,
+    /// Seconds that operations took each rank longer than usual, by communicator.
+    cost_s: BTreeMap<u64, BTreeMap<u32, f64>>,
 }
 
 /// Ranks that make operations slow from the inside.
@@ -68,7 +71,8 @@ pub struct Straggler {
     pub slow: Slow,
     /// Share of the waiting in slow operations that was for them.
     pub blamed_share: f64,
-    /// Seconds operations took longer than usual, in the worst communicator.
+    /// Seconds operations took longer than usual, in the worst communicator, for the median of the
+    /// ranks that were held up.
     pub cost_s: f64,
 }
 
@@ -85,8 +89,8 @@ impl Communication {
         self.blame.suspects.entry(rank).or_default().insert(key);
     }
 
-    /// Takes note that operations of a communicator have become slow.
-    pub fn slow(&mut self, communicator: u64, slow: Slow) {
+    /// Takes note that operations of a rank in a communicator have become slow.
+    pub fn slow(&mut self, rank: u32, communicator: u64, slow: Slow) {
         if slow.usual_s <= 0.0 || slow.took_s <= slow.usual_s {
             return;
         }
@@ -94,8 +98,16 @@ impl Communication {
         if slow.took_s / slow.usual_s > worst.took_s / worst.usual_s {
             *worst = slow;
         }
-        let cost_s = self.blame.cost_s.entry(communicator).or_default();
-        *cost_s += slow.took_s - slow.usual_s;
+        let of_ranks = self.blame.cost_s.entry(communicator).or_default();
+        *of_ranks.entry(rank).or_default() += slow.took_s - slow.usual_s;
+    }
+
+    /// Seconds slow operations took longer than usual until now: [`Straggler::cost_s`].
+    pub fn slow_s(&self) -> f64 {
+        let of_communicators = self.blame.cost_s.values();
+        let costs =
+            of_communicators.map(|ranks| median(ranks.values().copied().collect()));
+        costs.fold(0.0, f64::max)
     }
 
     /// What was said of a rank's look.
@@ -205,7 +217,7 @@ impl Communication {
             wait: (**wait).clone(),
             slow: *slow,
             blamed_share,
-            cost_s: blame.cost_s.values().copied().fold(0.0, f64::max),
+            cost_s: self.slow_s(),
         })
     }
 
@@ -291,7 +303,8 @@ impl Cover {
                     .map(|(_, waited_s)| waited_s)
                     .sum();
                 let [own_s, others_s] = [most_s - shared_s, of_rank[other] - shared_s];
-                own_s < APART_S.max(APART_RATIO * others_s)
+                let little_s = APART_S.max(APART_SHARE * shared_s);
+                own_s < little_s.max(APART_RATIO * others_s)
             });
             cover.either |= tied.is_some();
             cover.ranks.extend(tied);

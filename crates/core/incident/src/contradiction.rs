@@ -73,8 +73,13 @@ fn ranks(incident: &Incident, evidence: &Evidence) -> Option<(Trust, String)> {
         (Method::Frontier, _) => (2, "it compares all own work in all steps"),
         (Method::Pattern, _) => (4, "it knows who spends time, also in waits"),
     };
-    let named =
-        if evidence.ranks.is_empty() { &incident.subject.ranks } else { &evidence.ranks };
+    let subject = &incident.subject.ranks;
+    let named = if evidence.ranks.is_empty() { subject } else { &evidence.ranks };
+    // The rank whose link it is, of a link's two ends.
+    let is_part = named != subject && named.iter().all(|rank| subject.contains(rank));
+    if evidence.method == Method::Pattern && is_part {
+        return None;
+    }
     (!named.is_empty()).then(|| (trust, who(named)))
 }
 

@@ -204,6 +204,7 @@ fn advice_about_functions_is_documented() {
                     excess_share: 0.5,
                     cost_s: 1.0,
                     mu: (None, None),
+                    rate: (None, None),
                     unexpected: Vec::new(),
                     others: Vec::new(),
                     steps: (0, 9),

@@ -47,6 +47,8 @@ pub struct FunctionFault {
     pub cost_s: f64,
     /// Its mean utilisation there, and on the others that ran it; `None` if it was not measured.
     pub mu: (Option<f64>, Option<f64>),
+    /// Likewise its utilisation while it is in use.
+    pub rate: (Option<f64>, Option<f64>),
     /// In what it is not as somebody has said that it should be: dimension, value and range.
     pub unexpected: Vec<(Dimension, f64, [f64; 2])>,
     /// Further functions that cost the same ranks more: name and excess.
@@ -99,16 +101,16 @@ pub fn function(
         format!("; its peers {}", share(found.peers_beta))
     };
     let place = place(&found.name, &found.callers);
-    let text = match found.mu {
-        (Some(mu), Some(peers_mu))
+    let text = match found.rate {
+        (Some(rate), Some(peers_rate))
             if found.is_of_link() && found.unexpected.is_empty() =>
         {
             format!(
-                "{} of {} is used at {} in {place}, its peers' at {}",
+                "{} of {} carries {place} at {}, its peers' at {}",
                 if found.ranks.len() == 1 { "the link" } else { "the link of each" },
                 self::who(&found.ranks),
-                percent(mu),
-                percent(peers_mu)
+                percent(rate),
+                percent(peers_rate)
             )
         }
         _ => format!("{who} {} of the time in {place}{peers}", share(found.beta)),
@@ -185,6 +187,15 @@ fn evidence(found: &FunctionFault) -> Evidence {
         }
         (None, _) => text += "; utilisation of hardware was not recorded",
     }
+    if let (Some(rate), Some(peers_rate)) = found.rate
+        && found.is_of_link()
+    {
+        text += &format!(
+            ", carrying at {}, and the peers at {}, whenever they carry anything",
+            percent(rate),
+            percent(peers_rate)
+        );
+    }
     text += match found.kind {
         Some(FaultKind::Throttled) => {
             ": less work at a time, as on a device that is throttled or shared"
@@ -201,6 +212,10 @@ fn evidence(found: &FunctionFault) -> Evidence {
     let mut values = vec![("beta", found.beta), ("peers_beta", found.peers_beta)];
     values.extend(found.mu.0.map(|mu| ("mu", mu)));
     values.extend(found.mu.1.map(|mu| ("peers_mu", mu)));
+    if found.is_of_link() {
+        values.extend(found.rate.0.map(|rate| ("rate", rate)));
+        values.extend(found.rate.1.map(|rate| ("peers_rate", rate)));
+    }
     let label = if found.ranks.is_empty() { "common" } else { "partial" };
     let evidence = Evidence::new(Method::Pattern, label, text, &values);
     Evidence { cause: cause(found), ..evidence }

@@ -66,6 +66,7 @@ impl Input {
             | Self::Entered { rank, .. }
             | Self::Timed { rank, .. }
             | Self::Communicator { rank, .. }
+            | Self::Slow { rank, .. }
             | Self::Look { rank, .. }
             | Self::Profiled { rank, .. }
             | Self::Usage { rank, .. }
@@ -77,7 +78,6 @@ impl Input {
             Self::Note { .. }
             | Self::Restart { .. }
             | Self::Quiet { .. }
-            | Self::Slow { .. }
             | Self::Stuck
             | Self::StacksTold => None,
         }

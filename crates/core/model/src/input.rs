@@ -138,6 +138,9 @@ pub enum Input {
     },
     /// Operations of a rank in a communicator have become slow.
     Slow {
+        /// The rank; zero in recordings that do not say it.
+        #[serde(default)]
+        rank: u32,
         /// [`Communicator::hash`].
         communicator: u64,
         /// What the last one took.

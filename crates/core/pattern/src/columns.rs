@@ -58,6 +58,15 @@ impl Columns {
     }
 }
 
+/// Mean utilisation weighted by use: of what comes and goes, how much it is used when it is.
+///
+/// # Units
+/// From 0 to 1, as mu and sigma; never less than mu.
+pub fn rate_in_use(mu: f32, sigma: f32) -> f64 {
+    let (mu, sigma) = (f64::from(mu), f64::from(sigma));
+    if mu > 0.0 { (mu + sigma * sigma / mu).min(1.0) } else { 0.0 }
+}
+
 /// The median; the upper one of two.
 pub(crate) fn middle(mut values: Vec<f32>) -> f32 {
     let at = values.len() / 2;
@@ -65,4 +74,30 @@ pub(crate) fn middle(mut values: Vec<f32>) -> f32 {
         return 0.0;
     }
     *values.select_nth_unstable_by(at, f32::total_cmp).1
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_is_used_at_one_height_by_turns_is_used_at_that_height() {
+        for (used, height) in [(1, 0.4_f32), (5, 0.4), (10, 0.4), (3, 1.0)] {
+            let mu = height * used as f32 / 10.0;
+            let sigma = (mu * (height - mu)).sqrt();
+            let rate = rate_in_use(mu, sigma);
+            assert!((rate - f64::from(height)).abs() < 1e-6, "{rate}");
+        }
+        assert_eq!(rate_in_use(0.0, 0.0), 0.0);
+    }
+
+    proptest! {
+        #[test]
+        fn rate_lies_between_the_mean_and_the_most(mu in 0.0_f32..=1.0, sigma in 0.0_f32..=0.5) {
+            let rate = rate_in_use(mu, sigma);
+            prop_assert!(f64::from(mu) <= rate && rate <= 1.0);
+        }
+    }
 }

@@ -23,7 +23,7 @@ mod summary;
 mod trigger;
 mod worker;
 
-pub use columns::Columns;
+pub use columns::{Columns, rate_in_use};
 pub use critical::critical_shares;
 pub use duration::{Execution, critical_execution};
 pub use event::{Event, Resource};

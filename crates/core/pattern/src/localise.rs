@@ -49,7 +49,8 @@ impl Abnormal {
     /// # Source
     /// PerfTracker (2025), its cases: a throttled GPU works longer at less utilisation, a slow link
     /// carries steadily less while those that wait for it come and go, and where a link is down
-    /// another carries more. The bounds are ours.
+    /// another carries more. In one ring of all ranks every link carries as much in the same time,
+    /// and only the slow one does so without a pause. The bounds are ours.
     pub fn kind(&self, class: FunctionClass) -> Option<FaultKind> {
         if !self.measured {
             return None;
@@ -62,6 +63,7 @@ impl Abnormal {
                 Some(FaultKind::SlowLink)
             }
             FunctionClass::Collective if mu.is_gt() => Some(FaultKind::Detour),
+            FunctionClass::Collective if sigma.is_lt() => Some(FaultKind::SlowLink),
             FunctionClass::Collective => beta.is_gt().then_some(FaultKind::Waits),
             FunctionClass::Memory => None,
             FunctionClass::CpuCompute

@@ -1,16 +1,24 @@
+use std::collections::VecDeque;
+
 use collective::{Cause, Communication, Straggler};
 use incident::{Scene, straggler};
 use model::{Incident, RankNs};
 
-/// Seconds without a slow operation after which what made them slow is over; Mycroft's
+/// Seconds in which slow operations cost little after which what made them slow is over; Mycroft's
 /// (2025) period of detection.
 const OVER_AFTER_S: f64 = 10.0;
+/// Seconds after which slow operations that cost little by then were nothing. Ours.
+const WEATHER_S: f64 = 1.0;
+/// Seconds from one reading of what they cost to the next.
+const READ_EVERY_S: f64 = 0.5;
 /// Spans that are kept, the costliest.
 const MAX_SPANS: usize = 64;
 
 /// Spans of slow operations, and who made them slow.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Holdups {
+    /// Share of the time that slow operations must cost.
+    share_min: f64,
     now: Option<Span>,
     over: Vec<(u64, Straggler, (u64, u64))>,
     /// Spans so far, of all starts of the job.
@@ -22,21 +30,57 @@ struct Span {
     number: u64,
     first_step: u64,
     last_step: u64,
-    last_at: Option<RankNs>,
+    /// When it was looked at first.
+    first_at: Option<RankNs>,
+    /// What it had cost since then, lately.
+    cost_s: VecDeque<(RankNs, f64)>,
+    /// Whether it has cost enough lately to be told, and whether it was.
+    is_much: bool,
     told: bool,
 }
 
+impl Span {
+    /// Looks what it has cost by now; whether it is over.
+    fn is_over(&mut self, at: RankNs, cost_s: f64, share_min: f64) -> bool {
+        let age_s = at.seconds_since(*self.first_at.get_or_insert(at));
+        let last_at = self.cost_s.back().map(|(last_at, _)| *last_at);
+        if last_at.is_none_or(|last_at| at.seconds_since(last_at) >= READ_EVERY_S) {
+            self.cost_s.push_back((at, if last_at.is_none() { 0.0 } else { cost_s }));
+        }
+        let is_past = |(then, _): &(RankNs, f64)| at.seconds_since(*then) >= OVER_AFTER_S;
+        while self.cost_s.get(1).is_some_and(is_past) {
+            self.cost_s.pop_front();
+        }
+        let (since, before_s) = self.cost_s.front().copied().unwrap_or((at, 0.0));
+        let over_s = at.seconds_since(since).max(WEATHER_S);
+        let lately_s = cost_s - before_s;
+        self.is_much = lately_s >= share_min * OVER_AFTER_S;
+        lately_s < share_min * over_s
+            && age_s >= if self.told { OVER_AFTER_S } else { WEATHER_S }
+    }
+}
+
 impl Holdups {
+    pub(crate) fn new(share_min: f64) -> Self {
+        Self { share_min, now: None, over: Vec::new(), spans: 0 }
+    }
+
     /// An operation was slow, in `step` of the job.
     pub(crate) fn slow(&mut self, step: u64) {
         let spans = &mut self.spans;
         let span = self.now.get_or_insert_with(|| {
             *spans += 1;
-            let (number, first_step, last_step) = (*spans, step, step);
-            Span { number, first_step, last_step, last_at: None, told: false }
+            Span {
+                number: *spans,
+                first_step: step,
+                last_step: step,
+                first_at: None,
+                cost_s: VecDeque::new(),
+                is_much: false,
+                told: false,
+            }
         });
         span.last_step = step;
-        span.last_at = None;
     }
 
     /// Ranks were looked at; what is to be said of them now.
@@ -47,10 +91,9 @@ impl Holdups {
         scene: Scene<'_>,
     ) -> Option<Incident> {
         let span = self.now.as_mut()?;
-        let last_at = *span.last_at.get_or_insert(at);
-        if at.seconds_since(last_at) >= OVER_AFTER_S {
+        if span.is_over(at, communication.slow_s(), self.share_min) {
             let steps = (span.first_step, span.last_step);
-            let found = communication.straggler();
+            let found = communication.straggler().filter(|_| span.told);
             self.over.extend(found.map(|found| (span.number, found, steps)));
             self.over.sort_by(|(_, a, _), (_, b, _)| b.cost_s.total_cmp(&a.cost_s));
             self.over.truncate(MAX_SPANS);
@@ -58,7 +101,7 @@ impl Holdups {
             communication.forgive();
             return None;
         }
-        if span.told {
+        if span.told || !span.is_much {
             return None;
         }
         let found = communication.straggler()?;
@@ -69,7 +112,7 @@ impl Holdups {
 
     /// The job is started over; no number is given twice.
     pub(crate) fn restart(&mut self) {
-        *self = Self { spans: self.spans, ..Self::default() };
+        *self = Self { spans: self.spans, ..Self::new(self.share_min) };
     }
 
     /// All that was found, what goes on first.
@@ -81,7 +124,7 @@ impl Holdups {
         scene: Scene<'_>,
         stages_seen: bool,
     ) -> Vec<Incident> {
-        let now = self.now.as_ref().and_then(|span| {
+        let now = self.now.as_ref().filter(|span| span.told).and_then(|span| {
             let steps = (span.first_step, span.last_step);
             Some((span.number, communication.straggler()?, steps, true))
         });
@@ -113,6 +156,64 @@ mod tests {
         RankNs(ms * 1_000_000)
     }
 
+    /// Looks every second at operations of which one in five takes `lost_s` longer, from step 5 to
+    /// 40, and from then on `then_lost_s`.
+    fn told(lost_s: f64, then_lost_s: f64) -> Vec<(String, u64, u64)> {
+        let (names, hosts) = (StageNames::default(), BTreeMap::new());
+        let seen = (0..RANKS).collect();
+        let scene = Scene { names: &names, hosts: &hosts, seen: &seen, ended: false };
+        let mut communication = Communication::new(HangSettings::default());
+        for rank in 0..RANKS {
+            let (name, size) = ("ring".to_owned(), RANKS);
+            communication.join(rank, &Communicator { hash: 7, name, rank, size });
+        }
+        let mut holdups = Holdups::new(0.05);
+        for step in 0..80 {
+            let lost_s = if step < 40 { lost_s } else { then_lost_s };
+            let slow = Slow { took_s: 0.1 + lost_s, usual_s: 0.1, of_channels: false };
+            if step % 5 == 0 && lost_s > 0.0 {
+                for rank in 0..RANKS {
+                    communication.slow(rank, 7, slow);
+                }
+                holdups.slow(step);
+            }
+            for look in 0..10 {
+                let at = ns(1000 * step + 100 * look);
+                for rank in 0..RANKS {
+                    let operation = Operation {
+                        communicator: 7,
+                        op: CollectiveOp::from_name("ALLREDUCE"),
+                        sequence: step,
+                        bytes: 1,
+                        begun_at: ns(1000 * step),
+                        ended_at: None,
+                        may_have_ended: false,
+                        flows: Vec::new(),
+                    };
+                    let open = (rank != 2).then_some(operation);
+                    if let Some(operation) = &open {
+                        communication.suspect(rank, operation);
+                    }
+                    communication.look(rank, at, open.into_iter().collect(), &[]);
+                }
+                holdups.look(at, &mut communication, scene);
+            }
+        }
+        let incidents = holdups.incidents(&communication, scene, false);
+        let told = incidents.into_iter();
+        told.map(|it| (it.id, it.first_step, it.last_step)).collect()
+    }
+
+    #[test]
+    fn what_costs_little_is_weather_and_no_onset_of_what_follows() {
+        assert_eq!(told(0.04, 0.04), []);
+        let [(_, first, last)] = &told(0.04, 2.0)[..] else { panic!("one") };
+        assert_eq!((*first, *last), (40, 75));
+        let [(_, first, last)] = &told(2.0, 0.04)[..] else { panic!("one") };
+        // It takes as long as operations are compared until it is over.
+        assert!(*first == 0 && (35..=45).contains(last), "{first} to {last}");
+    }
+
     #[test]
     fn each_span_has_a_number_of_its_own_whatever_it_costs() {
         let (names, hosts) = (StageNames::default(), BTreeMap::new());
@@ -123,13 +224,13 @@ mod tests {
             let (name, size) = ("ring".to_owned(), RANKS);
             communication.join(rank, &Communicator { hash: 7, name, rank, size });
         }
-        let mut holdups = Holdups::default();
+        let mut holdups = Holdups::new(0.05);
         // Ranks 1 and 2 come late to one operation each, the second one longer.
         for (sequence, late, looks) in [(0, 1, 20), (1, 2, 40)] {
             let begun_ms = sequence * 100_000;
             let took_s = looks as f64 / 10.0;
             let slow = Slow { took_s, usual_s: 0.1, of_channels: false };
-            communication.slow(7, slow);
+            communication.slow(0, 7, slow);
             holdups.slow(sequence);
             let operation = Operation {
                 communicator: 7,

@@ -153,7 +153,7 @@ impl Job {
             ranks: BTreeMap::new(),
             aligner: Aligner::new(settings.window.clone()),
             hangs: Hangs::new(settings.hang.clone()),
-            holdups: Holdups::default(),
+            holdups: Holdups::new(settings.arrival.share_min),
             pipelines: Pipelines::new(settings.schedule.clone()),
             earlier: Vec::new(),
             arrivals: Arrivals::new(settings.arrival.clone()),
@@ -277,11 +277,11 @@ impl Job {
                 self.seen_ranks.insert(rank);
                 self.hangs.communicate(rank, &communicator);
             }
-            Input::Slow { communicator, took_ns, usual_ns, of_channels } => {
+            Input::Slow { rank, communicator, took_ns, usual_ns, of_channels } => {
                 let seconds = |ns: u64| ns as f64 * 1e-9;
                 let (took_s, usual_s) = (seconds(took_ns), seconds(usual_ns));
                 let slow = Slow { took_s, usual_s, of_channels };
-                self.hangs.communication().slow(communicator, slow);
+                self.hangs.communication().slow(rank, communicator, slow);
                 self.holdups.slow(self.hangs.step());
             }
             Input::Look { rank, at, in_progress, ended, late } => {

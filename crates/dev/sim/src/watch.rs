@@ -79,7 +79,7 @@ pub fn watch_by(
                 .or_insert_with(|| Trigger::new(ArrivalSettings::default()));
             for operation in &ended {
                 if let Some(slow) = trigger.ended(operation) {
-                    job.slow(operation.communicator, slow);
+                    job.slow(rank, operation.communicator, slow);
                     close_until = at + CLOSE_FOR_S;
                 }
             }

@@ -198,7 +198,7 @@ impl LiveTable {
                 let ns = |seconds: f64| (seconds * 1e9) as u64;
                 let (took_ns, usual_ns) = (ns(took_s), ns(usual_s));
                 let communicator = operation.communicator;
-                take(Input::Slow { communicator, took_ns, usual_ns, of_channels });
+                take(Input::Slow { rank, communicator, took_ns, usual_ns, of_channels });
                 is_slow = true;
             }
         }

@@ -9,6 +9,7 @@ use model::{
 };
 use pattern::{
     Abnormal, Columns, ExpectedBox, FunctionFinding, PatternSettings, Problem, by_host,
+    rate_in_use,
 };
 
 /// Ranks told of one function.
@@ -142,7 +143,8 @@ impl Compared {
     }
 
     /// Ranks whose links are to blame for what a collective costs. It costs those that wait for
-    /// them as much: what it would cost at the usual rate of the others is what they lose.
+    /// them as much: what it would cost at the rate at which the others carry, when they do, is
+    /// what they lose.
     fn links(&self, ranks: usize, excess_min: f64) -> Option<Blamed> {
         let is_culprit = |worker: &&Abnormal| {
             worker.differs && worker.kind(self.class).is_some_and(FaultKind::is_of_link)
@@ -153,17 +155,17 @@ impl Compared {
         named.sort_unstable();
         let unlike = self.unlike();
         let Columns { workers, values, .. } = &self.columns;
-        let healthy = |column: usize| {
-            let of = workers.iter().zip(&values[column]);
-            let healthy = of.filter(|(worker, _)| !unlike.contains(worker));
-            model::median(
-                &mut healthy.map(|(_, value)| f64::from(*value)).collect::<Vec<_>>(),
-            )
+        let healthy = |value: &dyn Fn(usize) -> f64| {
+            let places = (0..workers.len()).filter(|at| !unlike.contains(&workers[*at]));
+            model::median(&mut places.map(value).collect::<Vec<_>>())
         };
-        let (peers_beta, peers_mu) = (healthy(0)?, healthy(1)?);
+        let peers_beta = healthy(&|at| values[0][at].into())?;
+        let peers_rate = healthy(&|at| rate_in_use(values[1][at], values[2][at]))?;
         let excess = |worker: &&Abnormal| {
-            let [beta, mu, _] = worker.values.map(f64::from);
-            let slower = if peers_mu > 0.0 { beta * (1.0 - mu / peers_mu) } else { 0.0 };
+            let [beta, mu, sigma] = worker.values;
+            let (beta, rate) = (f64::from(beta), rate_in_use(mu, sigma));
+            let slower =
+                if peers_rate > 0.0 { beta * (1.0 - rate / peers_rate) } else { 0.0 };
             slower.max(beta - peers_beta)
         };
         let excess_share = culprits.iter().map(excess).fold(0.0, f64::max);
@@ -246,6 +248,20 @@ impl Compared {
     /// Mean utilisation on these ranks, or on all if there are none, and on the others that ran
     /// it and do not differ themselves; `None` for what was not measured.
     pub(super) fn mu(&self, ranks: &[u32]) -> (Option<f64>, Option<f64>) {
+        self.means(ranks, &|mu, _| f64::from(mu))
+    }
+
+    /// Likewise the utilisation while it is in use.
+    pub(super) fn rate(&self, ranks: &[u32]) -> (Option<f64>, Option<f64>) {
+        self.means(ranks, &rate_in_use)
+    }
+
+    /// Means of what is made of mu and sigma, on these ranks and on the others.
+    fn means(
+        &self,
+        ranks: &[u32],
+        of: &dyn Fn(f32, f32) -> f64,
+    ) -> (Option<f64>, Option<f64>) {
         let unlike = self.unlike();
         let mean = |of_ranks: bool| {
             let Columns { workers, values, measured } = &self.columns;
@@ -253,11 +269,11 @@ impl Compared {
                 let is_named = ranks.is_empty() || ranks.contains(rank);
                 is_named == of_ranks && (of_ranks || !unlike.contains(rank))
             };
-            let chosen = workers.iter().zip(measured).zip(&values[1]);
             let chosen =
-                chosen.filter(|((rank, measured), _)| **measured && is_chosen(rank));
-            let (count, sum) = chosen
-                .fold((0.0, 0.0), |(n, sum), (_, mu)| (n + 1.0, sum + f64::from(*mu)));
+                (0..workers.len()).filter(|at| measured[*at] && is_chosen(&workers[*at]));
+            let (count, sum) = chosen.fold((0.0, 0.0), |(n, sum), at| {
+                (n + 1.0, sum + of(values[1][at], values[2][at]))
+            });
             (count > 0.0).then(|| sum / count)
         };
         (mean(true), mean(false))
@@ -391,7 +407,7 @@ mod tests {
         assert_eq!(incident.subject.ranks, [0, 1]);
         assert_eq!(
             incident.text,
-            "the link of each of ranks 0-1 is used at 50 % in AllReduce, its peers' at 100 %"
+            "the link of each of ranks 0-1 carries AllReduce at 50 %, its peers' at 100 %"
         );
         assert!((incident.cost_s - 1.0).abs() < 1e-6, "half of 0.2 of 10 s");
         let kinds = kinds(&verdict);
@@ -400,6 +416,25 @@ mod tests {
             let expected = if rank < 2 { FaultKind::SlowLink } else { FaultKind::Waits };
             assert_eq!(kind, Some(expected), "rank {rank}");
         }
+    }
+
+    /// X2: in one ring of all ranks every link carries as much in the same time.
+    #[test]
+    fn the_slow_link_of_the_only_ring_is_the_one_that_never_pauses() {
+        let all_reduce = (FunctionClass::Collective, "AllReduce");
+        let ring = |slow_sigma: f32| {
+            said_of(all_reduce, 8, |rank| {
+                [0.9, 0.1 + noise(rank), if rank == 5 { slow_sigma } else { 0.2 }]
+            })
+        };
+        let verdict = ring(0.02);
+        let incident = only(&verdict);
+        assert_eq!(incident.subject.ranks, [5]);
+        assert_eq!(
+            incident.text,
+            "the link of rank 5 carries AllReduce at 10 %, its peers' at 49 %"
+        );
+        assert!(ring(0.2).incidents.is_empty());
     }
 
     /// PT-A3: NVLink of three is down, their traffic goes over PCIe, 45 others wait for them.

@@ -6,7 +6,7 @@ use incident::{
 use model::{Cause, Evidence, Incident, IncidentKind, Method, StageId, Subject};
 
 use super::Job;
-use super::waits::meet;
+use super::waits::{explains, meet};
 
 /// How much more an incident of the same ranks must cost by their stages than by their blocks, to be
 /// told as stages tell it: a block that was slow from the start is not known to be. And one of all
@@ -69,6 +69,7 @@ impl Job {
                 continue;
             }
             // What stages and flows say about the same ranks is one incident.
+            let inside = with_slower(&mut incidents, inside);
             join(&mut incidents, inside, |incident, inside| {
                 incident.open == inside.open
                     && incident.subject.ranks == inside.subject.ranks
@@ -180,6 +181,38 @@ impl Job {
     }
 }
 
+/// Takes from the incidents that all ranks became slower, where what is slow inside a collective then
+/// accounts for it: that names who is to blame, stages how much it costs.
+fn with_slower(incidents: &mut Vec<Incident>, mut inside: Incident) -> Incident {
+    let of_it = |slower: &mut Incident| {
+        slower.kind == IncidentKind::Degraded
+            && slower.subject.ranks.is_empty()
+            && meet(slower, &inside)
+            && explains((inside.cost_s, (inside.first_step, inside.last_step)), slower)
+    };
+    for slower in incidents.extract_if(.., of_it).collect::<Vec<_>>() {
+        inside.open |= slower.open;
+        inside.severity = inside.severity.max(slower.severity);
+        inside.first_step = inside.first_step.min(slower.first_step);
+        inside.last_step = inside.last_step.max(slower.last_step);
+        inside.cost_s = inside.cost_s.max(slower.cost_s);
+        inside.cost_share = inside.cost_share.max(slower.cost_share);
+        inside.gain_alone_s = inside.gain_alone_s.max(slower.gain_alone_s);
+        let Subject { stage, function, .. } = slower.subject;
+        inside.subject.stage = inside.subject.stage.take().or(stage);
+        inside.subject.function = inside.subject.function.take().or(function);
+        let told = slower.evidence.into_iter().map(|evidence| match evidence.method {
+            Method::Frontier => {
+                let text = format!("{}: {}", slower.text, evidence.text);
+                Evidence { text, ..evidence }
+            }
+            _ => evidence,
+        });
+        inside.evidence.extend(told);
+    }
+    inside
+}
+
 /// Gives the evidence of `found` to the incident that is the same one, or adds `found`.
 fn join(
     incidents: &mut Vec<Incident>,
@@ -189,5 +222,40 @@ fn join(
     match incidents.iter_mut().find(|incident| same(incident, &found)) {
         Some(incident) => incident.evidence.extend(found.evidence),
         None => incidents.push(found),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::tests::degraded;
+
+    #[test]
+    fn all_ranks_are_slower_because_of_what_is_slow_inside_a_collective() {
+        let slower = degraded(40, 60);
+        let per_step_s = slower.cost_s / 21.0;
+        let inside = |first_step, steps: u32, cost_s| {
+            let mut inside = degraded(first_step, first_step + u64::from(steps) - 1);
+            inside.kind = IncidentKind::Slow;
+            inside.subject.ranks = vec![1];
+            "rank 1 is to blame".clone_into(&mut inside.text);
+            Incident { cost_s, ..inside }
+        };
+        let told = |inside| {
+            let mut incidents = vec![slower.clone()];
+            let inside = with_slower(&mut incidents, inside);
+            (incidents.len(), inside)
+        };
+        let (left, it) = told(inside(35, 30, 30.0 * per_step_s));
+        assert_eq!((left, it.text.as_str()), (0, "rank 1 is to blame"));
+        assert_eq!((it.first_step, it.last_step), (35, 64));
+        assert_eq!(
+            (it.cost_s, &it.subject.stage),
+            (30.0 * per_step_s, &slower.subject.stage)
+        );
+        let (left, little) = told(inside(35, 30, 10.0 * per_step_s));
+        assert_eq!((left, little.cost_s), (1, 10.0 * per_step_s));
+        let (left, earlier) = told(inside(5, 30, 30.0 * per_step_s));
+        assert_eq!((left, earlier.last_step), (1, 34));
     }
 }

@@ -19,6 +19,14 @@ pub(super) struct SlowerLink {
     evidence: Evidence,
 }
 
+impl SlowerLink {
+    /// What it carries, as a part of what it used to.
+    fn left(&self) -> f64 {
+        let value = |name| self.evidence.values.get(name).copied().unwrap_or(0.0);
+        value("bytes_per_s") / value("usual_bytes_per_s").max(1.0)
+    }
+}
+
 impl Job {
     /// Takes what the host of a rank sees. Of a job that stands still it is evidence, and so is a
     /// slow link of one that became slower.
@@ -98,12 +106,13 @@ impl Job {
                     link.ranks.iter().any(|rank| subject.ranks.contains(rank))
                 }
             };
-            let during: Vec<_> = self
+            let mut during: Vec<_> = self
                 .slower_links
                 .iter()
                 .filter(|(_, link)| is_asked && incident.went_on_in(link.step, link.step))
                 .filter(|(ends, link)| of_all || at_its_end(ends, link))
                 .collect();
+            during.sort_by(|(_, one), (_, other)| one.left().total_cmp(&other.left()));
             let Some(((from, to), _)) = during.first() else { continue };
             let flow = format!("{from} to {to}");
             let network = format!(
@@ -198,6 +207,20 @@ mod tests {
         of_rank.subject.ranks = vec![3];
         assert_eq!(told(of_rank), nobody);
         assert!(job.verdict().incidents.is_empty(), "a slow link alone is none");
+    }
+
+    #[test]
+    fn the_link_that_lost_most_is_the_one_to_look_at() {
+        let mut job = Job::new("job", "run", Settings::default());
+        for (peer, bytes_per_s) in [("10.0.0.2", 20), ("10.0.0.3", 12), ("10.0.0.4", 60)]
+        {
+            let (peer, usual_bytes_per_s) = (peer.to_owned(), 100);
+            let fault = NetworkFault::SlowerLink { peer, bytes_per_s, usual_bytes_per_s };
+            job.take(Input::Network { rank: 0, fault });
+        }
+        let mut incidents = vec![degraded(0, 60)];
+        job.join_links(&mut incidents);
+        assert_eq!(incidents[0].subject.flow.as_deref(), Some(" to 10.0.0.3"));
     }
 
     #[test]

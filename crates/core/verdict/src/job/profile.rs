@@ -14,6 +14,7 @@ use steps::{Aligner, WindowSettings};
 use trace::{Matches, Profile};
 
 use super::compared::{Blamed, Compared, MAX_CALLERS};
+use super::waits::explains;
 use super::{Job, Note};
 
 /// Stage of the time by which a rank enters a recording's only step after the first to do so.
@@ -28,8 +29,6 @@ const MAX_TOLD: usize = 60;
 const MAX_OTHERS: usize = 3;
 /// What is on the stack of whatever a step does, and waits for it: no reason for what all do.
 const FRAMES: [&str; 1] = ["run_backward"];
-/// Share of what steps became slower by that a function must take, to be why.
-const EXPLAINED_SHARE: f64 = 0.5;
 
 /// What is left of one rank's trace once its slices are gone.
 #[derive(Clone, Debug, Default)]
@@ -299,6 +298,7 @@ impl Job {
                 kind: one.kind(&culprits),
                 callers: names.take(MAX_CALLERS).collect(),
                 mu: one.mu(&culprits),
+                rate: one.rate(&culprits),
                 unexpected: blamed.unexpected,
                 ranks: culprits,
                 beta,
@@ -338,7 +338,7 @@ impl Job {
             let may_join = |incident: &Incident| {
                 incident.subject.function.is_none()
                     && profiled.saw(incident)
-                    && (is_large_enough(fault, incident)
+                    && (explains((fault.cost_s, fault.steps), incident)
                         || !is_little && incident.kind != IncidentKind::Degraded)
             };
             // What slows all, or by turns, is what all do, or by turns; or a link that all wait for.
@@ -393,16 +393,6 @@ impl Job {
             }
         }
     }
-}
-
-/// Whether a function takes so much of a step that steps can be slower for it: what all ranks
-/// did before as well is no reason why the job is slower than it was.
-fn is_large_enough(fault: &FunctionFault, incident: &Incident) -> bool {
-    let per_step = |cost_s: f64, first: u64, last: u64| {
-        cost_s / last.saturating_sub(first).saturating_add(1) as f64
-    };
-    let of_incident = per_step(incident.cost_s, incident.first_step, incident.last_step);
-    per_step(fault.cost_s, fault.steps.0, fault.steps.1) >= EXPLAINED_SHARE * of_incident
 }
 
 fn rank_profile(rank: &ProfiledRank) -> RankProfile {

@@ -10,7 +10,7 @@ use super::Job;
 /// the lateness to be its own; with less than the second it waited. Ours: between them nothing is said.
 const OWN_SHARE: f64 = 0.5;
 const WAITED_SHARE: f64 = 0.25;
-/// Part of its cost that another incident of the pipeline must cost, to be what it waited for.
+/// Part of what an incident costs that something must cost, to be why.
 const EXPLAINED_SHARE: f64 = 0.5;
 /// Stages in which a rank may wait for others' blocks, and no collective shows it: those up to its
 /// optimizer.
@@ -115,6 +115,18 @@ impl Job {
             evidence: own_blocks(ranks, own_s, copies_s),
         })
     }
+}
+
+/// Whether something that cost so many seconds from the first to the last of these steps takes so much
+/// of each that steps can be slower for it, as an incident says: what went on before as well is no reason
+/// why a job is slower than it was.
+pub(super) fn explains((cost_s, steps): (f64, (u64, u64)), incident: &Incident) -> bool {
+    let per_step = |cost_s: f64, (first, last): (u64, u64)| {
+        cost_s / last.saturating_sub(first).saturating_add(1) as f64
+    };
+    let of_incident =
+        per_step(incident.cost_s, (incident.first_step, incident.last_step));
+    per_step(cost_s, steps) >= EXPLAINED_SHARE * of_incident
 }
 
 /// Whether two incidents have steps in common, or steps beside one another.

@@ -11,6 +11,11 @@ use crate::ports;
 
 /// Part of its speed from which a link is full: headers and gaps between frames are not counted.
 const FULL: f64 = 0.9;
+/// What a card that does not know its speed is taken to carry: what the kernel says of a
+/// container's.
+const UNKNOWN_BYTES_PER_S: f64 = 10e9 / 8.0;
+/// `ARPHRD_ETHER`.
+const ETHERNET: f64 = 1.0;
 /// Counters, of those of an Ethernet card, that grow only when something is wrong.
 const ERRORS: [&str; 5] = [
     "statistics/rx_errors",
@@ -42,6 +47,8 @@ struct Card {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Ethernet,
+    /// Of a container: what it says of its speed means nothing.
+    Virtual,
     Infiniband,
 }
 
@@ -56,11 +63,16 @@ impl Cards {
     /// The cards that the kernel shows in this folder.
     pub(super) fn under(system: &Path) -> Self {
         let mut cards = Vec::new();
+        let mut virtual_cards = Vec::new();
         for (name, folder) in ports::entries(&system.join("class/net")) {
-            // What is not on a bus is a bridge, a tunnel or the host itself.
             let device = folder.join("device");
-            if device.exists() && number(&folder.join("carrier")) == Some(1.0) {
+            if number(&folder.join("carrier")) != Some(1.0) {
+                continue;
+            }
+            if device.exists() {
                 cards.extend(Card::open(name, folder, Kind::Ethernet, device));
+            } else if is_an_end(&folder) {
+                virtual_cards.extend(Card::open(name, folder, Kind::Virtual, device));
             }
         }
         for (name, folder) in ports::entries(&system.join("class/infiniband")) {
@@ -76,12 +88,17 @@ impl Cards {
                 }
             }
         }
+        // A container sees no bus, and its end of what leads out of it. A host sees such ends too.
+        if cards.is_empty() {
+            cards = virtual_cards;
+        }
         cards.sort_by(|one, other| one.name.cmp(&other.name));
         Self(cards)
     }
 
     /// Looks how much they carry, and hands out what each did since the last look: its name, and
-    /// what was measured over how many seconds. Returns how full all links together were.
+    /// what was measured over how many seconds. Returns how full all links together were of what
+    /// the host sent: what it received another host has sent, perhaps in its own rhythm.
     pub(super) fn look(
         &mut self,
         at_ns: u64,
@@ -96,9 +113,9 @@ impl Cards {
             if let Some(link) = card.link_bytes_per_s {
                 let busier = sent.max(received);
                 measure(Gauge::FullShare, f64::from(u8::from(busier >= FULL * link)));
-                carried += busier;
-                most += link;
             }
+            carried += sent;
+            most += card.link_bytes_per_s.unwrap_or(UNKNOWN_BYTES_PER_S);
         }
         (most > 0.0).then(|| carried / most)
     }
@@ -155,11 +172,13 @@ impl Card {
     fn errors(&self) -> Vec<(String, u64)> {
         let mut errors = self.pcie.errors();
         match self.kind {
-            Kind::Ethernet => errors.extend(ERRORS.iter().filter_map(|place| {
-                let text = fs::read_to_string(self.folder.join(place)).ok()?;
-                let name = place.rsplit('/').next()?;
-                Some((name.to_owned(), text.trim().parse().ok()?))
-            })),
+            Kind::Ethernet | Kind::Virtual => {
+                errors.extend(ERRORS.iter().filter_map(|place| {
+                    let text = fs::read_to_string(self.folder.join(place)).ok()?;
+                    let name = place.rsplit('/').next()?;
+                    Some((name.to_owned(), text.trim().parse().ok()?))
+                }));
+            }
             Kind::Infiniband => {
                 let counted = ports::port_in(&self.folder).errors.into_iter();
                 errors.extend(counted.map(|(name, count)| (name.to_owned(), count)));
@@ -173,7 +192,9 @@ impl Kind {
     /// Counters of what was sent and received.
     fn counters(self) -> [&'static str; 2] {
         match self {
-            Self::Ethernet => ["statistics/tx_bytes", "statistics/rx_bytes"],
+            Self::Ethernet | Self::Virtual => {
+                ["statistics/tx_bytes", "statistics/rx_bytes"]
+            }
             Self::Infiniband => ["counters/port_xmit_data", "counters/port_rcv_data"],
         }
     }
@@ -181,7 +202,7 @@ impl Kind {
     /// What these count: InfiniBand's count words of four bytes.
     fn unit_bytes(self) -> u64 {
         match self {
-            Self::Ethernet => 1,
+            Self::Ethernet | Self::Virtual => 1,
             Self::Infiniband => 4,
         }
     }
@@ -192,9 +213,19 @@ impl Kind {
             Self::Ethernet => number(&folder.join("speed"))? * 1e6,
             // "400 Gb/sec (4X NDR)"
             Self::Infiniband => number(&folder.join("rate"))? * 1e9,
+            Self::Virtual => return None,
         };
         (bits_per_s > 0.0).then_some(bits_per_s / 8.0)
     }
+}
+
+/// Whether what is on no bus leads out of this container: it is no bridge, no tunnel, not the host
+/// itself, and nothing that goes over another one.
+fn is_an_end(folder: &Path) -> bool {
+    let goes_over = |(name, _): (String, PathBuf)| name.starts_with("lower_");
+    number(&folder.join("type")) == Some(ETHERNET)
+        && !["bridge", "tun_flags"].iter().any(|of| folder.join(of).exists())
+        && !ports::entries(folder).into_iter().any(goes_over)
 }
 
 /// The number in a counter's file.
@@ -264,7 +295,41 @@ mod tests {
                 row("mlx5_0/1", Gauge::FullShare, 0.0),
             ]
         );
-        assert_eq!(full, Some((125e6 + 5e9) / (125e6 + 50e9)));
+        assert_eq!(full, Some(125e6 / (125e6 + 50e9)), "of what was sent");
+    }
+
+    #[test]
+    fn a_container_tells_of_its_end_of_what_leads_out_of_it() {
+        let root = tempfile::tempdir().unwrap();
+        let net = root.path().join("class/net");
+        let write = |path: &str, text: &str| {
+            let path = net.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        for (name, kind) in
+            [("eth0", "1\n"), ("br0", "1\n"), ("vlan7", "1\n"), ("lo", "772\n")]
+        {
+            write(&format!("{name}/type"), kind);
+            write(&format!("{name}/carrier"), "1\n");
+            write(&format!("{name}/speed"), "10000\n");
+            write(&format!("{name}/statistics/tx_bytes"), "0\n");
+            write(&format!("{name}/statistics/rx_bytes"), "0\n");
+        }
+        write("br0/bridge/bridge_id", "");
+        write("vlan7/lower_eth0/type", "1\n");
+        let mut cards = Cards::under(root.path());
+        cards.look(0, &mut |_, _, _, _| panic!("nothing to compare"));
+        write("eth0/statistics/tx_bytes", "125000000\n");
+        let mut told = Vec::new();
+        let full = cards.look(SECOND, &mut |name, gauge, value, _| {
+            told.push((name.to_owned(), gauge, value));
+        });
+        let row = |gauge, value| ("eth0".to_owned(), gauge, value);
+        let sent = [row(Gauge::SentBytesPerS, 125e6), row(Gauge::ReceivedBytesPerS, 0.0)];
+        assert_eq!(told, sent, "nor whether it is full");
+        assert_eq!(full, Some(0.1), "of 10 Gbit/s");
+        cards.look_at_links(&mut |_, gauge, _| panic!("{gauge:?} of what is virtual"));
     }
 
     #[test]
