@@ -182,7 +182,8 @@ impl Job {
 }
 
 /// Takes from the incidents that all ranks became slower, where what is slow inside a collective then
-/// accounts for it: that names who is to blame, stages how much it costs.
+/// accounts for it: that names who is to blame and since which operation, stages how much it costs and
+/// since which window.
 fn with_slower(incidents: &mut Vec<Incident>, mut inside: Incident) -> Incident {
     let of_it = |slower: &mut Incident| {
         slower.kind == IncidentKind::Degraded
@@ -193,7 +194,6 @@ fn with_slower(incidents: &mut Vec<Incident>, mut inside: Incident) -> Incident 
     for slower in incidents.extract_if(.., of_it).collect::<Vec<_>>() {
         inside.open |= slower.open;
         inside.severity = inside.severity.max(slower.severity);
-        inside.first_step = inside.first_step.min(slower.first_step);
         inside.last_step = inside.last_step.max(slower.last_step);
         inside.cost_s = inside.cost_s.max(slower.cost_s);
         inside.cost_share = inside.cost_share.max(slower.cost_share);
