@@ -10,7 +10,7 @@ const OVER_AFTER_S: f64 = 10.0;
 /// Seconds after which slow operations that cost little by then were nothing. Ours.
 const WEATHER_S: f64 = 1.0;
 /// Seconds from one reading of what they cost to the next.
-const READ_EVERY_S: f64 = 0.5;
+const READ_EVERY_S: f64 = 0.1;
 /// Spans that are kept, the costliest.
 const MAX_SPANS: usize = 64;
 
@@ -40,22 +40,29 @@ struct Span {
 }
 
 impl Span {
-    /// Looks what it has cost by now; whether it is over.
-    fn is_over(&mut self, at: RankNs, cost_s: f64, share_min: f64) -> bool {
+    /// Reads what it has cost by now, which takes a while with many ranks, now and then; whether it
+    /// is over.
+    fn is_over(
+        &mut self,
+        at: RankNs,
+        communication: &Communication,
+        share_min: f64,
+    ) -> bool {
         let age_s = at.seconds_since(*self.first_at.get_or_insert(at));
         let last_at = self.cost_s.back().map(|(last_at, _)| *last_at);
-        if last_at.is_none_or(|last_at| at.seconds_since(last_at) >= READ_EVERY_S) {
-            self.cost_s.push_back((at, if last_at.is_none() { 0.0 } else { cost_s }));
+        if last_at.is_some_and(|last_at| at.seconds_since(last_at) < READ_EVERY_S) {
+            return false;
         }
+        let cost_s = communication.slow_s();
+        self.cost_s.push_back((at, if last_at.is_none() { 0.0 } else { cost_s }));
         let is_past = |(then, _): &(RankNs, f64)| at.seconds_since(*then) >= OVER_AFTER_S;
         while self.cost_s.get(1).is_some_and(is_past) {
             self.cost_s.pop_front();
         }
         let (since, before_s) = self.cost_s.front().copied().unwrap_or((at, 0.0));
-        let over_s = at.seconds_since(since).max(WEATHER_S);
         let lately_s = cost_s - before_s;
         self.is_much = lately_s >= share_min * OVER_AFTER_S;
-        lately_s < share_min * over_s
+        lately_s < share_min * at.seconds_since(since).max(WEATHER_S)
             && age_s >= if self.told { OVER_AFTER_S } else { WEATHER_S }
     }
 }
@@ -91,7 +98,7 @@ impl Holdups {
         scene: Scene<'_>,
     ) -> Option<Incident> {
         let span = self.now.as_mut()?;
-        if span.is_over(at, communication.slow_s(), self.share_min) {
+        if span.is_over(at, communication, self.share_min) {
             let steps = (span.first_step, span.last_step);
             let found = communication.straggler().filter(|_| span.told);
             self.over.extend(found.map(|found| (span.number, found, steps)));
