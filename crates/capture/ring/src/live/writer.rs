@@ -304,7 +304,8 @@ impl LiveWriter {
             slot.bytes.store(so_far, Relaxed);
             FlowSlot::catch_up(&slot.ready, count);
             if let Some(connection) = self.connection_of(slot) {
-                let transfers = count - slot.transmitted.load(Relaxed);
+                // Another thread may have taken the slot for a flow of its own meanwhile.
+                let transfers = count.saturating_sub(slot.transmitted.load(Relaxed));
                 connection.post(transfers, so_far.wrapping_sub(before), at);
             }
             slot.transmitted.store(count, Release);
@@ -326,7 +327,8 @@ impl LiveWriter {
                 if unposted > 0 {
                     connection.post(unposted, 0, at);
                 }
-                connection.complete(count - slot.done.load(Relaxed), at);
+                let transfers = count.saturating_sub(slot.done.load(Relaxed));
+                connection.complete(transfers, at);
             }
             FlowSlot::catch_up(&slot.transmitted, count);
             slot.done.store(count, Release);
