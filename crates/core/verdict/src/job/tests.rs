@@ -123,6 +123,39 @@ fn a_rank_announces_no_more_neighbours_than_a_host_has() {
     assert!(job.aligner.ranks() <= MAX_NEIGHBOURS + 10);
 }
 
+/// Both ranks of a job of two take a step of a second, nearly all of it backward.
+fn take_step(job: &mut Job, step: u32, begin_ms: u64, data_ms: [u64; 2]) {
+    for (rank, data_ms) in (0..).zip(data_ms) {
+        let times_ms = [0, data_ms, data_ms, data_ms + 20, data_ms + 20, 990, 990, 1000];
+        let kinds = MarkKind::ALL.into_iter().filter(|kind| *kind != MarkKind::DataStop);
+        for (kind, at_ms) in kinds.zip(times_ms) {
+            let (at, on_loop_thread) = (RankNs((begin_ms + at_ms) * 1_000_000), true);
+            let mark = Mark { at, step, kind, on_loop_thread, code: 0, args: [0; 5] };
+            job.take(Input::Mark { rank, mark });
+        }
+    }
+}
+
+#[test]
+fn what_costs_nothing_does_not_use_up_the_windows_of_what_does() {
+    let mut job = Job::new("job", "run", Settings::default());
+    let open = |job: &Job| -> Vec<Vec<u32>> {
+        let open = job.incidents().into_iter().filter(|incident| incident.open);
+        open.map(|incident| incident.subject.ranks).collect()
+    };
+    for step in 0..120 {
+        take_step(&mut job, step, u64::from(step) * 1000, [10, 10]);
+    }
+    // Backward hides who is late, if anybody is.
+    assert_eq!(open(&job), [[0; 0]]);
+    assert_eq!(job.wanted_profile(RankNs(120_000_000_000)), None);
+    for step in 120..240 {
+        take_step(&mut job, step, u64::from(step) * 1000, [10, 400]);
+    }
+    assert_eq!(open(&job)[0], [1]);
+    assert_eq!(job.wanted_profile(RankNs(240_000_000_000)), Some(vec![0, 1]));
+}
+
 /// A job of two in which rank 0 waits for rank 1 while both are profiled.
 fn hangs_in_a_window() -> Job {
     let mut job = Job::new("job", "run", Settings::default());

@@ -31,10 +31,12 @@ impl Job {
         self.with_peers(&self.suspects().unwrap_or_default())
     }
 
-    /// Ranks of the costliest incident that goes on and whose function is not known.
+    /// Ranks of the costliest incident that goes on and whose function is not known. One that costs
+    /// nothing would use up the window of one that does.
     fn suspects(&self) -> Option<Vec<u32>> {
         let mut slow = self.incidents().into_iter().filter(|incident| {
             incident.open
+                && incident.cost_s > 0.0
                 && incident.kind != IncidentKind::Hang
                 && incident.subject.function.is_none()
         });
