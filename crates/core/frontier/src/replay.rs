@@ -26,17 +26,12 @@ pub struct Replay<'block> {
     ranks: usize,
     /// `[boundary][rank]`.
     own_s: Vec<f64>,
-    /// `[boundary][rank]`: what the rank waits for in this segment.
-    holds: Vec<Option<Hold>>,
+    /// `[boundary][rank]`: the boundary whose last arrival the rank waits for in this segment,
+    /// plus 1; 0 where it waits for none. Most are 0, and take no memory.
+    held_by: Vec<u32>,
+    /// `[boundary][rank]`: how long before that arrival the rank seemed to go on.
+    early_s: Vec<f64>,
     makespan_s: f64,
-}
-
-/// A wait for the last arrival at an earlier boundary.
-#[derive(Clone, Copy, Debug)]
-struct Hold {
-    boundary: usize,
-    /// How long before that arrival the rank seemed to go on.
-    early_s: f64,
 }
 
 impl<'block> Replay<'block> {
@@ -51,38 +46,43 @@ impl<'block> Replay<'block> {
             groups: block.groups.as_deref(),
             ranks,
             own_s: row.to_vec(),
-            holds: vec![None; row.len()],
+            held_by: vec![0; row.len()],
+            early_s: vec![0.0; row.len()],
             makespan_s: 0.0,
         };
-        let prefixes = prefixes(row, ranks);
-        let arrivals: Vec<BTreeMap<u32, f64>> = (0..block.boundaries.len())
-            .map(|at| replay.last_arrivals(at, &prefixes[at * ranks..(at + 1) * ranks]))
-            .collect();
-        for rank in 0..ranks {
-            let mut pending: Option<usize> = None;
-            for boundary in 0..block.boundaries.len() {
-                let cell = boundary * ranks + rank;
-                let end = prefixes[cell];
-                let start = if boundary == 0 { 0.0 } else { prefixes[cell - ranks] };
-                if let Some(met) = pending {
+        let mut ends = vec![0.0; ranks];
+        let mut arrivals: Vec<BTreeMap<u32, f64>> =
+            Vec::with_capacity(block.boundaries.len());
+        // The boundary before at which each rank issued what it has not waited for yet, plus 1.
+        let mut pending = vec![0u32; ranks];
+        for (boundary, row) in row.chunks_exact(ranks.max(1)).enumerate() {
+            let joins = replay.joins(boundary);
+            for rank in 0..ranks {
+                let (start, end) = (ends[rank], ends[rank] + row[rank]);
+                ends[rank] = end;
+                if let Some(met) = pending[rank].checked_sub(1) {
+                    let met = met as usize;
                     let arrival = arrivals[met][&replay.group(met, rank)];
                     let skew_s = START_SKEW_S.max(START_SKEW_SHARE * (arrival - start));
                     if end >= arrival - skew_s {
                         let early_s = (arrival - end).max(0.0);
                         let wait = (arrival - early_s - start).max(0.0);
-                        replay.own_s[cell] = (row[cell] - wait).max(0.0);
-                        replay.holds[cell] = Some(Hold { boundary: met, early_s });
-                        pending = None;
+                        let cell = boundary * ranks + rank;
+                        replay.own_s[cell] = (row[rank] - wait).max(0.0);
+                        replay.held_by[cell] = pending[rank];
+                        if early_s > 0.0 {
+                            replay.early_s[cell] = early_s;
+                        }
+                        pending[rank] = 0;
                     }
                 }
-                if replay.joins(boundary) {
-                    pending = Some(boundary);
+                if joins {
+                    pending[rank] = boundary as u32 + 1;
                 }
             }
+            arrivals.push(replay.last_arrivals(boundary, &ends));
         }
-        let last = prefixes.len().saturating_sub(ranks);
-        replay.makespan_s =
-            prefixes[last..].iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        replay.makespan_s = ends.into_iter().fold(f64::NEG_INFINITY, f64::max);
         replay
     }
 
@@ -113,9 +113,10 @@ impl<'block> Replay<'block> {
         for boundary in 0..self.boundaries.len() {
             for (rank, now) in now.iter_mut().enumerate() {
                 let cell = boundary * self.ranks + rank;
-                if let Some(hold) = self.holds[cell] {
-                    let group = self.group(hold.boundary, rank);
-                    *now = now.max(arrivals[hold.boundary][&group] - hold.early_s);
+                if let Some(met) = self.held_by[cell].checked_sub(1) {
+                    let met = met as usize;
+                    let arrival = arrivals[met][&self.group(met, rank)];
+                    *now = now.max(arrival - self.early_s[cell]);
                 }
                 *now += change(boundary, rank, self.own_s[cell]);
             }
@@ -140,7 +141,9 @@ impl<'block> Replay<'block> {
 
     fn last_arrivals(&self, boundary: usize, at: &[f64]) -> BTreeMap<u32, f64> {
         let mut last = BTreeMap::new();
-        if self.joins(boundary) {
+        if self.joins(boundary) && self.groups.is_none() {
+            last.insert(0, at.iter().copied().fold(f64::NEG_INFINITY, f64::max));
+        } else if self.joins(boundary) {
             for (rank, at) in at.iter().enumerate() {
                 let latest =
                     last.entry(self.group(boundary, rank)).or_insert(f64::NEG_INFINITY);

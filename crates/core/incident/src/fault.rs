@@ -304,7 +304,6 @@ fn gain_of(
     lateness: &Lateness<'_>,
     mended: &[&Candidate],
 ) -> f64 {
-    let ranks = window.ranks.len();
     let mut gain_s = 0.0;
     for (row, (replay, account)) in lateness.replays.iter().zip(&found.steps).enumerate()
     {
@@ -315,8 +314,9 @@ fn gain_of(
         }
         let boundaries = &window.blocks[account.block].boundaries;
         let mended_s = mended_row(boundaries, found, lateness, row, &struck);
-        let makespan_s =
-            replay.makespan_with(|boundary, rank, _| mended_s[boundary * ranks + rank]);
+        let makespan_s = replay.makespan_with(|boundary, rank, own_s| {
+            mended_s[boundary].as_ref().map_or(own_s, |mended_s| mended_s[rank])
+        });
         gain_s += (replay.makespan_s() - makespan_s).max(0.0);
     }
     gain_s
@@ -345,9 +345,10 @@ fn victims(
         let [before, without] = [after, &mended].map(|mended| {
             let struck = mended.iter().filter(|one| one.rows.contains(row));
             let struck: Vec<&&Candidate> = struck.collect();
-            let own_s = mended_row(boundaries, found, lateness, *row, &struck);
-            lateness.replays[*row]
-                .ends_with(|boundary, rank, _| own_s[boundary * ranks + rank])
+            let mended_s = mended_row(boundaries, found, lateness, *row, &struck);
+            lateness.replays[*row].ends_with(|boundary, rank, own_s| {
+                mended_s[boundary].as_ref().map_or(own_s, |mended_s| mended_s[rank])
+            })
         });
         let last = |ends: &[f64]| ends.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         cost_s += (last(&before) - last(&without)).max(0.0);
@@ -369,40 +370,43 @@ fn victims(
 }
 
 /// Own work of a row, `[boundary][rank]`, with each late rank at the level of the others: the
-/// median of those that are not late, of all others if everyone is.
+/// median of those that are not late, of all others if everyone is. `None` for boundaries at which
+/// nobody is.
 fn mended_row(
     boundaries: &[Boundary],
     found: &WindowFrontier,
     lateness: &Lateness<'_>,
     row: usize,
     struck: &[&&Candidate],
-) -> Vec<f64> {
-    let mut mended_s = Vec::with_capacity(boundaries.len() * lateness.ranks());
-    for (at, boundary) in boundaries.iter().enumerate() {
-        let mut own_s = lateness.own_s(row, at);
+) -> Vec<Option<Vec<f64>>> {
+    let mended = boundaries.iter().enumerate().map(|(at, boundary)| {
         let here = struck.iter().filter(|c| found.stages[c.slot] == boundary.stage);
-        let here: Vec<_> = here.collect();
-        if !here.is_empty() {
-            let (late, punctual): (Vec<usize>, Vec<usize>) =
-                (0..own_s.len()).partition(|rank| {
-                    here.iter().any(|candidate| {
-                        candidate.columns.contains(rank)
-                            && lateness.late_s(row, candidate.slot, *rank) > 0.0
-                    })
-                });
-            let mut level_s: Vec<f64> =
-                punctual.into_iter().map(|rank| own_s[rank]).collect();
-            let level_s = match median(&mut level_s) {
-                Some(level_s) => vec![level_s; own_s.len()],
-                None => medians_of_others(&own_s),
-            };
-            for rank in late {
-                own_s[rank] = own_s[rank].min(level_s[rank]);
+        let mut is_late = vec![false; lateness.ranks()];
+        for candidate in here {
+            for rank in &candidate.columns {
+                is_late[*rank] |= lateness.late_s(row, candidate.slot, *rank) > 0.0;
             }
         }
-        mended_s.extend(own_s);
-    }
-    mended_s
+        if !is_late.contains(&true) {
+            return None;
+        }
+        let mut own_s = lateness.own_s(row, at);
+        let cells = own_s.iter().zip(&is_late);
+        let punctual = cells.filter(|(_, is_late)| !**is_late).map(|(own_s, _)| *own_s);
+        let level_s = match median(&mut punctual.collect::<Vec<_>>()) {
+            Some(level_s) => vec![level_s; own_s.len()],
+            None => medians_of_others(&own_s),
+        };
+        for (own_s, (level_s, is_late)) in
+            own_s.iter_mut().zip(level_s.iter().zip(is_late))
+        {
+            if is_late {
+                *own_s = own_s.min(*level_s);
+            }
+        }
+        Some(own_s)
+    });
+    mended.collect()
 }
 
 fn describe(

@@ -17,16 +17,57 @@ const REGULAR_SHARE: f64 = 0.8;
 /// bursts of two batches halve the steps that wait.
 const BURST_SHARE: f64 = 0.2;
 
-/// One rank's part of a row: segments and their durations.
+/// One rank's part of a row.
+#[derive(Clone, Copy)]
 struct RankRow<'steps> {
-    segments: Vec<&'steps Segment>,
-    durations_s: Vec<f64>,
-    /// How many of them lie in the step before.
-    carried: usize,
+    start: RankNs,
+    /// Segments that lie in the step before.
+    carried: &'steps [Segment],
+    segments: &'steps [Segment],
 }
 
-/// What all ranks of a row must agree on.
-type Shape = Vec<(StageId, MarkKind, Ending)>;
+/// Whether segments count that end as a collective is issued; else they are part of the next.
+#[derive(Clone, Copy, PartialEq)]
+enum Issues {
+    Kept,
+    Ignored,
+}
+
+impl Issues {
+    fn counts(self, segment: &Segment) -> bool {
+        self == Self::Kept || matches!(segment.ending, Ending::Mark(_))
+    }
+}
+
+impl<'steps> RankRow<'steps> {
+    fn segments(self, issues: Issues) -> impl Iterator<Item = &'steps Segment> {
+        let all = self.carried.iter().chain(self.segments);
+        all.filter(move |segment| issues.counts(segment))
+    }
+
+    /// The segments with their seconds.
+    fn cells(self, issues: Issues) -> impl Iterator<Item = (&'steps Segment, f64)> {
+        let mut from = self.start;
+        self.segments(issues).map(move |segment| {
+            let seconds = segment.end.seconds_since(from);
+            from = segment.end;
+            (segment, seconds)
+        })
+    }
+
+    /// What all ranks of a row must agree on.
+    fn shape(
+        self,
+        issues: Issues,
+    ) -> impl Iterator<Item = (StageId, MarkKind, Ending)> + use<'steps> {
+        self.segments(issues).map(|segment| match segment.ending {
+            Ending::Issue { op, .. } => {
+                (segment.stage, segment.after, Ending::Issue { op, group: 0 })
+            }
+            mark @ Ending::Mark(_) => (segment.stage, segment.after, mark),
+        })
+    }
+}
 
 /// Builds one window for each group of comparable ranks.
 pub(crate) fn build_windows(
@@ -55,13 +96,17 @@ fn build(
     expected: &[u32],
     published_cut: bool,
 ) -> Option<Window> {
-    let mut delivered: BTreeMap<u32, usize> = BTreeMap::new();
-    for rank in steps.iter().flat_map(|step| step.ranks.keys()) {
-        *delivered.entry(*rank).or_default() += 1;
+    let mut delivered = vec![0; expected.len()];
+    for step in steps {
+        for (delivered, piece) in delivered.iter_mut().zip(pieces(step, expected)) {
+            *delivered += usize::from(piece.is_some());
+        }
     }
-    let (ranks, missing_ranks): (Vec<u32>, Vec<u32>) = expected
-        .iter()
-        .partition(|rank| delivered.get(rank).is_some_and(|d| d * 2 > steps.len()));
+    let (mut ranks, mut missing_ranks) = (Vec::new(), Vec::new());
+    for (rank, delivered) in expected.iter().zip(delivered) {
+        let is_there = delivered * 2 > steps.len();
+        if is_there { &mut ranks } else { &mut missing_ranks }.push(*rank);
+    }
     let first_step = steps.first()?.step;
     let cut = if published_cut { Cut::Data } else { choose_cut(steps, &ranks) };
     let mut window = Window {
@@ -87,23 +132,22 @@ fn build(
     let mut shapes = BTreeSet::new();
     for (index, step) in steps.iter().enumerate() {
         let before = index.checked_sub(1).map_or(previous, |at| steps.get(at));
-        let rows: Option<Vec<RankRow<'_>>> =
-            window.ranks.iter().map(|rank| rank_row(before, step, *rank, cut)).collect();
+        let rows = rank_rows(before, step, &window.ranks, cut);
         let Some(rows) = rows.filter(|rows| !rows.is_empty()) else {
             window.incomplete_steps += 1;
             continue;
         };
         match agree(&rows) {
-            Agreement::Whole => blocks.add(u64::from(step.step), &rows),
+            Agreement::Whole => blocks.add(u64::from(step.step), &rows, Issues::Kept),
             Agreement::WithoutIssues => {
                 window.mismatched_steps += 1;
-                blocks.add(u64::from(step.step), &without_issues(rows));
+                blocks.add(u64::from(step.step), &rows, Issues::Ignored);
             }
             Agreement::None => {
-                let here = rows.iter().map(|row| shape(&row.segments, Issues::Ignored));
-                let here: Vec<String> = here.map(|shape| format!("{shape:?}")).collect();
                 role_votes += 1;
-                shapes.extend(here);
+                shapes.extend(rows.iter().map(|row| {
+                    format!("{:?}", row.shape(Issues::Ignored).collect::<Vec<_>>())
+                }));
                 blocks.add_by_stage(u64::from(step.step), &rows);
             }
         }
@@ -168,60 +212,45 @@ fn choose_cut(steps: &[JobStep], ranks: &[u32]) -> Cut {
     }
 }
 
-/// The segments of one rank between two cuts, `None` if the rank did not deliver them.
-fn rank_row<'steps>(
+/// What each of some ranks delivered of a step; they ascend.
+fn pieces<'steps>(
+    step: &'steps JobStep,
+    ranks: &[u32],
+) -> impl Iterator<Item = Option<&'steps RankStep>> {
+    // Ranks may be many: they are walked beside each other, not looked up.
+    let mut delivered = step.ranks.iter().peekable();
+    ranks.iter().map(move |rank| {
+        while delivered.next_if(|(other, _)| *other < rank).is_some() {}
+        delivered.next_if(|(other, _)| *other == rank).map(|(_, piece)| piece)
+    })
+}
+
+/// The segments of each rank between two cuts, `None` if one did not deliver them.
+fn rank_rows<'steps>(
     before: Option<&'steps JobStep>,
     step: &'steps JobStep,
-    rank: u32,
+    ranks: &[u32],
     cut: Cut,
-) -> Option<RankRow<'steps>> {
-    let piece = step.ranks.get(&rank)?;
+) -> Option<Vec<RankRow<'steps>>> {
     let Cut::After(kind) = cut else {
-        return piece
-            .complete
-            .then(|| row(piece.start, piece.segments.iter().collect(), 0));
+        let rows = pieces(step, ranks).map(|piece| {
+            let RankStep { start, segments, .. } =
+                piece.filter(|piece| piece.complete)?;
+            Some(RankRow { start: *start, carried: &[], segments })
+        });
+        return rows.collect();
     };
-    let before =
-        before.filter(|before| before.step + 1 == step.step)?.ranks.get(&rank)?;
+    let before = before.filter(|before| before.step + 1 == step.step)?;
     let cut_at = |piece: &RankStep| {
         piece.segments.iter().rposition(|segment| segment.ending == Ending::Mark(kind))
     };
-    let tail_from = cut_at(before).filter(|_| before.complete)? + 1;
-    let head_to = cut_at(piece)?;
-    let start = before.segments[tail_from - 1].end;
-    let segments =
-        before.segments[tail_from..].iter().chain(&piece.segments[..=head_to]).collect();
-    Some(row(start, segments, before.segments.len() - tail_from))
-}
-
-fn row(start: RankNs, segments: Vec<&Segment>, carried: usize) -> RankRow<'_> {
-    let mut from = start;
-    let durations_s = segments
-        .iter()
-        .map(|segment| {
-            let seconds = segment.end.seconds_since(from);
-            from = segment.end;
-            seconds
-        })
-        .collect();
-    RankRow { segments, durations_s, carried }
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum Issues {
-    Kept,
-    Ignored,
-}
-
-fn shape(segments: &[&Segment], issues: Issues) -> Shape {
-    let endings = segments.iter().filter_map(|segment| match segment.ending {
-        Ending::Issue { op, .. } if issues == Issues::Kept => {
-            Some((segment.stage, segment.after, Ending::Issue { op, group: 0 }))
-        }
-        Ending::Issue { .. } => None,
-        mark @ Ending::Mark(_) => Some((segment.stage, segment.after, mark)),
+    let rows = pieces(before, ranks).zip(pieces(step, ranks)).map(|(before, piece)| {
+        let (before, piece) = (before.filter(|before| before.complete)?, piece?);
+        let (ended, carried) = before.segments.split_at(cut_at(before)? + 1);
+        let segments = &piece.segments[..=cut_at(piece)?];
+        Some(RankRow { start: ended.last()?.end, carried, segments })
     });
-    endings.collect()
+    rows.collect()
 }
 
 enum Agreement {
@@ -232,9 +261,9 @@ enum Agreement {
 
 fn agree(rows: &[RankRow<'_>]) -> Agreement {
     let same = |issues| {
-        let mut shapes = rows.iter().map(|row| shape(&row.segments, issues));
-        let first = shapes.next();
-        shapes.all(|shape| Some(&shape) == first.as_ref())
+        let first: Option<Vec<_>> = rows.first().map(|row| row.shape(issues).collect());
+        let first = first.unwrap_or_default();
+        rows.iter().all(|row| row.shape(issues).eq(first.iter().copied()))
     };
     if same(Issues::Kept) {
         Agreement::Whole
@@ -245,74 +274,62 @@ fn agree(rows: &[RankRow<'_>]) -> Agreement {
     }
 }
 
-/// Joins the parts of a segment that collective issues split.
-fn without_issues(rows: Vec<RankRow<'_>>) -> Vec<RankRow<'_>> {
-    rows.into_iter().map(join_issues).collect()
-}
-
-fn join_issues(row: RankRow<'_>) -> RankRow<'_> {
-    let mut joined =
-        RankRow { segments: Vec::new(), durations_s: Vec::new(), carried: 0 };
-    let mut waiting_s = 0.0;
-    for (at, (segment, seconds)) in
-        row.segments.into_iter().zip(row.durations_s).enumerate()
-    {
-        waiting_s += seconds;
-        if matches!(segment.ending, Ending::Mark(_)) {
-            joined.carried += usize::from(at < row.carried);
-            joined.segments.push(segment);
-            joined.durations_s.push(std::mem::take(&mut waiting_s));
-        }
-    }
-    joined
-}
-
 /// Blocks of a window under construction.
 #[derive(Default)]
 struct Blocks(Vec<Block>);
 
 impl Blocks {
-    fn add(&mut self, step: u64, rows: &[RankRow<'_>]) {
+    /// Adds a row of ranks that went through the same segments.
+    fn add(&mut self, step: u64, rows: &[RankRow<'_>], issues: Issues) {
         let Some(first) = rows.first() else { return };
-        let boundaries: Vec<Boundary> =
-            first.segments.iter().map(|s| boundary(s)).collect();
-        let groups: Vec<u32> = (0..boundaries.len())
-            .flat_map(|at| rows.iter().map(move |row| issue_group(row.segments[at])))
-            .collect();
-        let shared =
-            groups.chunks(rows.len()).all(|row| row.iter().all(|g| *g == row[0]));
-        let values = (0..boundaries.len())
-            .flat_map(|at| rows.iter().map(move |row| row.durations_s[at]))
-            .collect();
-        let groups = (!shared).then_some(groups);
-        self.push(step, boundaries, groups, values, first.carried);
+        let boundaries: Vec<Boundary> = first.segments(issues).map(boundary).collect();
+        let first_groups: Vec<u32> = first.segments(issues).map(issue_group).collect();
+        let mut shared = true;
+        let mut values = vec![0.0; boundaries.len() * rows.len()];
+        for (column, row) in rows.iter().enumerate() {
+            let places = values[column..].iter_mut().step_by(rows.len());
+            for ((place, (segment, seconds)), group) in
+                places.zip(row.cells(issues)).zip(&first_groups)
+            {
+                *place = seconds;
+                shared &= issue_group(segment) == *group;
+            }
+        }
+        let groups = (!shared).then(|| {
+            let mut groups = vec![0; values.len()];
+            for (column, row) in rows.iter().enumerate() {
+                let places = groups[column..].iter_mut().step_by(rows.len());
+                for (place, segment) in places.zip(row.segments(issues)) {
+                    *place = issue_group(segment);
+                }
+            }
+            groups
+        });
+        let carried = first.carried.iter().filter(|segment| issues.counts(segment));
+        self.push(step, boundaries, groups, values, carried.count());
     }
 
     /// Adds a row of ranks that went through different segments: sums by stage, in the
     /// order of the rank with the fewest segments.
     fn add_by_stage(&mut self, step: u64, rows: &[RankRow<'_>]) {
-        let Some(plainest) = rows.iter().min_by_key(|row| row.segments.len()) else {
-            return;
-        };
+        let segments = |row: &RankRow<'_>| row.carried.len() + row.segments.len();
+        let Some(plainest) = rows.iter().min_by_key(|row| segments(row)) else { return };
+        let plainest = || plainest.segments(Issues::Kept);
         let mut order: Vec<&Segment> = Vec::new();
-        let all = rows.iter().flat_map(|row| &row.segments);
-        for segment in plainest.segments.iter().chain(all) {
+        let all = rows.iter().flat_map(|row| row.segments(Issues::Kept));
+        for segment in plainest().chain(all) {
             if !order.iter().any(|known| known.stage == segment.stage) {
                 order.push(segment);
             }
         }
         // Stages only some ranks have go first: what follows the cut is theirs alone.
-        let plain: BTreeSet<StageId> =
-            plainest.segments.iter().map(|s| s.stage).collect();
+        let plain: BTreeSet<StageId> = plainest().map(|s| s.stage).collect();
         order.sort_by_key(|segment| plain.contains(&segment.stage));
         let boundaries =
             order.iter().map(|s| Boundary { sync: Sync::None, ..boundary(s) }).collect();
         let total = |row: &RankRow<'_>, stage| {
-            let cells = row.segments.iter().zip(&row.durations_s);
-            cells
-                .filter(|(s, _)| s.stage == stage)
-                .map(|(_, seconds)| seconds)
-                .sum::<f64>()
+            let here = row.cells(Issues::Kept).filter(|(s, _)| s.stage == stage);
+            here.map(|(_, seconds)| seconds).sum::<f64>()
         };
         let values = order
             .iter()
@@ -386,8 +403,7 @@ fn closure(window: &Window, overlap_s: f64) -> Closure {
 
 fn device_events(steps: &[JobStep], ranks: &[u32]) -> DeviceEvents {
     let mut events = DeviceEvents::default();
-    let pieces = steps.iter().flat_map(|step| step.ranks.iter());
-    for (_, piece) in pieces.filter(|(rank, _)| ranks.binary_search(rank).is_ok()) {
+    for piece in steps.iter().flat_map(|step| pieces(step, ranks).flatten()) {
         for sample in piece.side.iter().filter(|s| s.channel == StageId::FORWARD_EVENT) {
             events.enabled = true;
             match sample.seconds {

@@ -1,0 +1,102 @@
+//! What closing a window takes: the last step of the last rank, with everything that follows from
+//! it, until incidents are there.
+//!
+//! Steps of 2 s with 8 marks of stages and 20 all-reduces each, 14 to a window; on all ranks alike,
+//! or one waits for data.
+
+use std::ops::Range;
+
+use divan::{Bencher, black_box};
+use model::{CollectiveOp, Input, Mark, MarkKind, RankNs};
+use verdict::{Job, Settings};
+
+fn main() {
+    divan::main();
+}
+
+const MS: u64 = 1_000_000;
+const STEP: u64 = 2_000 * MS;
+const LATE: u64 = 400 * MS;
+const COLLECTIVES: u64 = 20;
+
+/// What a rank does in a step; `late` is how long the data of a slow rank takes.
+fn marks(rank: u32, step: u32, ranks: u32, late: u64) -> impl Iterator<Item = Mark> {
+    let noise = u64::from((rank * 40 + step).wrapping_mul(0x9e37_79b1) >> 8) % (20 * MS);
+    let begin = u64::from(step) * (STEP + late);
+    let end = begin + STEP + late;
+    let data = begin + 100 * MS + noise + if rank == ranks / 3 { late } else { 0 };
+    let forward = data + 500 * MS + noise / 2;
+    let backward = end - 200 * MS + noise / 3;
+    let issues = (0..COLLECTIVES).map(move |nth| {
+        let number = u64::from(step) * COLLECTIVES + nth + 1;
+        (MarkKind::CollectiveIssue, forward + 1 + nth * 40 * MS, [1, 0, number, 1, 0])
+    });
+    let before = [
+        (MarkKind::DataBegin, begin),
+        (MarkKind::DataEnd, data),
+        (MarkKind::ForwardBegin, data),
+        (MarkKind::ForwardEnd, forward),
+        (MarkKind::BackwardBegin, forward),
+    ];
+    let after = [
+        (MarkKind::BackwardEnd, backward),
+        (MarkKind::OptimizerBegin, backward),
+        (MarkKind::OptimizerEnd, end),
+    ];
+    let stage = |(kind, at)| (kind, at, [0; 5]);
+    let all = before.into_iter().map(stage).chain(issues).chain(after.map(stage));
+    all.map(move |(kind, at, args)| {
+        let code = CollectiveOp::ALLREDUCE.0;
+        Mark { at: RankNs(at), step, kind, on_loop_thread: true, code, args }
+    })
+}
+
+/// Takes what some ranks do in a step.
+fn take(job: &mut Job, who: Range<u32>, step: u32, (ranks, late): (u32, u64)) {
+    for rank in who {
+        for mark in marks(rank, step, ranks, late) {
+            job.take(Input::Mark { rank, mark });
+        }
+    }
+}
+
+/// A job that lacks a step of its last rank to close its second window, and that step.
+fn before_a_window(ranks: u32, late: u64) -> (Job, u32) {
+    let begin = || {
+        let mut job = Job::new("job", "marks", Settings::default());
+        let members = (0..ranks).collect();
+        job.take(Input::Group { group: 1, name: "default".to_owned(), members });
+        job
+    };
+    let mut job = begin();
+    let closes = (0..100).find(|step| {
+        take(&mut job, 0..ranks, *step, (ranks, late));
+        job.verdict().windows.len() == 2
+    });
+    assert_eq!(job.verdict().incidents.len(), usize::from(late > 0));
+    let closes = closes.expect("windows close");
+    let mut job = begin();
+    for step in 0..closes {
+        take(&mut job, 0..ranks, step, (ranks, late));
+    }
+    take(&mut job, 0..ranks - 1, closes, (ranks, late));
+    (job, closes)
+}
+
+#[divan::bench(args = [1_000, 10_000, 100_000], sample_count = 2, sample_size = 1)]
+fn all_alike(bencher: Bencher<'_, '_>, ranks: u32) {
+    closes(bencher, ranks, 0);
+}
+
+#[divan::bench(args = [1_000, 10_000, 100_000], sample_count = 2, sample_size = 1)]
+fn one_late(bencher: Bencher<'_, '_>, ranks: u32) {
+    closes(bencher, ranks, LATE);
+}
+
+fn closes(bencher: Bencher<'_, '_>, ranks: u32, late: u64) {
+    let job = || before_a_window(ranks, late);
+    bencher.with_inputs(job).bench_local_refs(|(job, step)| {
+        take(job, ranks - 1..ranks, *step, (ranks, late));
+        black_box(job.take_lines());
+    });
+}
