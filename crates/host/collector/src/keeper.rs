@@ -151,6 +151,8 @@ pub(crate) struct Keeper {
     store: Store,
     ledger: Ledger,
     heard: BTreeMap<String, Instant>,
+    /// When hosts were last looked through for silent ones.
+    looked_at: Instant,
     /// Whether anything came since readers were told how the job is.
     is_fresh: bool,
     told_at: Instant,
@@ -198,6 +200,7 @@ impl Keeper {
             store,
             ledger,
             heard,
+            looked_at: Instant::now(),
             is_fresh: true,
             told_at: Instant::now(),
             alerts,
@@ -223,7 +226,11 @@ impl Keeper {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Parting::LetGo,
             }
-            self.look_for_silence();
+            // Not after every few batches: there may be ten thousand hosts.
+            if self.looked_at.elapsed() >= TELL_EVERY {
+                self.looked_at = Instant::now();
+                self.look_for_silence();
+            }
             let waits = self.alerts.as_ref().is_some_and(Alerts::waits);
             if (self.is_fresh || waits) && self.told_at.elapsed() >= TELL_EVERY {
                 // What fails was said, and is tried again.
