@@ -46,7 +46,7 @@ acceptance: install
 
 ## What it costs
 bench: install
-	cargo bench --locked --quiet --package frontier --package pattern --package schedule \
+	cargo bench --locked --quiet --package frontier --package pattern --package schedule --package verdict \
 		--package ring@0.1 --package nccl --package preload
 	$(BIN)/python python/benches/cost.py
 

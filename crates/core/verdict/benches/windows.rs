@@ -83,12 +83,12 @@ fn before_a_window(ranks: u32, late: u64) -> (Job, u32) {
     (job, closes)
 }
 
-#[divan::bench(args = [1_000, 10_000, 100_000], sample_count = 2, sample_size = 1)]
+#[divan::bench(args = [1_000, 10_000], sample_count = 5, sample_size = 1)]
 fn all_alike(bencher: Bencher<'_, '_>, ranks: u32) {
     closes(bencher, ranks, 0);
 }
 
-#[divan::bench(args = [1_000, 10_000, 100_000], sample_count = 2, sample_size = 1)]
+#[divan::bench(args = [1_000, 10_000, 100_000], sample_count = 3, sample_size = 1)]
 fn one_late(bencher: Bencher<'_, '_>, ranks: u32) {
     closes(bencher, ranks, LATE);
 }

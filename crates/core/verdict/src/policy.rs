@@ -76,7 +76,7 @@ impl Finding {
                 lasts_s: 20.0,
             },
             Self::Slow => Rule {
-                finding: "an incident that goes on, its function unknown",
+                finding: "an incident that goes on and costs time, its function unknown",
                 evidence: "a profile window",
                 named: 6,
                 others: 2,
