@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -13,7 +13,8 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::{Field, Row};
 use serde_json::Value;
 
-use super::{PATIENCE, Server, batches, http, place};
+use super::tls::Authority;
+use super::{PATIENCE, Server, batches, place};
 
 /// Rows of a table, those of all files below `root`.
 fn rows(root: &Path, table: &str) -> Vec<Value> {
@@ -240,7 +241,7 @@ fn a_place_that_is_absent_delays_nobody_and_gets_all_in_the_end() {
     let folder = tempfile::tempdir().expect("a folder");
     let (data, root) = (folder.path().join("data"), folder.path().join("history"));
     // Nobody listens there.
-    let bucket = Bucket { port: free_port(), child: None };
+    let bucket = Bucket { port: free_port(), authority: None, child: None };
     {
         let server = bucket.collector(&data, "1");
         for (at, batch) in batches(7).iter().enumerate() {
@@ -276,27 +277,32 @@ fn a_place_that_is_absent_delays_nobody_and_gets_all_in_the_end() {
 }
 
 /// A server that speaks as S3 does, with one bucket, which it keeps in a folder.
-struct Bucket {
+struct Bucket<'a> {
     port: u16,
+    /// Who signed its certificate, if it is spoken to with TLS.
+    authority: Option<&'a Authority>,
     child: Option<Child>,
 }
 
-impl Drop for Bucket {
+impl Drop for Bucket<'_> {
     fn drop(&mut self) {
         self.kill();
     }
 }
 
-impl Bucket {
+impl<'a> Bucket<'a> {
     /// `None` where there is no such server.
-    fn start(port: u16, folder: &Path) -> Option<Self> {
+    fn start(port: u16, folder: &Path, authority: Option<&'a Authority>) -> Option<Self> {
         let mut command = Command::new("s3rver");
         command.args(["--address", "127.0.0.1", "--port", &port.to_string()]);
         command.args(["--configure-bucket", "cluster", "--directory"]).arg(folder);
+        if let Some(pair) = authority.map(|authority| authority.pair("127.0.0.1")) {
+            command.arg("--cert").arg(pair.certificate).arg("--key").arg(pair.key);
+        }
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()?;
-        let bucket = Self { port, child: Some(child) };
+        let bucket = Self { port, authority, child: Some(child) };
         let begun = Instant::now();
-        while http().get(bucket.url()).call().is_err() {
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
             assert!(begun.elapsed() < PATIENCE, "the server does not answer");
             sleep(Duration::from_millis(100));
         }
@@ -304,7 +310,8 @@ impl Bucket {
     }
 
     fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        let scheme = if self.authority.is_some() { "https" } else { "http" };
+        format!("{scheme}://127.0.0.1:{}", self.port)
     }
 
     /// A collector that keeps its history here.
@@ -312,6 +319,9 @@ impl Bucket {
         let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
         command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(data);
         command.args(["--history", "s3://cluster/laggard", "--history-every", every]);
+        if let Some(authority) = self.authority {
+            command.args(["--tls-ca", &authority.file()]);
+        }
         command.env("AWS_ENDPOINT_URL", self.url()).env("AWS_REGION", "us-east-1");
         // Those it knows; it verifies what is signed with them.
         command.env("AWS_ACCESS_KEY_ID", "S3RVER").env("AWS_SECRET_ACCESS_KEY", "S3RVER");
@@ -334,14 +344,27 @@ fn free_port() -> u16 {
 
 #[test]
 fn a_bucket_whose_server_is_killed_and_a_collector_that_is_lose_and_double_nothing() {
+    if loses_and_doubles_nothing(None).is_none() {
+        eprintln!("skipped: there is no s3rver (npm install s3rver)");
+    }
+}
+
+#[test]
+fn nor_do_they_with_tls() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let authority = Authority::new(folder.path(), "right");
+    if loses_and_doubles_nothing(Some(&authority)).is_none() {
+        eprintln!("skipped: there is no s3rver (npm install s3rver)");
+    }
+}
+
+/// `None` where there is no server to try it on.
+fn loses_and_doubles_nothing(authority: Option<&Authority>) -> Option<()> {
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name);
     let port = free_port();
-    let start = || Bucket::start(port, &path("s3"));
-    let Some(mut bucket) = start() else {
-        eprintln!("skipped: there is no s3rver (npm install s3rver)");
-        return;
-    };
+    let start = || Bucket::start(port, &path("s3"), authority);
+    let mut bucket = start()?;
     let data = path("data");
     let mut server = bucket.collector(&data, "0");
     for (at, batch) in batches(24).iter().enumerate() {
@@ -363,4 +386,5 @@ fn a_bucket_whose_server_is_killed_and_a_collector_that_is_lose_and_double_nothi
     settled(&data);
     history_of_recording(&path("other"), &path("whole"), "300");
     assert_eq!(whole(&path("s3/cluster/laggard")), whole(&path("whole")));
+    Some(())
 }

@@ -26,19 +26,19 @@ use ureq::tls::{Certificate, RootCerts, TlsConfig};
 const TOKENS: &str = "agent = \"agent-agent-agent\"\nviewer = \"viewer-viewer-viewer\"\n";
 
 /// An authority, and files with what it has signed.
-struct Authority {
+pub(super) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: PathBuf,
 }
 
 /// Files of a certificate and its key.
-struct Pair {
-    certificate: PathBuf,
-    key: PathBuf,
+pub(super) struct Pair {
+    pub(super) certificate: PathBuf,
+    pub(super) key: PathBuf,
 }
 
 impl Authority {
-    fn new(folder: &Path, name: &str) -> Self {
+    pub(super) fn new(folder: &Path, name: &str) -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("names");
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -50,11 +50,11 @@ impl Authority {
         Self { issuer, folder }
     }
 
-    fn file(&self) -> String {
+    pub(super) fn file(&self) -> String {
         self.folder.join("ca.pem").to_str().expect("UTF-8").to_owned()
     }
 
-    fn pair(&self, host: &str) -> Pair {
+    pub(super) fn pair(&self, host: &str) -> Pair {
         let key = KeyPair::generate().expect("a key");
         let params = CertificateParams::new(vec![host.to_owned()]).expect("a name");
         let certificate = params.signed_by(&key, &self.issuer).expect("signed");
@@ -68,7 +68,7 @@ impl Authority {
     }
 
     /// Trusts it and nobody else.
-    fn trusted(&self) -> TlsConfig {
+    pub(super) fn trusted(&self) -> TlsConfig {
         let pem = self.issuer.pem();
         let certificate = Certificate::from_pem(pem.as_bytes()).expect("PEM");
         TlsConfig::builder().root_certs(RootCerts::from([certificate])).build()
