@@ -313,10 +313,8 @@ fn gain_of(
             continue;
         }
         let boundaries = &window.blocks[account.block].boundaries;
-        let mended_s = mended_row(boundaries, found, lateness, row, &struck);
-        let makespan_s = replay.makespan_with(|boundary, rank, own_s| {
-            mended_s[boundary].as_ref().map_or(own_s, |mended_s| mended_s[rank])
-        });
+        let mended = mended_row(boundaries, found, lateness, row, &struck);
+        let makespan_s = replay.makespan_with(mended);
         gain_s += (replay.makespan_s() - makespan_s).max(0.0);
     }
     gain_s
@@ -345,10 +343,8 @@ fn victims(
         let [before, without] = [after, &mended].map(|mended| {
             let struck = mended.iter().filter(|one| one.rows.contains(row));
             let struck: Vec<&&Candidate> = struck.collect();
-            let mended_s = mended_row(boundaries, found, lateness, *row, &struck);
-            lateness.replays[*row].ends_with(|boundary, rank, own_s| {
-                mended_s[boundary].as_ref().map_or(own_s, |mended_s| mended_s[rank])
-            })
+            let mended = mended_row(boundaries, found, lateness, *row, &struck);
+            lateness.replays[*row].ends_with(mended)
         });
         let last = |ends: &[f64]| ends.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         cost_s += (last(&before) - last(&without)).max(0.0);
@@ -369,16 +365,16 @@ fn victims(
     if waited.is_empty() { of(others().collect()) } else { of(waited) }
 }
 
-/// Own work of a row, `[boundary][rank]`, with each late rank at the level of the others: the
-/// median of those that are not late, of all others if everyone is. `None` for boundaries at which
-/// nobody is.
+/// The change of a row's own work, as a [`frontier::Replay`] takes it, that puts each late rank at the
+/// level of the others: the median of those that are not late, of all others if everyone is.
 fn mended_row(
     boundaries: &[Boundary],
     found: &WindowFrontier,
     lateness: &Lateness<'_>,
     row: usize,
     struck: &[&&Candidate],
-) -> Vec<Option<Vec<f64>>> {
+) -> impl Fn(usize, usize, f64) -> f64 + use<> {
+    // Nothing for boundaries at which nobody is late.
     let mended = boundaries.iter().enumerate().map(|(at, boundary)| {
         let here = struck.iter().filter(|c| found.stages[c.slot] == boundary.stage);
         let mut is_late = vec![false; lateness.ranks()];
@@ -406,7 +402,10 @@ fn mended_row(
         }
         Some(own_s)
     });
-    mended.collect()
+    let mended: Vec<Option<Vec<f64>>> = mended.collect();
+    move |boundary, rank, own_s| {
+        mended[boundary].as_ref().map_or(own_s, |mended_s| mended_s[rank])
+    }
 }
 
 fn describe(

@@ -56,16 +56,8 @@ impl<'steps> RankRow<'steps> {
     }
 
     /// What all ranks of a row must agree on.
-    fn shape(
-        self,
-        issues: Issues,
-    ) -> impl Iterator<Item = (StageId, MarkKind, Ending)> + use<'steps> {
-        self.segments(issues).map(|segment| match segment.ending {
-            Ending::Issue { op, .. } => {
-                (segment.stage, segment.after, Ending::Issue { op, group: 0 })
-            }
-            mark @ Ending::Mark(_) => (segment.stage, segment.after, mark),
-        })
+    fn boundaries(self, issues: Issues) -> impl Iterator<Item = Boundary> + use<'steps> {
+        self.segments(issues).map(boundary)
     }
 }
 
@@ -146,7 +138,7 @@ fn build(
             Agreement::None => {
                 role_votes += 1;
                 shapes.extend(rows.iter().map(|row| {
-                    format!("{:?}", row.shape(Issues::Ignored).collect::<Vec<_>>())
+                    format!("{:?}", row.boundaries(Issues::Ignored).collect::<Vec<_>>())
                 }));
                 blocks.add_by_stage(u64::from(step.step), &rows);
             }
@@ -261,9 +253,10 @@ enum Agreement {
 
 fn agree(rows: &[RankRow<'_>]) -> Agreement {
     let same = |issues| {
-        let first: Option<Vec<_>> = rows.first().map(|row| row.shape(issues).collect());
+        let first: Option<Vec<Boundary>> =
+            rows.first().map(|row| row.boundaries(issues).collect());
         let first = first.unwrap_or_default();
-        rows.iter().all(|row| row.shape(issues).eq(first.iter().copied()))
+        rows.iter().all(|row| row.boundaries(issues).eq(first.iter().cloned()))
     };
     if same(Issues::Kept) {
         Agreement::Whole
@@ -282,7 +275,7 @@ impl Blocks {
     /// Adds a row of ranks that went through the same segments.
     fn add(&mut self, step: u64, rows: &[RankRow<'_>], issues: Issues) {
         let Some(first) = rows.first() else { return };
-        let boundaries: Vec<Boundary> = first.segments(issues).map(boundary).collect();
+        let boundaries: Vec<Boundary> = first.boundaries(issues).collect();
         let first_groups: Vec<u32> = first.segments(issues).map(issue_group).collect();
         let mut shared = true;
         let mut values = vec![0.0; boundaries.len() * rows.len()];

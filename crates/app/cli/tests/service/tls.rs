@@ -68,7 +68,7 @@ impl Authority {
     }
 
     /// Trusts it and nobody else.
-    pub(super) fn trusted(&self) -> TlsConfig {
+    fn trusted(&self) -> TlsConfig {
         let pem = self.issuer.pem();
         let certificate = Certificate::from_pem(pem.as_bytes()).expect("PEM");
         TlsConfig::builder().root_certs(RootCerts::from([certificate])).build()
