@@ -22,7 +22,7 @@ const TELL_EVERY: Duration = Duration::from_millis(500);
 /// The same where a day goes by in minutes: what an agent is behind at most without being left.
 const TELL_EVERY_SIMULATED: Duration = Duration::from_secs(10);
 /// Threads that tell.
-const TELLERS: u32 = 16;
+const TELLERS: usize = 16;
 /// Far from the start of any clock.
 const CLOCK_BEGINS_NS: u64 = 1_000_000_000_000;
 /// How long the fault of a job makes its rank's data wait, as a part of the step.
@@ -304,38 +304,19 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
             }
             Ok::<_, anyhow::Error>(usage)
         });
-        let share = count.div_ceil(TELLERS as usize);
-        let tellers: Vec<_> = hosts
-            .chunks_mut(share)
-            .map(|hosts| {
-                let (url, told) = (&server.url, &told);
-                scope.spawn(move || {
-                    if args.fast {
-                        tell_fast(hosts, args.seconds, url, told)
-                    } else {
-                        tell(hosts, args.seconds, url, clock, told)
-                    }
-                })
-            })
-            .collect();
-        let mut answers_s = Vec::new();
-        let mut failed = None;
-        for teller in tellers {
-            match teller.join().expect("a thread that tells") {
-                Ok(times) => answers_s.extend(times),
-                Err(error) => failed = Some(error),
-            }
-        }
+        let (url, told) = (&server.url, &told);
+        let answers_s = if args.fast {
+            tell_fast(&mut hosts, args.seconds, url, told)
+        } else {
+            in_threads(&mut hosts, |hosts| tell(hosts, args.seconds, url, clock, told))
+        };
         ended.store(true, Ordering::Relaxed);
         usage = watched.join().expect("a thread that watches")?;
-        if let Some(error) = failed {
-            return Err(error);
-        }
         let seen: Result<Vec<Seen>> = watchers
             .into_iter()
             .map(|w| w.join().expect("a thread that reads"))
             .collect();
-        Ok((answers_s, seen?))
+        Ok((answers_s?, seen?))
     })?;
     let seconds = clock.begun.elapsed().as_secs_f64();
     let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
@@ -400,6 +381,25 @@ fn judge(server: &Server, jobs: &[String], slow_rank: u32) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Lets each of several threads tell of its share of the hosts; how long the answers took.
+fn in_threads(
+    hosts: &mut [Host],
+    tell: impl Fn(&mut [Host]) -> Result<Vec<f64>> + Sync,
+) -> Result<Vec<f64>> {
+    let (share, tell) = (hosts.len().div_ceil(TELLERS), &tell);
+    thread::scope(|scope| {
+        let tellers: Vec<_> = hosts
+            .chunks_mut(share)
+            .map(|hosts| scope.spawn(move || tell(hosts)))
+            .collect();
+        let mut answers_s = Vec::new();
+        for teller in tellers {
+            answers_s.extend(teller.join().expect("a thread that tells")?);
+        }
+        Ok(answers_s)
+    })
+}
+
 /// Tells of hosts in real time, each at its own moment of the half second, or later where the
 /// collector takes longer: then of all that has happened since, as agents do.
 fn tell(
@@ -429,7 +429,8 @@ fn tell(
     Ok(answers_s)
 }
 
-/// Tells of hosts as fast as it is taken.
+/// Tells of hosts as fast as it is taken, of all until one moment before it goes on to the next:
+/// ranks that train together do not get ahead of each other.
 fn tell_fast(
     hosts: &mut [Host],
     seconds: u64,
@@ -439,13 +440,18 @@ fn tell_fast(
     let mut answers_s = Vec::new();
     let every_ns = TELL_EVERY_SIMULATED.as_nanos() as u64;
     for round in 1..=seconds * 1_000_000_000 / every_ns {
-        for host in &mut *hosts {
-            let begun = Instant::now();
-            while !host.tell(url, CLOCK_BEGINS_NS + round * every_ns, false, told)? {
-                thread::sleep(Duration::from_millis(5));
+        let now_ns = CLOCK_BEGINS_NS + round * every_ns;
+        answers_s.extend(in_threads(hosts, |hosts| {
+            let mut answers_s = Vec::new();
+            for host in hosts {
+                let begun = Instant::now();
+                while !host.tell(url, now_ns, false, told)? {
+                    thread::sleep(Duration::from_millis(5));
+                }
+                answers_s.push(begun.elapsed().as_secs_f64());
             }
-            answers_s.push(begun.elapsed().as_secs_f64());
-        }
+            Ok(answers_s)
+        })?);
     }
     Ok(answers_s)
 }
