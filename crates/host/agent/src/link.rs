@@ -65,6 +65,8 @@ pub struct Orders {
     pub(crate) profile: Option<WantedProfile>,
     /// The epoch of which nothing more is of use, as some of it was lost on the bus.
     pub(crate) lost: Option<String>,
+    /// The epoch of which nothing more is taken, and why.
+    pub(crate) refused: Option<(String, String)>,
 }
 
 impl Orders {
@@ -94,8 +96,16 @@ pub(crate) struct Place<'a> {
 /// The way there.
 #[derive(Debug)]
 pub(crate) enum Link {
-    Collector { http: ureq::Agent, url: String, token: Option<String> },
-    Bus(Box<Publisher>),
+    Collector {
+        http: ureq::Agent,
+        url: String,
+        token: Option<String>,
+    },
+    /// What is refused over a bus is heard after it was told.
+    Bus {
+        publisher: Box<Publisher>,
+        refused: Option<(String, String)>,
+    },
 }
 
 impl Link {
@@ -116,7 +126,8 @@ impl Link {
                 Ok(Self::Collector { http: config.into(), url, token: token.clone() })
             }
             Receiver::Bus(address) => {
-                Ok(Self::Bus(Box::new(Publisher::start(address, job, host)?)))
+                let publisher = Box::new(Publisher::start(address, job, host)?);
+                Ok(Self::Bus { publisher, refused: None })
             }
         }
     }
@@ -127,12 +138,22 @@ impl Link {
             Self::Collector { http, url, token } => {
                 post(http, url, token.as_deref(), place, &body)
             }
-            Self::Bus(publisher) => publish(publisher, place, body),
+            Self::Bus { publisher, refused } => publish(publisher, refused, place, body),
         }
     }
 }
 
-fn publish(publisher: &mut Publisher, place: &Place<'_>, body: Vec<u8>) -> Answer {
+fn publish(
+    publisher: &mut Publisher,
+    refused: &mut Option<(String, String)>,
+    place: &Place<'_>,
+    body: Vec<u8>,
+) -> Answer {
+    if let Some((epoch, reason)) = refused
+        && epoch == place.epoch
+    {
+        return Answer::Refused(reason.clone());
+    }
     let now_ns = monotonic_now().0;
     match publisher.publish(place.epoch, place.sequence, now_ns, body) {
         Ok(()) => {}
@@ -150,6 +171,9 @@ fn publish(publisher: &mut Publisher, place: &Place<'_>, body: Vec<u8>) -> Answe
         all.stacks = order.stacks;
         all.profile = order.profile.or(all.profile);
         all.lost = order.lost.or(all.lost);
+        // What was said to an agent before this one is none of its business.
+        *refused =
+            order.refused.filter(|(epoch, _)| epoch == place.epoch).or(refused.take());
     }
     Answer::Taken(all)
 }

@@ -254,7 +254,7 @@ impl Sender {
             return false;
         }
         match self.send() {
-            Answer::Taken(Orders { stacks, profile, lost }) => {
+            Answer::Taken(Orders { stacks, profile, lost, .. }) => {
                 let mut open = self.shared.open();
                 open.wanted = stacks;
                 // It asks until the job has come to the window.

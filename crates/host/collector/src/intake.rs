@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use crate::api::{App, Shared, later, refuse};
 use crate::job::NotTaken;
-use crate::keeper::{Answer, Arrived, Wanted, nanoseconds_now};
+use crate::keeper::{Answer, Arrived, REPLACED, Wanted, nanoseconds_now};
 use crate::room::{Room, unpacked_bytes};
 use crate::store::{NAMES, is_name};
 
@@ -119,9 +119,7 @@ pub(crate) async fn take_batch(
             refused("full", later(StatusCode::INSUFFICIENT_STORAGE, &reason))
         }
         Some(Answer::Stale) => {
-            let reason = "another agent of this host has begun since: agents beside each other \
-                          need hosts' names of their own (--host)";
-            refused("stale", refuse(StatusCode::BAD_REQUEST, reason))
+            refused("stale", refuse(StatusCode::BAD_REQUEST, REPLACED))
         }
         Some(Answer::Over(reason)) => {
             refused("full", later(StatusCode::INSUFFICIENT_STORAGE, reason))

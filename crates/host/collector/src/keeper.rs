@@ -69,6 +69,10 @@ pub(crate) struct Wanted {
     pub(crate) profile: Option<WantedProfile>,
 }
 
+/// Why an agent's batches are not taken once its host has another.
+pub(crate) const REPLACED: &str = "another agent of this host has begun since: agents beside each \
+                                   other need hosts' names of their own (--host)";
+
 /// What is answered to a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {

@@ -16,7 +16,7 @@ use tokio::task::spawn_blocking;
 
 use crate::collector::Inner;
 use crate::job::{Held, INBOX};
-use crate::keeper::{Answer, Arrived, Wanted};
+use crate::keeper::{Answer, Arrived, REPLACED, Wanted};
 use crate::room::unpacked_bytes;
 use crate::state::JobState;
 use crate::store::is_name;
@@ -243,7 +243,11 @@ impl Handed {
                 }
             }
             Ok(Answer::Gap { .. }) => self.early.push(arrival),
-            Ok(Answer::Stale) => inner.metrics.refused("stale"),
+            Ok(Answer::Stale) => {
+                inner.metrics.refused("stale");
+                let (host, epoch) = epoch_of(&arrival);
+                self.wanted.insert(host, json!({ "refused": [epoch, REPLACED] }));
+            }
             Ok(Answer::Over(reason)) => {
                 inner.metrics.refused("full");
                 self.is_over = Some(reason);

@@ -296,6 +296,31 @@ fn hosts_hear_over_the_bus_what_is_wanted_of_them() {
 }
 
 #[test]
+fn an_agent_that_was_replaced_hears_it_over_the_bus_and_tells_no_more() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(bus) = Bus::start(folder.path()) else { return };
+    let server = bus.collector(&folder.path().join("data"));
+    let [replaced, newest] = [bus.uplink(), bus.uplink()];
+    let inputs = inputs();
+    tell(&replaced, &inputs[..inputs.len() / 2]);
+    wait_for("some of it came", || job(&server)["steps"].as_u64() > Some(0));
+    tell(&newest, &inputs);
+    let stale = || {
+        let metrics = server.get("/metrics", None).1;
+        let count = metrics.lines().find_map(|line| {
+            line.strip_prefix("laggard_batches_refused_total{reason=\"stale\"} ")
+        });
+        count.map_or(0, |count| count.parse::<u32>().expect("a count"))
+    };
+    wait_for("it tells too late", || stale() > 0);
+    // It would tell every second that nothing happened.
+    sleep(Duration::from_secs(5));
+    assert!(stale() <= 2, "{} batches", stale());
+    assert!(newest.finish(Farewell::Leave, PATIENCE));
+    assert_eq!(server.verdict_of_ended("job"), analysed(&recording()));
+}
+
+#[test]
 fn a_job_whose_collector_is_killed_moves_and_its_verdict_stays_the_same() {
     let folder = tempfile::tempdir().expect("a folder");
     let Some(bus) = Bus::start(folder.path()) else { return };
