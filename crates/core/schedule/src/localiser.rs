@@ -158,14 +158,19 @@ impl Localiser {
         for slow in &found.causes {
             *stages.entry((slow.pipeline, slow.stage)).or_default() += slow.excess_s();
         }
-        // Nor does a huge cause beside it make one small that alone would be seen.
-        let least_s = lost_s.min(self.usual_s) * self.settings.cause_share_min;
+        let least_s = self.least_s(lost_s);
         found.causes.retain(|slow| stages[&(slow.pipeline, slow.stage)] >= least_s);
         let costliest =
             |a: &SlowBlock, b: &SlowBlock| b.excess_s().total_cmp(&a.excess_s());
         found.causes.sort_by(costliest);
         found.absorbed.sort_by(costliest);
         found
+    }
+
+    /// What the slow blocks of a rank must take too long together to be a cause of so many lost
+    /// seconds. A huge cause beside it makes none small that alone would be seen.
+    pub(crate) fn least_s(&self, lost_s: f64) -> f64 {
+        lost_s.min(self.usual_s) * self.settings.cause_share_min
     }
 
     /// How much sooner the slowest pipelines of an iteration would have been done, in seconds, had

@@ -9,9 +9,9 @@ const MAX_OPEN: usize = 16;
 /// as for call logs.
 const MOSTLY: f64 = 0.5;
 
-/// A block that a rank worked on: the rank's iteration, the rank, the stage of the model, the pass
-/// and the microbatch.
-pub(crate) type Worked = (u64, u32, u32, Pass, u32);
+/// A block that a rank worked on: the rank's iteration, the stage of the model, the pass, the
+/// microbatch and the rank.
+pub(crate) type Worked = (u64, u32, Pass, u32, u32);
 
 /// Who of the ranks that share a stage is waited for where they meet inside blocks.
 ///
@@ -67,33 +67,29 @@ impl Meetings {
         if let [others @ .., second, last] = &came[..] {
             let late = self.late.entry(last.block).or_default();
             late.alone_s += last.at_ns.saturating_sub(second.at_ns) as f64 * 1e-9;
-            let rank = |arrival: &Arrival| arrival.block.1;
+            let rank = |arrival: &Arrival| arrival.block.4;
             late.others.extend(others.iter().chain([second]).map(rank));
         }
     }
 
-    /// The ranks that were in a block because one of them came late to it, of those that were in
-    /// it too long by so many seconds.
-    pub(crate) fn waited(&self, slow: &[(Worked, f64)]) -> BTreeSet<Worked> {
-        let late = |(block, excess_s): &(Worked, f64)| {
-            self.late.get(block).filter(|late| late.alone_s > excess_s * MOSTLY)
-        };
-        let is_other = |(block, _): &&(Worked, f64)| {
-            let (iteration, rank, stage, pass, microbatch) = *block;
-            slow.iter().any(|culprit| {
-                let (.., other_stage, other_pass, other_microbatch) = culprit.0;
-                (culprit.0.0, other_stage, other_pass, other_microbatch)
-                    == (iteration, stage, pass, microbatch)
-                    && late(culprit).is_some_and(|late| late.others.contains(&rank))
-            })
-        };
-        let waiting = slow.iter().filter(|it| late(it).is_none()).filter(is_other);
-        waiting.map(|(block, _)| *block).collect()
+    /// The rank that came so late to a block that another in it took too long for this reason, by
+    /// so many seconds. `None` for who was late to it itself.
+    pub(crate) fn waited_for(&self, block: &Worked, excess_s: f64) -> Option<u32> {
+        let mostly = |late: &Late| late.alone_s > excess_s * MOSTLY;
+        if self.late.get(block).is_some_and(mostly) {
+            return None;
+        }
+        let (iteration, stage, pass, microbatch, rank) = *block;
+        let of_rank = |rank| (iteration, stage, pass, microbatch, rank);
+        let all = self.late.range(of_rank(0)..=of_rank(u32::MAX));
+        let late = all.filter(|(_, late)| late.others.contains(&rank) && mostly(late));
+        let latest = late.max_by(|(_, a), (_, b)| a.alone_s.total_cmp(&b.alone_s));
+        latest.map(|((.., rank), _)| *rank)
     }
 
     /// Forgets iterations before this one.
     pub(crate) fn pass(&mut self, next: u64) {
-        self.late = self.late.split_off(&(next, 0, 0, Pass::Forward, 0));
+        self.late = self.late.split_off(&(next, 0, Pass::Forward, 0, 0));
     }
 }
 
@@ -102,7 +98,7 @@ mod tests {
     use super::*;
 
     const fn block(rank: u32, microbatch: u32) -> Worked {
-        (7, rank, 1, Pass::Backward, microbatch)
+        (7, 1, Pass::Backward, microbatch, rank)
     }
 
     #[test]
@@ -116,13 +112,15 @@ mod tests {
                 meetings.enter(5, number, at_ns, block(rank, 3));
             }
         }
-        let slow = |microbatch| [0, 1, 2].map(|rank| (block(rank, microbatch), 0.41));
-        assert_eq!(meetings.waited(&slow(3)), [block(0, 3), block(1, 3)].into());
+        let waited_for = |meetings: &Meetings, microbatch, excess_s| {
+            [0, 1, 2].map(|rank| meetings.waited_for(&block(rank, microbatch), excess_s))
+        };
+        assert_eq!(waited_for(&meetings, 3, 0.41), [Some(2), Some(2), None]);
         // Nobody came late enough to blocks that are slower, or that nobody met in.
-        assert!(meetings.waited(&slow(3).map(|(at, _)| (at, 1.0))).is_empty());
-        assert!(meetings.waited(&slow(4)).is_empty());
+        assert_eq!(waited_for(&meetings, 3, 1.0), [None; 3]);
+        assert_eq!(waited_for(&meetings, 4, 0.41), [None; 3]);
         meetings.pass(8);
-        assert!(meetings.waited(&slow(3)).is_empty());
+        assert_eq!(waited_for(&meetings, 3, 0.41), [None; 3]);
     }
 
     #[test]

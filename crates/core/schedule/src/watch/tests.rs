@@ -1,0 +1,266 @@
+use super::*;
+use crate::Scheme;
+
+const F_NS: u64 = 10_000_000;
+const RANKS: u32 = 4;
+const MICROBATCHES: u32 = 8;
+
+/// Works `iterations` of a 1F1B pipeline off in virtual time, with `extra_ns` added to the
+/// blocks it says; what the watch says of each.
+fn watch(
+    iterations: u32,
+    extra_ns: impl Fn(u32, u32, Block) -> u64,
+) -> (Watch, Vec<HeldUp>) {
+    watch_waiting(iterations, |_| 1, extra_ns)
+}
+
+/// The same, where blocks begin so many times later: their input takes longer.
+fn watch_waiting(
+    iterations: u32,
+    later: impl Fn(u32) -> u64,
+    extra_ns: impl Fn(u32, u32, Block) -> u64,
+) -> (Watch, Vec<HeldUp>) {
+    let mut watch = Watch::new(ScheduleSettings::default());
+    let plan = Scheme::OneForwardOneBackward.plan(RANKS, MICROBATCHES);
+    let graph = Graph::new(plan).unwrap();
+    let (mut found, mut from_ns) = (Vec::new(), 0);
+    for step in 0..iterations {
+        let nominal_ns = |node: usize| {
+            let (stage, block) = graph.block(node);
+            let times = if block.pass == Pass::Forward { 1 } else { 2 };
+            F_NS * times + extra_ns(step, stage as u32, block)
+        };
+        let durations: Vec<f64> =
+            (0..graph.nodes()).map(|node| nominal_ns(node) as f64 * 1e-9).collect();
+        let mut timing = crate::Timing::default();
+        graph.time(&durations, &mut timing);
+        let mut events = Vec::new();
+        for node in 0..graph.nodes() {
+            let (rank, block) = graph.block(node);
+            let took_ns = nominal_ns(node);
+            let begin_ns = (timing.ends_s[node] * 1e9).round() as u64 - took_ns;
+            let end_ns = from_ns + begin_ns * later(step) + took_ns;
+            let place = Place {
+                pass: block.pass,
+                stage: rank as u32,
+                microbatch: block.microbatch,
+                stages: RANKS,
+                first_rank: 0,
+            };
+            events.push((end_ns - took_ns, true, rank as u32, place));
+            events.push((end_ns, false, rank as u32, place));
+        }
+        events.sort_by_key(|(at, begins, ..)| (*at, *begins));
+        for (at, begins, rank, place) in events {
+            found.extend(if begins {
+                watch.begin(rank, at, place)
+            } else {
+                watch.end(rank, step, at, place)
+            });
+        }
+        let makespan_ns = (timing.makespan_s * 1e9).round() as u64;
+        from_ns += makespan_ns * later(step) + F_NS;
+    }
+    (watch, found)
+}
+
+fn is(block: Block, pass: Pass, microbatch: u32) -> bool {
+    (block.pass, block.microbatch) == (pass, microbatch)
+}
+
+#[test]
+fn the_slow_block_is_named_in_its_own_iteration() {
+    let (_, found) = watch(12, |step, rank, block| {
+        if step == 8 && rank == 1 && is(block, Pass::Backward, 3) { 20 * F_NS } else { 0 }
+    });
+    let [held] = &found[..] else { panic!("{found:?}") };
+    assert_eq!(held.step, 8);
+    let (rank, slow) = held.causes[0];
+    assert_eq!((held.causes.len(), rank, slow.stage), (1, 1, 1));
+    assert!(is(slow.block, Pass::Backward, 3));
+    assert!((slow.excess_s() - 0.2).abs() < 1e-6);
+}
+
+/// Two pipelines; the ranks of a stage meet in the middle of each block.
+#[test]
+fn of_ranks_that_share_a_stage_the_late_one_is_named() {
+    let mut watch = Watch::new(ScheduleSettings::default());
+    let plan = Scheme::OneForwardOneBackward.plan(RANKS, MICROBATCHES);
+    let graph = Graph::new(plan).unwrap();
+    (0..RANKS).for_each(|stage| watch.join(stage, 2));
+    let (mut found, mut from_ns, mut number) = (Vec::new(), 0, 0);
+    for step in 0..12 {
+        // How late the rank of the second pipeline is, and what comes after they have met.
+        let extra_ns = |node| match (step, graph.block(node)) {
+            (8, (1, block)) if is(block, Pass::Backward, 3) => (20 * F_NS, 0),
+            (8, (1, block)) if is(block, Pass::Backward, 4) => (0, F_NS),
+            _ => (0, 0),
+        };
+        let took_ns = |node| 2 * F_NS + extra_ns(node).0 + extra_ns(node).1;
+        let durations_s: Vec<f64> =
+            (0..graph.nodes()).map(|node| took_ns(node) as f64 * 1e-9).collect();
+        let mut timing = crate::Timing::default();
+        graph.time(&durations_s, &mut timing);
+        let end_ns = |node: &usize| from_ns + (timing.ends_s[*node] * 1e9) as u64;
+        let mut nodes: Vec<usize> = (0..graph.nodes()).collect();
+        nodes.sort_by_key(end_ns);
+        for node in nodes {
+            let (stage, block) = graph.block(node);
+            let begin_ns = end_ns(&node) - took_ns(node);
+            number += 1;
+            for first_rank in [0, RANKS] {
+                let place = Place {
+                    pass: block.pass,
+                    stage: stage as u32,
+                    microbatch: block.microbatch,
+                    stages: RANKS,
+                    first_rank,
+                };
+                let rank = first_rank + place.stage;
+                let late_ns = if first_rank > 0 { extra_ns(node).0 } else { 0 };
+                found.extend(watch.begin(rank, begin_ns, place));
+                watch.meet(rank, place.stage, number, begin_ns + F_NS + late_ns);
+                found.extend(watch.end(rank, step, end_ns(&node), place));
+            }
+        }
+        from_ns += (timing.makespan_s * 1e9) as u64 + F_NS;
+    }
+    let [held] = &found[..] else { panic!("{found:?}") };
+    let (ranks, blocks): (Vec<u32>, Vec<Block>) =
+        held.causes.iter().map(|(rank, slow)| (*rank, slow.block)).unzip();
+    assert_eq!((held.step, &ranks[..]), (8, &[RANKS + 1; 2][..]), "{held:?}");
+    assert!(is(blocks[0], Pass::Backward, 3) && is(blocks[1], Pass::Backward, 4));
+}
+
+#[test]
+fn a_job_that_became_faster_is_not_one_that_scatters() {
+    let (_, found) = watch(12, |step, rank, block| match (step, rank) {
+        (..6, _) => F_NS / 4,
+        (10, 2) if is(block, Pass::Forward, 5) => 15 * F_NS,
+        _ => 0,
+    });
+    let [held] = &found[..] else { panic!("{found:?}") };
+    assert_eq!((held.step, held.causes.len(), held.causes[0].0), (10, 1, 2));
+}
+
+#[test]
+fn slow_iterations_of_a_start_do_not_hide_later_ones() {
+    let (_, found) = watch(12, |step, rank, block| match (step, rank) {
+        (1..3, _) if is(block, Pass::Forward, 0) => 30 * F_NS,
+        (8, 1) if is(block, Pass::Backward, 3) => 20 * F_NS,
+        _ => 0,
+    });
+    let [held] = &found[..] else { panic!("{found:?}") };
+    assert_eq!((held.step, held.causes.len(), held.causes[0].0), (8, 1, 1));
+}
+
+#[test]
+fn blocks_are_not_named_for_an_iteration_that_is_slow_for_another_reason() {
+    let told = |times: u64| {
+        let later = |step| if step == 8 { times } else { 1 };
+        let (_, found) = watch_waiting(12, later, |step, rank, block| {
+            if step == 8 && rank == 1 && is(block, Pass::Backward, 3) {
+                20 * F_NS
+            } else {
+                0
+            }
+        });
+        let named = found.into_iter().filter(|held| !held.causes.is_empty());
+        named.map(|held| (held.step, held.lost_s)).collect::<Vec<_>>()
+    };
+    assert_eq!(told(2), []);
+    let [(8, lost_s)] = told(1)[..] else { panic!("it is named") };
+    assert!((lost_s - 0.2).abs() < 1e-6, "{lost_s}");
+}
+
+#[test]
+fn what_the_bubble_takes_is_told_with_its_slack_and_costs_nothing() {
+    // The first stage waits for the first backward: its last forwards have time.
+    let (_, found) = watch(10, |step, rank, block| {
+        if step == 7 && rank == 0 && is(block, Pass::Forward, 3) { 5 * F_NS } else { 0 }
+    });
+    let [held] = &found[..] else { panic!("{found:?}") };
+    assert_eq!(held.causes, []);
+    let (rank, slow) = held.absorbed[0];
+    assert_eq!((rank, slow.block.microbatch), (0, 3));
+    assert!(slow.slack_s > 0.0);
+}
+
+/// As on the first of two hosts that share a pipeline.
+#[test]
+fn half_of_a_pipeline_is_not_judged_as_a_whole_one() {
+    let mut watch = Watch::new(ScheduleSettings::default());
+    let plan = Scheme::OneForwardOneBackward.plan(RANKS, MICROBATCHES);
+    let work = |watch: &mut Watch, rank: u32, step: u32| {
+        let mut found = Vec::new();
+        for (block, at) in plan.order(rank as usize).iter().zip(1..) {
+            let place = Place {
+                pass: block.pass,
+                stage: rank,
+                microbatch: block.microbatch,
+                stages: RANKS,
+                first_rank: 0,
+            };
+            let extra = if step == 9 && at == 5 { 99 } else { 0 };
+            let begin_ns = (u64::from(step) * 1000 + at * 10) * F_NS;
+            found.extend(watch.begin(rank, begin_ns, place));
+            let end_ns = begin_ns + (2 + extra) * F_NS;
+            found.extend(watch.end(rank, step, end_ns, place));
+        }
+        found
+    };
+    for step in 0..12 {
+        for rank in 0..2 {
+            assert_eq!(work(&mut watch, rank, step), []);
+        }
+    }
+    assert_eq!((watch.pipelines(), watch.standing()), (vec![], vec![]));
+    assert!(watch.own_work(0, &(0..=11)).is_none());
+}
+
+#[test]
+fn a_healthy_pipeline_is_left_alone_and_halts_where_a_rank_stops() {
+    let (mut watch, found) = watch(6, |_, _, _| 0);
+    assert_eq!((found, watch.standing()), (vec![], vec![]));
+    watch.receive(3);
+    let halts = holding_up(watch.standing());
+    assert_eq!((halts.len(), halts[0].rank, halts[0].standing), (1, 0, Standing::Idles));
+    // The next iteration: rank 0 works three forwards off, rank 1 begins and never ends one.
+    let place = |stage, microbatch| Place {
+        pass: Pass::Forward,
+        stage,
+        microbatch,
+        stages: RANKS,
+        first_rank: 0,
+    };
+    for microbatch in 0..3 {
+        watch.begin(0, 1 << 40, place(0, microbatch));
+        watch.end(0, 6, (1 << 40) + F_NS, place(0, microbatch));
+    }
+    watch.begin(1, 1 << 40, place(1, 0));
+    // Rank 0 has a fourth to do before it waits, but has not begun it.
+    let block = Block { pass: Pass::Forward, microbatch: 0, chunk: 0 };
+    let begun = Standstill { rank: 1, stage: 1, block, standing: Standing::Works };
+    assert_eq!(holding_up(watch.standing()), [begun]);
+    watch.end(1, 6, 1 << 41, place(1, 0));
+    let halts = holding_up(watch.standing());
+    assert_eq!(halts.iter().map(|halt| halt.rank).collect::<Vec<_>>(), [0, 1, 2]);
+    // Rank 2 asks for what rank 1 has not sent, or what is on its way; rank 0 goes on.
+    watch.receive(2);
+    watch.begin(0, 1 << 41, place(0, 3));
+    watch.end(0, 6, (1 << 41) + F_NS, place(0, 3));
+    let halts = holding_up(watch.standing());
+    assert_eq!(halts.iter().map(|halt| halt.rank).collect::<Vec<_>>(), [1]);
+    watch.receive(1);
+    let halts = holding_up(watch.standing());
+    assert_eq!(halts.iter().map(|halt| halt.rank).collect::<Vec<_>>(), [1, 2]);
+    // Of ranks that are known to send.
+    for rank in 0..3 {
+        watch.send(rank);
+    }
+    watch.begin(1, 1 << 42, place(1, 1));
+    watch.end(1, 6, 1 << 43, place(1, 1));
+    let block = Block { microbatch: 1, ..block };
+    let owes = Standstill { rank: 1, stage: 1, block, standing: Standing::Owes };
+    assert_eq!(holding_up(watch.standing()), [owes]);
+}
