@@ -153,13 +153,7 @@ impl Localiser {
                 }
             }
         }
-        // What a few noisy blocks of a stage took too long is no cause.
-        let mut stages: BTreeMap<(usize, usize), f64> = BTreeMap::new();
-        for slow in &found.causes {
-            *stages.entry((slow.pipeline, slow.stage)).or_default() += slow.excess_s();
-        }
-        let least_s = self.least_s(lost_s);
-        found.causes.retain(|slow| stages[&(slow.pipeline, slow.stage)] >= least_s);
+        self.drop_noise(&mut found.causes, lost_s);
         let costliest =
             |a: &SlowBlock, b: &SlowBlock| b.excess_s().total_cmp(&a.excess_s());
         found.causes.sort_by(costliest);
@@ -167,10 +161,16 @@ impl Localiser {
         found
     }
 
-    /// What the slow blocks of a rank must take too long together to be a cause of so many lost
-    /// seconds. A huge cause beside it makes none small that alone would be seen.
-    pub(crate) fn least_s(&self, lost_s: f64) -> f64 {
-        lost_s.min(self.usual_s) * self.settings.cause_share_min
+    /// Leaves out stages of which a few noisy blocks took too long: together too little to be a cause
+    /// of so many lost seconds.
+    pub(crate) fn drop_noise(&self, causes: &mut Vec<SlowBlock>, lost_s: f64) {
+        let mut stages: BTreeMap<(usize, usize), f64> = BTreeMap::new();
+        for slow in &*causes {
+            *stages.entry((slow.pipeline, slow.stage)).or_default() += slow.excess_s();
+        }
+        // Nor does a huge cause beside it make one small that alone would be seen.
+        let least_s = lost_s.min(self.usual_s) * self.settings.cause_share_min;
+        causes.retain(|slow| stages[&(slow.pipeline, slow.stage)] >= least_s);
     }
 
     /// How much sooner the slowest pipelines of an iteration would have been done, in seconds, had

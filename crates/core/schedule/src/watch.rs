@@ -442,7 +442,6 @@ impl Watch {
         // Slow for another reason, as a link, is what would hardly have been less so without them.
         let held_up = slow && saved_s >= EXPLAINED_SHARE * found.lost_s;
         let healthy = !localiser.is_slow(took_s);
-        let least_s = localiser.least_s(found.lost_s);
         localiser.learn(took_s, &durations_s, healthy);
         let told = |slow: SlowBlock| {
             Some((*pipelines.get(slow.pipeline)?.get(slow.stage)?, slow))
@@ -451,37 +450,28 @@ impl Watch {
         let notable_s = usual_s / self.settings.performance_gate - usual_s;
         let absorbed =
             found.absorbed.into_iter().filter(|slow| slow.excess_s() > notable_s);
-        let causes = found.causes.into_iter().filter(|_| held_up).filter_map(told);
-        let mut causes: Vec<(u32, SlowBlock)> = causes.collect();
+        let mut causes = if held_up { found.causes } else { Vec::new() };
         let count = pipelines.first().map_or(1, |ranks| ranks.len() as u32);
-        let worked = |(rank, slow): &(u32, SlowBlock)| {
-            let Block { pass, microbatch, chunk } = slow.block;
-            (number, slow.stage as u32 + chunk * count, pass, microbatch, *rank)
-        };
         // A block that only waited is the late rank's; what is left of others is noise.
-        for cause in &mut causes {
-            let (stage, excess_s) = (cause.1.stage, cause.1.excess_s());
-            let late = self.meetings.waited_for(&worked(cause), excess_s);
-            let is_late = |ranks: &&Vec<u32>| ranks.get(stage).copied() == late;
-            if let (Some(late), Some(pipeline)) =
-                (late, pipelines.iter().position(is_late))
-            {
-                (cause.0, cause.1.pipeline) = (late, pipeline);
-            }
+        for slow in &mut causes {
+            let Some((rank, _)) = told(*slow) else { continue };
+            let Block { pass, microbatch, chunk } = slow.block;
+            let stage = slow.stage as u32 + chunk * count;
+            let block = (number, stage, pass, microbatch, rank);
+            let late = self.meetings.waited_for(&block, slow.excess_s());
+            let has =
+                |late| pipelines.iter().position(|it| it.get(slow.stage) == Some(&late));
+            slow.pipeline = late.and_then(has).unwrap_or(slow.pipeline);
         }
         let mut seen = BTreeSet::new();
-        causes.retain(|cause| seen.insert(worked(cause)));
-        let mut of_ranks: BTreeMap<u32, f64> = BTreeMap::new();
-        for (rank, slow) in &causes {
-            *of_ranks.entry(*rank).or_default() += slow.excess_s();
-        }
-        causes.retain(|(rank, _)| of_ranks[rank] >= least_s);
+        causes.retain(|slow| seen.insert((slow.pipeline, slow.node)));
+        localiser.drop_noise(&mut causes, found.lost_s);
         let held = HeldUp {
             step,
             took_s,
             usual_s,
             lost_s: saved_s.min(found.lost_s),
-            causes,
+            causes: causes.into_iter().filter_map(told).collect(),
             absorbed: absorbed.filter_map(told).collect(),
         };
         let silent = usual_s == 0.0 || held.causes.is_empty() && held.absorbed.is_empty();

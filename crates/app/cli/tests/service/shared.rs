@@ -306,16 +306,17 @@ fn an_agent_that_was_replaced_hears_it_over_the_bus_and_tells_no_more() {
     wait_for("some of it came", || job(&server)["steps"].as_u64() > Some(0));
     let newest = bus.uplink();
     tell(&newest, &inputs);
-    let stale = || {
+    let count = |name: &str| {
         let metrics = server.get("/metrics", None).1;
-        let count = metrics.lines().find_map(|line| {
-            line.strip_prefix("laggard_batches_refused_total{reason=\"stale\"} ")
-        });
-        count.map_or(0, |count| count.parse::<u32>().expect("a count"))
+        let count = metrics.lines().find_map(|line| line.strip_prefix(name));
+        count.map_or(0, |count| count.trim().parse::<u32>().expect("a count"))
     };
+    let stale = || count("laggard_batches_refused_total{reason=\"stale\"}");
     wait_for("it tells too late", || stale() > 0);
-    // It would tell every second that nothing happened.
-    sleep(Duration::from_secs(5));
+    // Both would tell every second that nothing happened.
+    let taken = || count("laggard_batches_total ");
+    let before = taken();
+    wait_for("the other goes on", || taken() >= before + 5);
     assert!(stale() <= 2, "{} batches", stale());
     assert!(newest.finish(Farewell::Leave, PATIENCE));
     assert_eq!(server.verdict_of_ended("job"), analysed(&recording()));

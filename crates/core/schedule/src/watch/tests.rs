@@ -30,10 +30,7 @@ fn watch_waiting(
             let times = if block.pass == Pass::Forward { 1 } else { 2 };
             F_NS * times + extra_ns(step, stage as u32, block)
         };
-        let durations: Vec<f64> =
-            (0..graph.nodes()).map(|node| nominal_ns(node) as f64 * 1e-9).collect();
-        let mut timing = crate::Timing::default();
-        graph.time(&durations, &mut timing);
+        let timing = timing(&graph, nominal_ns);
         let mut events = Vec::new();
         for node in 0..graph.nodes() {
             let (rank, block) = graph.block(node);
@@ -62,6 +59,15 @@ fn watch_waiting(
         from_ns += makespan_ns * later(step) + F_NS;
     }
     (watch, found)
+}
+
+/// When blocks end that take so long.
+fn timing(graph: &Graph, took_ns: impl Fn(usize) -> u64) -> crate::Timing {
+    let durations_s: Vec<f64> =
+        (0..graph.nodes()).map(|node| took_ns(node) as f64 * 1e-9).collect();
+    let mut timing = crate::Timing::default();
+    graph.time(&durations_s, &mut timing);
+    timing
 }
 
 fn is(block: Block, pass: Pass, microbatch: u32) -> bool {
@@ -97,10 +103,7 @@ fn of_ranks_that_share_a_stage_the_late_one_is_named() {
             _ => (0, 0),
         };
         let took_ns = |node| 2 * F_NS + extra_ns(node).0 + extra_ns(node).1;
-        let durations_s: Vec<f64> =
-            (0..graph.nodes()).map(|node| took_ns(node) as f64 * 1e-9).collect();
-        let mut timing = crate::Timing::default();
-        graph.time(&durations_s, &mut timing);
+        let timing = timing(&graph, took_ns);
         let end_ns = |node: &usize| from_ns + (timing.ends_s[*node] * 1e9) as u64;
         let mut nodes: Vec<usize> = (0..graph.nodes()).collect();
         nodes.sort_by_key(end_ns);
