@@ -9,20 +9,39 @@ BIN := $(VENV)/bin
 TOOLS := $(CACHE)/tools
 export PATH := $(TOOLS)/usr/bin:$(TOOLS)/usr/sbin:$(TOOLS)/node_modules/.bin:$(PATH)
 
-.PHONY: demo test acceptance bench load lint lint-rust lint-python deny api fuzz sanitize valgrind install venv tools clean
+# Says what is done, that it goes on, and how long it took.
+PHASE := sh scripts/phase
+
+.PHONY: demo test test-rust test-python acceptance bench load lint lint-rust lint-python deny api \
+	fuzz sanitize valgrind install released wheel torch command tools clean
 
 ## Train with a hidden fault, find it, and write laggard-demo.html
-demo: install
+demo:
+	@# PyTorch is unpacked while the command is compiled.
+	@+$(MAKE) --no-print-directory --jobs 2 torch command
+	$(place)
 	$(BIN)/laggard demo
 
-## Everything that must hold: Rust tests, Python tests, real torchrun jobs
-test: install
-	@for tool in chromium nats-server promtool s3rver; do \
-		command -v $$tool >/dev/null || echo "there is no $$tool: its tests are skipped"; done
-	RUST_TEST_THREADS=6 cargo test --workspace --exclude python --locked --quiet
-	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(CACHE)/target-loom \
-		cargo test --package ring@0.1 --lib --release --locked --quiet model_check
-	$(BIN)/python -m pytest python/tests -q --durations 15
+## Everything that must hold: Rust tests, Python tests, real jobs
+test:
+	@# Compiled while PyTorch is unpacked and the rest is fetched.
+	@+$(MAKE) --no-print-directory --jobs 2 tools venv test-rust
+	@+$(MAKE) --no-print-directory test-python
+	@cat $(CACHE)/skipped-rust $(CACHE)/skipped-python
+	@# Where nobody reads that list, a test that was skipped is one that failed.
+	@test -z "$(CI)" || ! grep --quiet . $(CACHE)/skipped-rust $(CACHE)/skipped-python
+
+test-rust:
+	@$(PHASE) "Rust tests, compiled" cargo test --workspace $(TESTED) --locked --no-run
+	@$(PHASE) "Rust tests" scripts/skipped $(CACHE)/skipped-rust \
+		cargo test --workspace $(TESTED) --locked --quiet -- --show-output
+
+test-python: install
+	@$(PHASE) "Python tests" $(BIN)/python -m pytest python/tests -q --durations 15 \
+		--skipped $(CACHE)/skipped-python
+
+# The Python module has no tests of its own: Python's use it.
+TESTED := --exclude python
 
 ## Formatting and lints, warnings are errors
 lint: lint-rust lint-python
@@ -41,18 +60,18 @@ lint-python: venv
 	$(BIN)/ruff format --check python
 
 ## The acceptance table: measured values beside the paper's
-acceptance: install
+acceptance: released
 	cargo run --release --locked --quiet --package xtask -- acceptance --venv $(VENV)
 
 ## What it costs
-bench: install
+bench: released
 	cargo bench --locked --quiet --package frontier --package pattern --package schedule --package verdict \
 		--package ring@0.1 --package nccl --package preload
 	$(BIN)/python python/benches/cost.py
 
 ## What a collector bears: RANKS simulated ranks that tell a real one
 RANKS ?= 10000
-load: install
+load: released
 	cargo run --release --locked --quiet --package xtask -- load --laggard $(BIN)/laggard --ranks $(RANKS)
 
 ## The ring under AddressSanitizer and ThreadSanitizer (needs a nightly toolchain)
@@ -61,7 +80,7 @@ sanitize:
 		TSAN_OPTIONS=suppressions=$(CURDIR)/crates/capture/ring/tests/tsan.supp \
 		RUSTFLAGS="-Zsanitizer=$$sanitizer -Cunsafe-allow-abi-mismatch=sanitizer" \
 		CARGO_TARGET_DIR=$(CACHE)/target-sanitize cargo +nightly test --quiet \
-			--package ring@0.1 --test processes --test live --target $$(rustc -vV | sed -n 's/host: //p') \
+			--package ring@0.1 --test ring --target $$(rustc -vV | sed -n 's/host: //p') \
 			|| exit 1; \
 	done
 
@@ -83,7 +102,7 @@ deny:
 REQUESTS ?= 200
 api: $(CACHE)/api.stamp
 	PATH=$(CACHE)/api/bin:$$PATH LAGGARD_TEST_REQUESTS=$(REQUESTS) cargo test --locked --quiet \
-		--package cli --test service a_fuzzer_of_the_api -- --nocapture
+		--package cli --test cli a_fuzzer_of_the_api -- --nocapture
 
 $(CACHE)/api.stamp:
 	mkdir -p $(CACHE)
@@ -100,43 +119,84 @@ fuzz:
 		cargo +nightly fuzz run $$target corpus/$$target seeds/$$target -- \
 			-dict=words.dict -max_total_time=$(SECONDS) -timeout=10 || exit 1; done
 
-# Puts what was built into the wheel's data, if it has changed.
-define place
-	mkdir -p python/laggard.data/$(2)
-	cmp -s $(CARGO_TARGET_DIR)/release/$(1) python/laggard.data/$(2)/$(1) || \
-		cp $(CARGO_TARGET_DIR)/release/$(1) python/laggard.data/$(2)/$(1)
+## The wheel, for where you train: the command and the libraries for NCCL are in it
+wheel: venv
+	@$(PHASE) "the command and its libraries, optimised" cargo build --release \
+		--package cli --package nccl --package preload --locked
+	$(call wheel,release,release,wheels)
+	@echo "pip install $(CACHE)/wheels/*.whl"
+
+## What was just changed, into $(VENV): quick to build, and checks itself more than what is shipped
+install: venv
+	@$(PHASE) "the command and its libraries" cargo build --workspace --exclude python --locked
+	$(call wheel,dev,debug,tested)
+	$(call into_venv,tested)
+
+# What is shipped, into $(VENV).
+released: wheel
+	$(call into_venv,wheels)
+
+# Builds the wheel in a profile, with what was built in a folder, into another.
+define wheel
+	mkdir -p python/laggard.data/scripts python/laggard.data/platlib/laggard
+	cmp -s $(CARGO_TARGET_DIR)/$(2)/laggard python/laggard.data/scripts/laggard || \
+		install -s $(CARGO_TARGET_DIR)/$(2)/laggard python/laggard.data/scripts
+	cp -u $(CARGO_TARGET_DIR)/$(2)/liblaggard_*.so python/laggard.data/platlib/laggard
+	rm -rf $(CACHE)/$(3)
+	@$(PHASE) "the wheel" $(BIN)/maturin build --profile $(1) --locked --interpreter $(BIN)/python \
+		--out $(CACHE)/$(3)
 endef
 
-## The wheel with the command and the libraries for NCCL in it, installed into $(VENV)
-install: venv
-	cargo build --release --package cli --package nccl --package preload --locked --quiet
-	$(call place,laggard,scripts)
-	$(call place,liblaggard_nccl.so,platlib/laggard)
-	$(call place,liblaggard_preload.so,platlib/laggard)
-	rm -rf $(CACHE)/wheels
-	$(BIN)/maturin build --release --locked --quiet --interpreter $(BIN)/python \
-		--out $(CACHE)/wheels
+define into_venv
+	rm -rf "$(SITE)/laggard"
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --force-reinstall \
-		$(CACHE)/wheels/*.whl
+		$(CACHE)/$(1)/*.whl
+endef
+
+# What the demo needs of the command: no server, and nothing that reads what others recorded in SQLite.
+# Third-party features are chosen as for the tests, which compile none of it again.
+command:
+	@$(PHASE) "the command" cargo build --workspace --exclude python --no-default-features \
+		--bin laggard --locked
+	@$(PHASE) "the Python module" cargo build --package python --features extension-module --locked
+
+# Puts that into $(VENV) as a wheel would.
+SITE := $$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])')
+define place
+	rm -rf "$(SITE)/laggard"
+	cp -r python/laggard python/laggard.data/purelib/* "$(SITE)"
+	cp $(CARGO_TARGET_DIR)/debug/lib_native.so "$(SITE)/laggard/_native.abi3.so"
+	install $(CARGO_TARGET_DIR)/debug/laggard $(BIN)
+endef
 
 ## Programs that some tests talk to: Debian's packages and npm's, unpacked under $(CACHE); chromium needs root
 tools:
-	mkdir -p $(TOOLS)
-	{ command -v nats-server && command -v promtool; } >/dev/null || (cd $(TOOLS) && \
-		apt-get download --quiet nats-server prometheus && \
-		for package in *.deb; do dpkg --extract $$package . && rm $$package; done)
-	command -v s3rver >/dev/null || npm install --silent --prefix $(TOOLS) s3rver
-	command -v chromium >/dev/null || \
-		apt-get install --yes --quiet --quiet --no-install-recommends chromium
+	@mkdir -p $(TOOLS)
+	-@{ command -v nats-server && command -v promtool; } >/dev/null || \
+		$(PHASE) "nats-server and promtool" scripts/unpack $(TOOLS) nats-server prometheus
+	-@command -v s3rver >/dev/null || \
+		$(PHASE) "s3rver" npm install --silent --prefix $(TOOLS) s3rver
+	-@command -v chromium >/dev/null || \
+		$(PHASE) "chromium" apt-get install --yes --quiet --quiet --no-install-recommends chromium
 
+# PyTorch, in a virtual environment.
+torch: $(CACHE)/torch.stamp
+
+# And what tests, acceptance and benches need beside it.
 venv: $(CACHE)/venv.stamp
 
-$(CACHE)/venv.stamp: python/requirements.txt
+PIP = $(BIN)/pip install --disable-pip-version-check --progress-bar off --no-deps --no-compile -r
+
+$(CACHE)/torch.stamp: python/requirements.txt
 	mkdir -p $(CACHE)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -r python/requirements.txt
-	cp python/requirements.txt $@
+	@$(PHASE) "PyTorch" $(PIP) $<
+	cp $< $@
+
+$(CACHE)/venv.stamp: python/requirements-test.txt $(CACHE)/torch.stamp
+	@$(PHASE) "what Python tests need" $(PIP) $<
+	cp $< $@
 
 clean:
-	rm -rf $(CACHE)/target $(CACHE)/target-loom $(CACHE)/target-sanitize \
-		$(CACHE)/target-fuzz $(CACHE)/checkout $(CACHE)/wheels $(TOOLS)
+	rm -rf $(CACHE)/target $(CACHE)/target-sanitize \
+		$(CACHE)/target-fuzz $(CACHE)/checkout $(CACHE)/wheels $(CACHE)/tested $(TOOLS)

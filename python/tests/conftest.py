@@ -1,6 +1,7 @@
 """What the tests share: running jobs under laggard and looking at what it says."""
 
 import contextlib
+import gzip
 import json
 import os
 import re
@@ -16,9 +17,8 @@ import pytest
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
 JOBS = HERE / "jobs"
-# What is said of real jobs in real time: on a machine that others use too, one may be disturbed
-# more than it hides.
-timed = pytest.mark.flaky(reruns=2)
+# A real job of the matrices that `make acceptance` counts; `make test` plays its recording.
+matrix = pytest.mark.matrix
 # From the last sign of life until a hang is told; ranks and tests read one clock.
 LATENCY_S = 2.0
 
@@ -26,11 +26,38 @@ LATENCY_S = 2.0
 TOKENS = {role: role * 8 for role in ("agent", "viewer", "admin")}
 
 
-def pytest_terminal_summary(terminalreporter):
-    """Says what was run again, and why."""
-    for report in terminalreporter.stats.get("rerun", ()):
-        why = [line for line in report.longreprtext.splitlines() if line.startswith("E ")]
-        terminalreporter.write_line("\n".join([f"run again: {report.nodeid}", *why]))
+def pytest_addoption(parser):
+    parser.addoption("--matrix", action="store_true", help="only the matrices of real jobs")
+    parser.addoption("--skipped", type=Path, help="list what was skipped, and why, in this file")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "matrix: a real job that make acceptance counts")
+
+
+def pytest_collection_modifyitems(config, items):
+    wanted = config.getoption("--matrix")
+    left_out = [item for item in items if (item.get_closest_marker("matrix") is None) == wanted]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Lists what was skipped, a line each."""
+    skipped = [
+        f"skipped: {report.nodeid}: {report.longrepr[2].removeprefix('Skipped: ')}\n"
+        for report in terminalreporter.stats.get("skipped", ())
+    ]
+    if path := config.getoption("--skipped"):
+        path.write_text("".join(skipped))
+
+
+def kept():
+    """Where the recording of this test's job is to be kept, if it is."""
+    folder = os.environ.get("LAGGARD_TEST_KEEP")
+    test = os.environ["PYTEST_CURRENT_TEST"].rpartition("::")[2]
+    name = re.sub(r"\W+", "_", test.split(" (")[0].removeprefix("test_")).strip("_")
+    return folder and Path(folder) / f"{name}.jsonl.gz"
 
 
 @dataclass
@@ -63,6 +90,8 @@ def forked(script, *arguments, ranks=4):
 
 def laggard(*arguments, timeout=180, programs=BIN, **environment):
     """Runs the laggard command and waits for its end."""
+    if arguments[0] == "run" and "--record" not in arguments and (path := kept()):
+        arguments = ["run", "--record", path, *arguments[1:]]
     process = subprocess.Popen(
         [str(programs / "laggard"), *map(str, arguments)],
         env=job_environment(**environment),
@@ -176,9 +205,12 @@ def watch(tmp_path):
         jobs.append(Watched(command, tmp_path / "job.jsonl", *options, **environment))
         return jobs[-1]
 
+    kept_as = kept()
     yield watch
     for job in jobs:
         job.kill()
+        if kept_as and job.recording.exists():
+            kept_as.write_bytes(gzip.compress(job.recording.read_bytes()))
 
 
 def assert_told_again(incident, recording):

@@ -6,10 +6,10 @@ import subprocess
 import time
 
 import pytest
-from conftest import BIN, JOBS, TOKENS, Star, timed, write_tokens
+from conftest import BIN, JOBS, TOKENS, Star, matrix, write_tokens
 
 pytestmark = [
-    timed,
+    matrix,
     pytest.mark.skipif(shutil.which("nats-server") is None, reason="there is no nats-server"),
 ]
 

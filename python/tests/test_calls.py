@@ -4,9 +4,7 @@ import os
 import subprocess
 
 import pytest
-from conftest import BIN, HERE, JOBS, assert_told_again, job_environment, timed, torchrun
-
-pytestmark = timed
+from conftest import BIN, HERE, JOBS, assert_told_again, job_environment, torchrun
 
 FAKE = HERE.parent.parent / "crates/capture/preload/tests/preload/fake_nccl.c"
 

@@ -4,9 +4,7 @@ One seed and four ranks here; `make acceptance` runs three seeds, and two and ei
 """
 
 import pytest
-from conftest import HERE, forked, laggard, timed
-
-pytestmark = timed
+from conftest import HERE, forked, laggard
 
 DATA, FORWARD, BACKWARD = "data.next_wait", "model.fwd_loss_cpu_wall", "model.backward_cpu_wall"
 OPTIM, CALLBACKS, OTHER = "optim.step_cpu_wall", "callbacks.cpu_wall", "step.other_cpu_wall"

@@ -1,9 +1,7 @@
 """Collectives of NCCL that stop in the middle or become slow, seen by its profiler plugin."""
 
 import pytest
-from conftest import JOBS, assert_told_again, timed, torchrun
-
-pytestmark = timed
+from conftest import JOBS, assert_told_again, torchrun
 
 
 @pytest.fixture

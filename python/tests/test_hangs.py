@@ -8,9 +8,7 @@ import shutil
 import time
 
 import pytest
-from conftest import JOBS, assert_told_again, forked, timed, torchrun
-
-pytestmark = timed
+from conftest import JOBS, assert_told_again, forked, torchrun
 
 CULPRIT = 2
 SEEDS = int(os.environ.get("LAGGARD_TEST_SEEDS", "1"))

@@ -5,9 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import BIN, JOBS, forked, job_environment, timed, torchrun
-
-pytestmark = timed
+from conftest import BIN, JOBS, forked, job_environment, torchrun
 
 LOOPS = [
     "ddp",

@@ -6,9 +6,8 @@ import subprocess
 import time
 
 import pytest
-from conftest import BIN, JOBS, TOKENS, Star, timed, write_tokens
+from conftest import BIN, JOBS, TOKENS, Star, write_tokens
 
-pytestmark = timed
 # What is usual of the job's steps is known by then.
 HEALTHY_STEPS = 200
 # What is usual on a link is known when what both ranks got of cores has been told so often, every

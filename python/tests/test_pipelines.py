@@ -6,9 +6,7 @@ import re
 import statistics
 
 import pytest
-from conftest import JOBS, forked, timed
-
-pytestmark = timed
+from conftest import JOBS, forked
 
 STAGES, MICROBATCHES = 4, 8
 BLOCK_BEGIN = 18

@@ -7,9 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import BIN, JOBS, forked, job_environment, laggard, timed, torchrun
-
-pytestmark = timed
+from conftest import BIN, JOBS, forked, job_environment, laggard, torchrun
 
 CULPRIT = 2
 SEEDS = int(os.environ.get("LAGGARD_TEST_SEEDS", "1"))

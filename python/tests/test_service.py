@@ -9,9 +9,7 @@ import time
 import urllib.request
 
 import pytest
-from conftest import BIN, JOBS, job_environment, timed
-
-pytestmark = timed
+from conftest import BIN, JOBS, job_environment
 
 PATIENCE_S = 120
 

@@ -14,7 +14,7 @@ use signal_hook::flag;
 use crate::environment;
 use crate::output::say;
 use crate::settings::SettingsArgs;
-use crate::trust::{TrustArgs, address, bus};
+use crate::trust::{Address, TrustArgs, address, bus};
 
 /// How often new jobs are looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -39,7 +39,7 @@ pub(crate) struct AgentArgs {
     collector: Option<String>,
     /// Bus (NATS JetStream) of the collectors to tell instead, such as nats://bus:4222
     #[arg(long, value_name = "URL", value_parser = bus)]
-    bus: Option<bus::Address>,
+    bus: Option<Address>,
     /// Name of this host for the collector [default: the host's name]
     #[arg(long, value_name = "NAME")]
     host: Option<String>,

@@ -4,6 +4,7 @@ use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+#[cfg(feature = "service")]
 use bus::Proof;
 use ring::{Launched, RingDirectory};
 
@@ -58,6 +59,7 @@ pub(crate) fn s3_address() -> Option<String> {
 }
 
 /// What proves to a bus who we are.
+#[cfg(feature = "service")]
 pub(crate) fn bus_proof() -> Option<Proof> {
     if let Some(path) = value(BUS_CREDENTIALS) {
         return Some(Proof::Credentials(path.into()));

@@ -21,10 +21,13 @@ mod profile;
 mod recordings;
 mod render;
 mod run;
+#[cfg(feature = "service")]
 mod serve;
 mod server;
 mod settings;
+#[cfg(feature = "service")]
 mod silence;
+#[cfg(feature = "service")]
 mod top;
 mod trust;
 mod what_if;
@@ -54,11 +57,14 @@ enum Command {
     Demo(demo::DemoArgs),
     Analyze(analyze::AnalyzeArgs),
     Profile(ask::ProfileArgs),
+    #[cfg(feature = "service")]
     Serve(serve::ServeArgs),
     Agent(daemon::AgentArgs),
+    #[cfg(feature = "service")]
     Top(top::TopArgs),
     Report(job_report::ReportArgs),
     Compare(compare::CompareArgs),
+    #[cfg(feature = "service")]
     Silence(silence::SilenceArgs),
     Doctor(doctor::DoctorArgs),
 }
@@ -69,11 +75,14 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::demo(args),
         Command::Analyze(args) => analyze::analyze(&args),
         Command::Profile(args) => ask::profile(&args),
+        #[cfg(feature = "service")]
         Command::Serve(args) => serve::serve(&args),
         Command::Agent(args) => daemon::agent(&args),
+        #[cfg(feature = "service")]
         Command::Top(args) => top::top(&args),
         Command::Report(args) => job_report::report(&args),
         Command::Compare(args) => compare::compare(&args),
+        #[cfg(feature = "service")]
         Command::Silence(args) => silence::silence(&args),
         Command::Doctor(args) => doctor::doctor(args),
     };

@@ -12,7 +12,7 @@ use collector::{
 use crate::environment;
 use crate::output::say;
 use crate::settings::SettingsArgs;
-use crate::trust::{TrustArgs, address, bus};
+use crate::trust::{Address, TrustArgs, address, bus};
 
 /// Gather what agents on many hosts see, keep it and show it
 ///
@@ -47,7 +47,7 @@ pub(crate) struct ServeArgs {
     /// Bus (NATS JetStream) to read batches from, such as nats://bus:4222: all collectors on it
     /// share the jobs
     #[arg(long, value_name = "URL", value_parser = bus)]
-    bus: Option<bus::Address>,
+    bus: Option<Address>,
     /// Address at which readers and the other collectors reach this one [default: the one it
     /// listens on, under the host's name if that is any]
     #[arg(long, value_name = "URL", value_parser = address, requires = "bus")]

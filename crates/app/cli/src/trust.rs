@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use agent::Receiver;
 use anyhow::{Context, Result, bail};
-use bus::Address;
+#[cfg(feature = "service")]
+pub(crate) use bus::Address;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 use crate::environment;
@@ -28,12 +29,21 @@ pub(crate) fn address(typed: &str) -> Result<String, String> {
     }
 }
 
+/// No address: a command without the service knows no bus.
+#[cfg(not(feature = "service"))]
+#[derive(Clone, Debug)]
+pub(crate) enum Address {}
+
 /// An address of a bus.
 pub(crate) fn bus(typed: &str) -> Result<Address, String> {
-    Address::parse(typed).map_err(|error| error.to_string())
+    #[cfg(feature = "service")]
+    return Address::parse(typed).map_err(|error| error.to_string());
+    #[cfg(not(feature = "service"))]
+    Err(format!("this laggard is built without the service, so not for {typed}"))
 }
 
 impl TrustArgs {
+    #[cfg(feature = "service")]
     /// The bus at an address, with what proves to it who we are, and whom to trust there.
     pub(crate) fn to_bus(&self, address: &Address) -> Address {
         let address = address.clone().with_proof(environment::bus_proof());
@@ -50,7 +60,10 @@ impl TrustArgs {
         bus: Option<&Address>,
     ) -> Result<Option<Receiver>> {
         if let Some(address) = bus {
+            #[cfg(feature = "service")]
             return Ok(Some(Receiver::Bus(self.to_bus(address))));
+            #[cfg(not(feature = "service"))]
+            match *address {}
         }
         let Some(url) = collector.cloned() else { return Ok(None) };
         let tls = self.at(&url)?;

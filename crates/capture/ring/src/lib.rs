@@ -11,36 +11,24 @@
 //!
 //! [`RingWriter`] is for the process, [`RingReader`] for everyone else, [`JobReader`] reads
 //! all rings of a job as one stream of [`model::Input`]s. docs/formats.md has the layouts.
-#![cfg_attr(
-    not(loom),
-    expect(unsafe_code, reason = "shared memory is mapped and read through atomics")
-)]
+#![expect(unsafe_code, reason = "shared memory is mapped and read through atomics")]
 #![deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
-// Everything around the slots is files and mappings, which loom does not model.
-#[cfg(not(loom))]
+mod atomics {
+    pub(crate) use std::sync::atomic::{AtomicU64, fence};
+}
 mod directory;
-#[cfg(not(loom))]
 mod error;
-#[cfg(not(loom))]
 mod file;
-#[cfg(not(loom))]
 mod header;
-#[cfg(not(loom))]
 mod job;
-#[cfg(not(loom))]
 mod launched;
-#[cfg(not(loom))]
 mod live;
-#[cfg(not(loom))]
 mod map;
-#[cfg(not(loom))]
 mod profile;
-#[cfg(not(loom))]
 mod requests;
 mod slots;
 
-#[cfg(not(loom))]
 pub use {
     directory::{Claim, RingDirectory, clean_stale, process_started},
     error::RingError,

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
+#[cfg(feature = "bus")]
 use bus::{NotPublished, Publisher};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
@@ -14,6 +15,7 @@ use crate::flight::monotonic_now;
 
 /// How long one sending may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
+#[cfg(feature = "bus")]
 /// Wait before a bus is tried again: while there is no connection that costs nothing.
 const BUS_AGAIN_AFTER: Duration = Duration::from_secs(2);
 /// Far above the longest answer.
@@ -32,6 +34,7 @@ pub enum Receiver {
         token: Option<String>,
     },
     /// A bus that collectors read.
+    #[cfg(feature = "bus")]
     Bus(bus::Address),
 }
 
@@ -39,6 +42,7 @@ impl fmt::Display for Receiver {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Collector { url, .. } => write!(formatter, "the collector at {url}"),
+            #[cfg(feature = "bus")]
             Self::Bus(address) => write!(formatter, "the bus at {address}"),
         }
     }
@@ -102,6 +106,7 @@ pub(crate) enum Link {
         token: Option<String>,
     },
     /// What is refused over a bus is heard after it was told.
+    #[cfg(feature = "bus")]
     Bus {
         publisher: Box<Publisher>,
         refused: Option<(String, String)>,
@@ -125,6 +130,7 @@ impl Link {
                 let url = url.trim_end_matches('/').to_owned();
                 Ok(Self::Collector { http: config.into(), url, token: token.clone() })
             }
+            #[cfg(feature = "bus")]
             Receiver::Bus(address) => {
                 let publisher = Box::new(Publisher::start(address, job, host)?);
                 Ok(Self::Bus { publisher, refused: None })
@@ -138,11 +144,13 @@ impl Link {
             Self::Collector { http, url, token } => {
                 post(http, url, token.as_deref(), place, &body)
             }
+            #[cfg(feature = "bus")]
             Self::Bus { publisher, refused } => publish(publisher, refused, place, body),
         }
     }
 }
 
+#[cfg(feature = "bus")]
 fn publish(
     publisher: &mut Publisher,
     refused: &mut Option<(String, String)>,

@@ -14,6 +14,7 @@ mod kineto;
 mod launched;
 mod matrix;
 mod names;
+#[cfg(feature = "nsys")]
 mod nsys;
 mod open;
 mod perfetto;

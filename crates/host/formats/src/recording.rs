@@ -1,3 +1,4 @@
+#[cfg(feature = "nsys")]
 use std::fs::File;
 use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
@@ -5,14 +6,17 @@ use std::sync::atomic::AtomicU64;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+#[cfg(feature = "nsys")]
 use trace::Trace;
 use verdict::{Job, Settings, WHAT_IF};
 use whatif::Findings;
 
+#[cfg(feature = "nsys")]
+use crate::nsys;
 use crate::open::{OVER_LIMIT, open, open_bytes};
 use crate::{
     FormatError, Journal, Limits, MarkEvents, Part, ProfilerTrace, RankTrace, RasJob,
-    Snapshot, StageMatrix, StoredBatches, TraceSet, call_log, kineto, nsys, pickle,
+    Snapshot, StageMatrix, StoredBatches, TraceSet, call_log, kineto, pickle,
     ras_text, stored, what_if, work_requests,
 };
 
@@ -53,7 +57,8 @@ pub fn load_watched(
     read: &AtomicU64,
 ) -> Result<Recording, FormatError> {
     let mut reader = open(path, limits, read)?;
-    if reader.fill_buf().is_ok_and(|start| start.starts_with(nsys::MAGIC)) {
+    #[cfg(feature = "nsys")]
+    if is_report(&mut reader) {
         let mut start = [0; nsys::MAGIC.len()];
         let read = File::open(path).and_then(|mut file| file.read_exact(&mut start));
         let is_plain = read.is_ok() && start == nsys::MAGIC;
@@ -149,6 +154,7 @@ fn load_from(
         Some(b'P') if is_what_if(&mut reader) => {
             what_if(path, reader, &what_if::layout_beside(path)?, limits)
         }
+        #[cfg(feature = "nsys")]
         Some(b'S') if is_report(&mut reader) => {
             nsys::read_packed(path, reader, limits).map(report)
         }
@@ -237,10 +243,12 @@ const TRACE_KEYS: [&str; 3] =
 /// Keys of a trace that is only its list of events.
 const EVENT_KEYS: [&str; 2] = ["\"ph\":", "\"ph\" :"];
 
+#[cfg(feature = "nsys")]
 fn is_report(reader: &mut impl BufRead) -> bool {
     reader.fill_buf().is_ok_and(|start| start.starts_with(nsys::MAGIC))
 }
 
+#[cfg(feature = "nsys")]
 fn report(traces: Vec<Trace>) -> Recording {
     Recording::Trace(ProfilerTrace { tool: "nsys", traces })
 }

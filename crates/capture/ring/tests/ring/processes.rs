@@ -1,5 +1,4 @@
 //! The ring between real processes: killed writers, late and slow readers.
-#![cfg(not(loom))]
 #![expect(unsafe_code, reason = "tests fork")]
 #![expect(clippy::unwrap_used, reason = "what tests share is a test too")]
 

@@ -14,29 +14,17 @@ use model::{Input, RankNs};
 use serde_json::{Value, json};
 use ureq::tls::TlsConfig;
 
-#[path = "service/agents.rs"]
 mod agents;
-#[path = "service/alerting.rs"]
 mod alerting;
-#[path = "service/campaign.rs"]
 mod campaign;
-#[path = "service/catalogue.rs"]
 mod catalogue;
-#[path = "service/deploy.rs"]
 mod deploy;
-#[path = "service/full.rs"]
 mod full;
-#[path = "service/fuzzed.rs"]
 mod fuzzed;
-#[path = "service/history.rs"]
 mod history;
-#[path = "service/limits.rs"]
 mod limits;
-#[path = "service/shared.rs"]
 mod shared;
-#[path = "service/shared_campaign.rs"]
 mod shared_campaign;
-#[path = "service/tls.rs"]
 mod tls;
 
 /// Far more than anything here takes on a busy machine.

@@ -205,8 +205,8 @@ proptest! {
         changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..12),
         end: prop::sample::Index, which: bool,
     ) {
-        let report = include_bytes!("../../../../fuzz/seeds/nsys/report.sqlite").as_slice();
-        let events = include_bytes!("../../../../fuzz/seeds/kineto/events").as_slice();
+        let report = include_bytes!("../../../../../fuzz/seeds/nsys/report.sqlite").as_slice();
+        let events = include_bytes!("../../../../../fuzz/seeds/kineto/events").as_slice();
         let events = [b"{\"schemaVersion\": 1, \"traceEvents\": [", events].concat();
         let bytes = damaged(if which { report } else { &events }, &changes, end);
         if let Ok(recording) = formats::load_bytes("rank1", &bytes, Limits::default()) {

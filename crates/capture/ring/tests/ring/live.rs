@@ -1,5 +1,4 @@
 //! The live table between real processes and threads: what a reader is told, and when.
-#![cfg(not(loom))]
 #![expect(unsafe_code, reason = "tests fork")]
 #![expect(clippy::unwrap_used, reason = "what tests share is a test too")]
 

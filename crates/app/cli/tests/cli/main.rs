@@ -1,0 +1,13 @@
+//! The command, as its users run it.
+
+mod analyze;
+mod calls;
+mod compare;
+mod contradictions;
+mod doctor;
+mod export;
+mod nccl;
+mod requests;
+mod service;
+mod traces;
+mod what_if;

@@ -1,0 +1,5 @@
+//! Shared memory between real processes.
+
+mod live;
+mod processes;
+mod requests;

@@ -1,0 +1,9 @@
+//! Recordings, from bytes to verdicts.
+
+mod batches;
+mod clocks;
+mod recordings;
+mod replays;
+mod roles;
+mod traces;
+mod what_if;
