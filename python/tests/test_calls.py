@@ -4,7 +4,7 @@ import os
 import subprocess
 
 import pytest
-from conftest import BIN, HERE, JOBS, assert_told_again, job_environment, torchrun
+from conftest import BIN, HERE, JOBS, assert_told_again, job_environment, matrix, torchrun
 
 FAKE = HERE.parent.parent / "crates/capture/preload/tests/preload/fake_nccl.c"
 
@@ -44,6 +44,7 @@ def test_a_rank_that_does_not_call_is_named_while_the_job_hangs(job):
     assert any("rank 1" in text and "read_shard" in text for text in stacks), stacks
 
 
+@matrix
 def test_a_job_that_idles_after_its_last_collective_is_healthy(job):
     assert job("pauses", slow_rank=-1).verdict()["incidents"] == []
 

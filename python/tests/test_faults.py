@@ -4,7 +4,7 @@ One seed and four ranks here; `make acceptance` runs three seeds, and two and ei
 """
 
 import pytest
-from conftest import HERE, forked, laggard
+from conftest import HERE, forked, laggard, matrix
 
 DATA, FORWARD, BACKWARD = "data.next_wait", "model.fwd_loss_cpu_wall", "model.backward_cpu_wall"
 OPTIM, CALLBACKS, OTHER = "optim.step_cpu_wall", "callbacks.cpu_wall", "step.other_cpu_wall"
@@ -43,6 +43,7 @@ def demo(fault, tmp_path, ranks=4, seed=SEED):
     return outcome
 
 
+@matrix
 @pytest.mark.parametrize("fault", MATRIX)
 def test_the_hidden_fault_is_the_first_incident(fault, tmp_path):
     outcome = demo(fault, tmp_path)
@@ -81,6 +82,7 @@ def test_the_demo_finds_what_it_hides(tmp_path):
     assert found == [([1], DATA), ([0], FORWARD)]
 
 
+@matrix
 @pytest.mark.parametrize("ranks", [2, 8])
 def test_other_numbers_of_ranks(ranks, tmp_path):
     outcome = demo("backward", tmp_path, ranks=ranks, seed=1)

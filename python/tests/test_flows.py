@@ -1,7 +1,7 @@
 """Collectives of NCCL that stop in the middle or become slow, seen by its profiler plugin."""
 
 import pytest
-from conftest import JOBS, assert_told_again, torchrun
+from conftest import JOBS, assert_told_again, matrix, torchrun
 
 
 @pytest.fixture
@@ -28,6 +28,7 @@ def test_a_link_that_delivers_no_more_is_named_while_the_job_hangs(job):
     assert "not_delivered" in {evidence["label"] for evidence in incident["evidence"]}
 
 
+@matrix
 def test_a_link_that_delivers_late_is_named(job):
     slow = job("slow")
     incident = slow.verdict()["incidents"][0]

@@ -8,7 +8,7 @@ import shutil
 import time
 
 import pytest
-from conftest import JOBS, assert_told_again, forked, torchrun
+from conftest import JOBS, assert_told_again, forked, matrix, torchrun
 
 CULPRIT = 2
 SEEDS = int(os.environ.get("LAGGARD_TEST_SEEDS", "1"))
@@ -51,6 +51,7 @@ HANGS = {
 }
 
 
+@matrix
 @pytest.mark.parametrize("seed", range(SEEDS))
 @pytest.mark.parametrize("reason", HANGS)
 def test_a_hang_is_explained_while_it_lasts(reason, seed, hanging, tmp_path):
@@ -81,7 +82,9 @@ def test_a_hang_is_explained_while_it_lasts(reason, seed, hanging, tmp_path):
 
 
 # What differs if collectives are known from Flight Recorders: they count on their own.
-@pytest.mark.parametrize("reason", ["loader", "skip", "order", "small"])
+@pytest.mark.parametrize(
+    "reason", ["loader", *(pytest.param(it, marks=matrix) for it in ("skip", "order", "small"))]
+)
 def test_older_versions_tell_a_hang_by_their_flight_recorders(reason, hanging):
     job = hanging(reason, LAGGARD_HOOKS="0")
     pattern = HANGS[reason].format(c=2, next=3, others=OTHERS[2], pair=PAIRS[2])
@@ -92,6 +95,7 @@ def test_older_versions_tell_a_hang_by_their_flight_recorders(reason, hanging):
     job.check_latency()
 
 
+@matrix
 def test_older_versions_call_no_busy_job_hung(hanging):
     # A full recorder takes long to answer, and is left alone for a hundred times as long.
     job = hanging("none", LAGGARD_HOOKS="0", STEPS="400", TORCH_FR_BUFFER_SIZE="20000")
@@ -117,6 +121,7 @@ def test_a_rank_that_is_killed_is_named(seed, hanging):
     job.check_latency()
 
 
+@matrix
 def test_ranks_that_are_killed_when_they_are_done_are_no_incident(hanging):
     # As Ray Train ends its workers.
     job = hanging("dismissed", STEPS="20")
@@ -140,7 +145,7 @@ STARTS = {
 }
 
 
-@pytest.mark.parametrize("reason", STARTS)
+@pytest.mark.parametrize("reason", ["late", pytest.param("apart", marks=matrix)])
 def test_a_start_that_stands_still_is_explained(reason, watch, early):
     command = torchrun(JOBS / "starts.py", reason, ranks=3)
     job = watch(command, LAGGARD_CONFIG=early)
@@ -152,6 +157,7 @@ def test_a_start_that_stands_still_is_explained(reason, watch, early):
     assert start["subject"]["ranks"] == ranks
 
 
+@matrix
 def test_a_hang_before_the_first_step_is_explained(hanging, early):
     job = hanging("first", LAGGARD_CONFIG=early)
     said = job.line("hang: ")
@@ -164,6 +170,7 @@ def test_a_hang_before_the_first_step_is_explained(hanging, early):
     assert (hang["subject"]["ranks"], hang["severity"]) == ([2], "critical")
 
 
+@matrix
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_network_that_is_cut_accuses_nobody(seed, cable, tmp_path):
     culprit, step = seed % 4, 40 + 7 * seed
@@ -219,6 +226,7 @@ def test_a_recorded_hang_is_the_same_hang_again(hanging):
     assert_told_again(live, job.recording)
 
 
+@matrix
 @pytest.mark.parametrize(
     ("reason", "collective", "pause"),
     [
@@ -240,6 +248,7 @@ def test_a_known_pause_is_no_hang(reason, collective, pause, hanging):
     assert all(incident["severity"] == "info" or not incident["open"] for incident in incidents)
 
 
+@matrix
 def test_ranks_with_fewer_batches_that_join_are_no_hang(hanging):
     job = hanging("join")
     stdout, stderr = job.process.communicate(timeout=60)
@@ -248,6 +257,7 @@ def test_ranks_with_fewer_batches_that_join_are_no_hang(hanging):
     assert json.loads(stdout.splitlines()[-1])["incidents"] == []
 
 
+@matrix
 def test_a_rank_that_is_stuck_for_a_while_is_one_incident(hanging):
     job = hanging("loader", PAUSE_S="4")
     began = time.monotonic()

@@ -5,15 +5,15 @@ import subprocess
 import sys
 
 import pytest
-from conftest import BIN, JOBS, forked, job_environment, torchrun
+from conftest import BIN, JOBS, forked, job_environment, matrix, torchrun
 
+# Those whose hooks only a real job shows.
 LOOPS = [
-    "ddp",
-    "workers",
-    "accumulate",
+    *(
+        pytest.param(loop, marks=matrix)
+        for loop in ("ddp", "workers", "accumulate", "gan", "lbfgs")
+    ),
     "grad_scaler",
-    "gan",
-    "lbfgs",
     "fsdp2",
     "hf_trainer",
     "accelerated",
@@ -34,6 +34,7 @@ def test_the_slow_loader_is_found(run, loop):
     assert len(outcome.incidents) == 1, outcome.stderr
 
 
+@matrix
 def test_a_loop_without_loader_has_a_gap_to_blame(run):
     outcome = run(forked(JOBS / "no_loader.py", ranks=2), SLOW_RANK="0", STEPS="40")
     first = outcome.incidents[0]
@@ -41,6 +42,7 @@ def test_a_loop_without_loader_has_a_gap_to_blame(run):
     assert first["subject"]["stage"] == "data.gap"
 
 
+@matrix
 def test_read_ahead_and_accumulation_of_the_trainer(run):
     outcome = run(
         forked(JOBS / "hf_trainer.py", ranks=2), SLOW_RANK="0", STEPS="20", ACCUMULATE="3"
@@ -49,6 +51,7 @@ def test_read_ahead_and_accumulation_of_the_trainer(run):
     assert outcome.incidents[0]["subject"]["ranks"] == [0]
 
 
+@matrix
 @pytest.mark.parametrize("loop", ["ddp", "hf_trainer", "lightning_job"])
 def test_a_healthy_job_gets_no_incident(run, loop):
     outcome = run(torchrun(JOBS / f"{loop}.py"), STEPS="60")
@@ -95,6 +98,7 @@ def test_older_versions_read_arrival_times_from_the_flight_recorder(run):
     assert any("Flight Recorder" in note for note in outcome.verdict["notes"])
 
 
+@matrix
 def test_tensor_parallel_victims_are_not_blamed(run):
     outcome = run(forked(JOBS / "tensor_parallel.py"), SLOW_RANK="3", STEPS="40")
     first = outcome.incidents[0]

@@ -6,7 +6,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import BIN, JOBS, TOKENS, Star, write_tokens
+from conftest import BIN, JOBS, TOKENS, Star, matrix, write_tokens
 
 # What is usual of the job's steps is known by then.
 HEALTHY_STEPS = 200
@@ -36,6 +36,7 @@ def wait_until_healthy(sides, steps):
     wait_for(rf'(?s)(?:"is":"usage".*?){{{HEALTHY_USAGES}}}', sides)
 
 
+@matrix
 def test_a_link_that_is_throttled_is_named(cable, tmp_path):
     sides = list(cable.sides(tmp_path, JOBS / "wide.py"))
     try:
@@ -90,6 +91,7 @@ def collector(cable, tmp_path):
         yield verdict
 
 
+@matrix
 def test_the_network_comes_before_the_blocks_of_a_pipeline(cable, collector, tmp_path):
     options = ["--job", "pipeline", "--collector", f"http://{cable.ENDS[0]}:8765"]
     token = {"LAGGARD_TOKEN": TOKENS["agent"]}
@@ -131,6 +133,7 @@ def star():
     star.remove()
 
 
+@matrix
 def test_every_method_tells_of_the_slow_link_of_a_ring(star, tmp_path):
     """X2: from rank 1 to rank 2, in both directions of which everything else goes as before."""
     hosts, address = list(star.ends), f"{star.HUB}:8765"

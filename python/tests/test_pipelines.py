@@ -6,7 +6,7 @@ import re
 import statistics
 
 import pytest
-from conftest import JOBS, forked
+from conftest import JOBS, forked, matrix
 
 STAGES, MICROBATCHES = 4, 8
 BLOCK_BEGIN = 18
@@ -63,6 +63,7 @@ def test_every_block_of_a_pipeline_is_recorded(run, tmp_path):
     assert roles == {rank: f"pp={rank}" for rank in range(STAGES)}
 
 
+@matrix
 @pytest.mark.parametrize("schedule", ["1F1B", "GPipe", "Interleaved1F1B", "InterleavedZeroBubble"])
 @pytest.mark.parametrize(
     ("stage", "passes", "microbatch", "step"),
@@ -83,6 +84,7 @@ def test_a_slow_block_is_named_with_its_rank(stage, passes, microbatch, step, sc
     assert re.search(said, done.stderr)
 
 
+@matrix
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_block_that_stays_slow_is_one_incident(seed, run):
     stage = (1 + seed) % STAGES
@@ -94,6 +96,7 @@ def test_a_block_that_stays_slow_is_one_incident(seed, run):
     assert 12 * 0.24 < first["cost_s"] < 12 * 0.4
 
 
+@matrix
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_what_a_bubble_absorbs_is_no_incident(seed, run, tmp_path):
     command = forked(JOBS / "pipeline.py")
@@ -109,6 +112,7 @@ def test_what_a_bubble_absorbs_is_no_incident(seed, run, tmp_path):
     assert f"absorbed: {absorbed}" in done.stderr
 
 
+@matrix
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_nobody_is_blamed_in_a_healthy_pipeline(seed, run, tmp_path):
     command = forked(JOBS / "pipeline.py")
@@ -116,6 +120,7 @@ def test_nobody_is_blamed_in_a_healthy_pipeline(seed, run, tmp_path):
     assert blamed(done, tmp_path) == []
 
 
+@matrix
 def test_a_pipeline_that_stands_still_is_explained(watch):
     command = forked(JOBS / "pipeline.py")
     job = watch(command, SLOW_BLOCK="2,F,5,12,12", DELAY="3600")
@@ -129,6 +134,7 @@ def test_a_pipeline_that_stands_still_is_explained(watch):
     job.check_latency()
 
 
+@matrix
 @pytest.mark.parametrize("mode", ["data", "tensor"])
 def test_who_waits_for_a_block_of_another_rank_is_not_accused(mode, watch):
     """Others wait for its gradients, or for its part of the block."""
@@ -143,6 +149,7 @@ def test_who_waits_for_a_block_of_another_rank_is_not_accused(mode, watch):
     job.check_latency()
 
 
+@matrix
 def test_of_ranks_that_share_a_stage_the_late_one_is_named(run):
     command = forked(JOBS / "pipelines.py", "tensor")
     done = run(command, STEPS="20", SLOW_BLOCKS="3,B,12,12", DELAY="0.1")
@@ -152,6 +159,7 @@ def test_of_ranks_that_share_a_stage_the_late_one_is_named(run):
     assert (first["first_step"], first["last_step"]) == (12, 12)
 
 
+@matrix
 @pytest.mark.parametrize(
     ("chunks", "slow", "block"),
     [

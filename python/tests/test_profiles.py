@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import BIN, JOBS, forked, job_environment, laggard, torchrun
+from conftest import BIN, JOBS, forked, job_environment, laggard, matrix, torchrun
 
 CULPRIT = 2
 SEEDS = int(os.environ.get("LAGGARD_TEST_SEEDS", "1"))
@@ -35,6 +35,7 @@ def evidence_of(incidents, method):
     ]
 
 
+@matrix
 @pytest.mark.parametrize("seed", range(SEEDS))
 @pytest.mark.parametrize(
     ("fault", "function"),
@@ -60,6 +61,7 @@ def test_a_slow_function_of_one_rank_is_named(fault, function, seed):
     assert re.search(function, outcome.stderr.split("\n\nlaggard ")[0])
 
 
+@matrix
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_garbage_collection_by_turns_has_no_culprit(seed):
     outcome = profiled("gc", seed, DELAY="0.05")
@@ -70,6 +72,7 @@ def test_garbage_collection_by_turns_has_no_culprit(seed):
     assert incident["advice"].startswith("look at garbage collection: collect on all ranks")
 
 
+@matrix
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_rank_that_shares_its_core_is_named(seed, tmp_path):
     outcome = profiled("pinned", seed, WAITED=str(tmp_path))
@@ -110,6 +113,7 @@ def control_group():
     group.rmdir()
 
 
+@matrix
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_rank_whose_container_may_use_too_little_is_named(seed, control_group):
     outcome = profiled("quota", seed, GROUP=str(control_group))
@@ -124,6 +128,7 @@ def test_a_rank_whose_container_may_use_too_little_is_named(seed, control_group)
     assert float(told.search(str(found)).group(1)) > 50
 
 
+@matrix
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_no_function_of_a_healthy_job_is_named(seed, tmp_path):
     # By the published rule any jitter orders a window.
@@ -135,6 +140,7 @@ def test_no_function_of_a_healthy_job_is_named(seed, tmp_path):
     assert [i for i in outcome.incidents if i["subject"]["function"]] == []
 
 
+@matrix
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_what_makes_all_ranks_slower_later_on_is_named(seed, tmp_path):
     """Nobody is suspected: the trigger orders the window, of four ranks."""
@@ -209,6 +215,7 @@ def test_a_window_can_be_asked_for(running, rings):
     assert (wrong.code, "no job nobody here" in wrong.stderr) == (2, True)
 
 
+@matrix
 def test_a_job_may_end_while_it_is_profiled(running, rings):
     job = running(100)
     # Longer than the job lasts.

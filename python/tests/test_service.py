@@ -9,7 +9,7 @@ import time
 import urllib.request
 
 import pytest
-from conftest import BIN, JOBS, job_environment
+from conftest import BIN, JOBS, job_environment, matrix
 
 PATIENCE_S = 120
 
@@ -73,6 +73,7 @@ def host(name, place, collector, port, *script, ranks=1, **environment):
     )
 
 
+@matrix
 def test_a_job_of_two_hosts_is_one_whatever_happens_to_its_collector(collector):
     port = free_port()
     script = JOBS / "ddp.py"
@@ -118,6 +119,7 @@ def test_a_hang_over_two_hosts_is_explained_with_the_stacks_of_both(collector):
     assert all("of which nothing is seen here" in text for text in told), told
 
 
+@matrix
 def test_a_rank_of_another_host_that_does_not_come_to_the_start_is_named(tmp_path, early):
     collector = Collector(tmp_path / "data", "--config", early)
     port, script = free_port(), (JOBS / "starts.py", "late")
@@ -142,6 +144,7 @@ def pipeline_of_two_hosts(collector, **environment):
     ]
 
 
+@matrix
 def test_a_slow_block_of_a_pipeline_over_two_hosts_is_named(collector):
     slow = {"SLOW_BLOCK": "2,B,3,16,16", "DELAY": "0.3"}
     hosts = pipeline_of_two_hosts(collector, STEPS="24", **slow)
@@ -156,6 +159,7 @@ def test_a_slow_block_of_a_pipeline_over_two_hosts_is_named(collector):
     assert (block["first_step"], block["last_step"]) == (16, 16)
 
 
+@matrix
 def test_where_a_pipeline_over_two_hosts_stands_still_is_said(collector):
     hosts = pipeline_of_two_hosts(collector, SLOW_BLOCK="2,F,5,12,12", DELAY="3600")
     what = "rank 2 does not finish the forward of microbatch 5 on pipeline stage 2"

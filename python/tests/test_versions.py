@@ -133,7 +133,7 @@ def test_the_package_attaches_and_records(python, tmp_path):
 def test_the_wheel_is_all_that_is_needed(tmp_path):
     programs = tmp_path / "environment" / "bin"
     subprocess.run([sys.executable, "-m", "venv", programs.parent], check=True)
-    (wheel,) = (Path(sys.prefix).parent / "wheels").glob("*.whl")
+    (wheel,) = (Path(sys.prefix).parent / "tested").glob("*.whl")
     pip = [programs / "pip", "install", "--quiet", "--no-index", "--disable-pip-version-check"]
     subprocess.run([*pip, wheel], check=True)
     attaches_and_records(programs / "python", tmp_path, programs)

@@ -2,7 +2,6 @@
 //!
 //! A crate of its own, so that what loom brings along is chosen alike for builds and for tests.
 #![cfg(test)]
-#![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::sync::atomic::Ordering::Acquire;
 

@@ -16,8 +16,8 @@ use crate::nsys;
 use crate::open::{OVER_LIMIT, open, open_bytes};
 use crate::{
     FormatError, Journal, Limits, MarkEvents, Part, ProfilerTrace, RankTrace, RasJob,
-    Snapshot, StageMatrix, StoredBatches, TraceSet, call_log, kineto, pickle,
-    ras_text, stored, what_if, work_requests,
+    Snapshot, StageMatrix, StoredBatches, TraceSet, call_log, kineto, pickle, ras_text,
+    stored, what_if, work_requests,
 };
 
 /// One job, as recorded in one file.
