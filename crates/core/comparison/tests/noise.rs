@@ -45,6 +45,7 @@ fn run(steps: &[[f64; 3]]) -> Run {
             source: "marks".to_owned(),
             cut: "backward end".to_owned(),
             exposed_s: 0.0,
+            device_wait_share: None,
             lost_records: 0,
         },
         stages: stages.to_vec(),

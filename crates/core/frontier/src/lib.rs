@@ -25,6 +25,8 @@ pub use gates::Gates;
 pub use label::{Axes, label};
 pub use localise::{Localisation, localise};
 pub use peers::{PeerMethod, peer_scores};
-pub use replay::{Replay, assume_synchronisation, synchronising_stages};
+pub use replay::{
+    Replay, assume_synchronisation, device_wait_s, join_where_seen, synchronising_stages,
+};
 pub use sketch::{BoundarySketch, Histogram, Sketch, SketchError};
 pub use window::{StageStep, StepAccount, WindowFrontier, analyse, candidates, ranking};

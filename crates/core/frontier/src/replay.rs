@@ -1,12 +1,15 @@
 use std::collections::BTreeMap;
 
-use model::{Block, Boundary, StageId, Sync, Window};
+use model::{Block, Boundary, Meeting, StageId, Sync, Window};
 
 /// Time, in seconds, by which a rank may seem to leave a synchronisation before its last
 /// rank arrived: the steps of different ranks do not start at exactly the same instant.
 const START_SKEW_S: f64 = 2e-3;
 /// The same as a share of the wait: the longer the wait, the surer it is one.
 const START_SKEW_SHARE: f64 = 0.1;
+/// How far apart ranks may leave a segment, relative to how far apart they entered it, to come
+/// together in it. Ours: own work would have to make up for half of it by chance.
+const TOGETHER_SHARE: f64 = 0.5;
 
 /// One step taken apart into own work and waits, so that it can be run again with some of
 /// the work changed.
@@ -188,7 +191,7 @@ pub fn synchronising_stages(window: &Window) -> Vec<StageId> {
     }
     let rows = window.rows() as f64;
     let notable = before.into_iter().filter(|(stage, before)| {
-        *before > rows * START_SKEW_S && after[stage] < 0.5 * before
+        *before > rows * START_SKEW_S && after[stage] < TOGETHER_SHARE * before
     });
     notable.map(|(stage, _)| stage).collect()
 }
@@ -218,6 +221,67 @@ pub fn assume_synchronisation(window: &mut Window) {
         }
         block.boundaries = boundaries.into();
     }
+}
+
+/// Marks where ranks synchronise in a window whose ranks do not meet where they issue
+/// collectives: before the segments in which they are seen to come together, and before the one
+/// that ends where they meet.
+///
+/// Nobody waits for others in its data loader.
+/// # Source
+/// Ours: docs/math/meetings.md.
+pub fn join_where_seen(window: &mut Window) {
+    let seen = window.meeting == Meeting::Seen;
+    for block in &mut window.blocks {
+        let together = comes_together(block);
+        let mut boundaries = block.boundaries.to_vec();
+        for at in 0..boundaries.len() {
+            let waits = boundaries.get(at + 1).is_some_and(|next| {
+                let meets = seen && at + 2 == together.len();
+                next.stage != StageId::DATA && (together[at + 1] || meets)
+            });
+            boundaries[at].sync = if waits { Sync::Assumed } else { Sync::None };
+        }
+        block.boundaries = boundaries.into();
+    }
+}
+
+/// Whether ranks leave each segment of a block less than half as far apart as they enter it.
+fn comes_together(block: &Block) -> Vec<bool> {
+    let mut sums = vec![(0.0, 0.0); block.boundaries.len()];
+    for (_, row) in block.rows() {
+        let prefixes = prefixes(row, block.ranks);
+        let mut entered = 0.0;
+        for (at, sum) in prefixes.chunks_exact(block.ranks).zip(&mut sums) {
+            let left = spread(at);
+            *sum = (sum.0 + entered, sum.1 + left);
+            entered = left;
+        }
+    }
+    let notable_s = block.steps.len() as f64 * START_SKEW_S;
+    let together = sums
+        .into_iter()
+        .map(|(entered, left)| entered > notable_s && left < TOGETHER_SHARE * entered);
+    together.collect()
+}
+
+/// Seconds that even the last rank of each step spent in the segment that ends where ranks meet:
+/// there it no longer waits for others, but for its device. Zero where hosts meet as they issue.
+///
+/// # Source
+/// Ours: docs/math/meetings.md.
+pub fn device_wait_s(window: &Window) -> f64 {
+    if window.meeting != Meeting::Seen {
+        return 0.0;
+    }
+    let blocks = window.blocks.iter();
+    let rows = blocks.flat_map(|block| block.rows().map(|(_, row)| (row, block.ranks)));
+    rows.map(|(row, ranks)| {
+        let last = &row[row.len().saturating_sub(ranks)..];
+        last.iter().copied().fold(f64::INFINITY, f64::min)
+    })
+    .filter(|seconds| seconds.is_finite())
+    .sum()
 }
 
 fn spread(values: &[f64]) -> f64 {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use frontier::WindowFrontier;
-use model::{StageId, Sync, Window, median};
+use model::{Meeting, StageId, Sync, Window, median};
 
 use crate::{Fault, FaultKind, IncidentSettings};
 
@@ -54,7 +54,8 @@ pub(crate) fn common_causes(
         of_stage.map(|fault| fault.cost_s).sum::<f64>()
     };
     if let Some(slot) = found.slot(StageId::DATA) {
-        let cost_s = found.advance_s[slot] - explained_s(StageId::DATA);
+        let cost_s = (found.advance_s[slot] - explained_s(StageId::DATA))
+            .min(usual_s(window, StageId::DATA));
         let dominant = cost_s >= settings.input_share_min * found.exposed_s;
         if dominant && cost_s > 0.0 {
             let kind = FaultKind::InputBound;
@@ -69,6 +70,24 @@ pub(crate) fn common_causes(
         causes.extend(unknown_rank(window, found, settings));
     }
     causes
+}
+
+/// Seconds the usual rank spends in a stage, over all steps: where all wait, so does it.
+fn usual_s(window: &Window, stage: StageId) -> f64 {
+    let mut sum_s = 0.0;
+    for block in &window.blocks {
+        for (_, row) in block.rows() {
+            let mut totals_s = vec![0.0; block.ranks];
+            let segments = row.chunks_exact(block.ranks).zip(block.boundaries.iter());
+            for (cells, _) in segments.filter(|(_, boundary)| boundary.stage == stage) {
+                for (total_s, seconds) in totals_s.iter_mut().zip(cells) {
+                    *total_s += seconds;
+                }
+            }
+            sum_s += median(&mut totals_s).unwrap_or(0.0);
+        }
+    }
+    sum_s
 }
 
 fn degraded(
@@ -107,11 +126,14 @@ fn unknown_rank(
     settings: &IncidentSettings,
 ) -> Option<Fault> {
     let boundaries = || window.blocks.iter().flat_map(|block| block.boundaries.iter());
-    let assumed = boundaries().any(|boundary| boundary.sync == Sync::Assumed);
+    let assumed = boundaries().any(|boundary| boundary.sync == Sync::Assumed)
+        && !boundaries().any(|boundary| matches!(boundary.sync, Sync::Issue(_)));
     let slot = frontier::ranking(&found.share).first().copied()?;
     let dominant = found.share[slot] >= settings.unknown_share_min;
     let synchronises = found.stages[slot] == StageId::BACKWARD
         || frontier::synchronising_stages(window).contains(&found.stages[slot]);
+    // Where ranks meet elsewhere, who comes last is measured.
+    let assumed = assumed && window.meeting == Meeting::Issued;
     let unknown = window.ranks.len() > 1 && assumed && dominant && synchronises;
     unknown
         .then(|| common(FaultKind::UnknownRank, found.stages[slot], 0.0, (window, found)))

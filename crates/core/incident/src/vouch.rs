@@ -1,8 +1,9 @@
 use frontier::{Axes, Gates, WindowFrontier, label, ranking};
-use model::{StageId, Sync, Window};
+use model::{Meeting, StageId, Sync, Window};
 
 /// Labels a window anew whose leading stage is where ranks were measured to be late before a
-/// recorded collective: there the wait is no assumption, and we vouch for it.
+/// recorded collective, or before they are seen to meet: there the wait is no assumption, and we
+/// vouch for it.
 pub(crate) fn vouch(
     window: &Window,
     found: &mut WindowFrontier,
@@ -10,7 +11,8 @@ pub(crate) fn vouch(
     gates: &Gates,
 ) {
     let mut boundaries = window.blocks.iter().flat_map(|block| block.boundaries.iter());
-    let recorded = boundaries.any(|boundary| matches!(boundary.sync, Sync::Issue(_)));
+    let recorded = window.meeting == Meeting::Seen
+        || boundaries.any(|boundary| matches!(boundary.sync, Sync::Issue(_)));
     let leading = ranking(&found.share).first().map(|slot| found.stages[*slot]);
     if recorded && leading.is_some_and(|leading| late_stages.contains(&leading)) {
         let vouched = Gates { model_fit: true, ..gates.clone() };

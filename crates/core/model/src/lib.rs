@@ -54,4 +54,4 @@ pub use verdict::{
     StageSummary, Subject, Verdict, WindowSummary, fold_ranks,
 };
 pub use what_if::{Attribution, PartSlowdown, RankSlowdown, Removal, WhatIf};
-pub use window::{Block, Boundary, Closure, Cut, DeviceEvents, Sync, Window};
+pub use window::{Block, Boundary, Closure, Cut, DeviceEvents, Meeting, Sync, Window};

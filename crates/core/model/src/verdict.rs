@@ -57,6 +57,10 @@ pub struct JobSummary {
     pub cut: String,
     /// Exposed time of all analysed steps, in seconds.
     pub exposed_s: f64,
+    /// Share of it in which all hosts waited for their devices, where that is most of it: what
+    /// devices do there is not seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_wait_share: Option<f64>,
     /// Records that were lost before they could be read.
     pub lost_records: u64,
 }

@@ -32,6 +32,32 @@ impl Cut {
     }
 }
 
+/// What a window shows of where its ranks meet.
+///
+/// # Source
+/// Ours, docs/math/meetings.md: to issue a collective is to meet only where the host blocks in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Meeting {
+    /// At the end of the stage in which they issue collectives; nothing speaks against it.
+    #[default]
+    Issued,
+    /// At the cut, later than they issue collectives: hosts run ahead of their devices.
+    Seen,
+    /// Nowhere, although they get apart: the cut is the published one.
+    Unseen,
+}
+
+impl Meeting {
+    /// Where a cut stands, for people and JSON.
+    pub fn describe(self, cut: Cut) -> String {
+        match self {
+            Self::Issued => cut.name(),
+            Self::Seen => format!("{}, seen", cut.name()),
+            Self::Unseen => format!("{}, no meeting seen", cut.name()),
+        }
+    }
+}
+
 /// How a boundary joins the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Sync {
@@ -133,6 +159,8 @@ pub struct Window {
     pub blocks: Vec<Block>,
     /// Where the steps were cut.
     pub cut: Cut,
+    /// Whether its ranks meet there.
+    pub meeting: Meeting,
     /// Closure of the named stages.
     pub closure: Closure,
     /// Device-side forward times.
@@ -180,6 +208,7 @@ impl From<Block> for Window {
             incomplete_steps: 0,
             blocks: vec![block],
             cut: Cut::Data,
+            meeting: Meeting::default(),
             closure: Closure::default(),
             device: DeviceEvents::default(),
             odd_accumulation_steps: 0,

@@ -395,7 +395,8 @@ fn rank_signature(step: &RankStep) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use model::{Cut, MarkKind, Sync};
+    use model::{Cut, MarkKind, Meeting, Sync};
+    use proptest::prelude::*;
 
     use super::*;
     use crate::testkit::steps;
@@ -472,7 +473,9 @@ mod tests {
     fn a_delay_after_the_last_collective_belongs_to_the_next_step() {
         let late =
             "D0 D1 B0 K B1 O0 O1 ".to_owned() + &"D0+40 D1 B0 K B1 O0 O1 ".repeat(11);
-        let windows = windows(&[PLAIN.repeat(12), late], settings());
+        let waits = PLAIN.to_owned() + &"D0 D1 B0 K B1+40 O0 O1 ".repeat(11);
+        let windows = windows(&[waits, late], settings());
+        assert_eq!(windows[0].meeting, Meeting::Issued);
         let block = &windows[0].blocks[0];
         let stages: Vec<StageId> = block.boundaries.iter().map(|b| b.stage).collect();
         assert_eq!(stages[0], StageId::CALLBACKS);
@@ -480,6 +483,72 @@ mod tests {
         let slow =
             block.boundaries.iter().position(|b| b.after == MarkKind::OptimizerEnd);
         assert!((block.row(0)[slow.unwrap() * 2 + 1] - 0.040).abs() < 1e-9);
+    }
+
+    /// Cut and meeting of two ranks that go through these steps, after a first plain one.
+    fn meeting(steps: [&str; 2]) -> (Cut, Meeting) {
+        let ranks = steps.map(|step| PLAIN.to_owned() + &step.repeat(12));
+        let window = &windows(&ranks, settings())[0];
+        (window.cut, window.meeting)
+    }
+
+    #[test]
+    fn ranks_that_wait_behind_where_they_issue_are_cut_there() {
+        let late = "D0 D1+40 B0 K B1 O0 O1 ";
+        for (waits, cut) in [
+            ("D0 D1 B0 K B1 O0+40 O1 ", Cut::After(MarkKind::OptimizerBegin)),
+            ("D0 D1 B0 K B1 O0 O1+40 ", Cut::After(MarkKind::OptimizerEnd)),
+            ("D0+40 D1 B0 K B1 O0 O1 ", Cut::Data),
+        ] {
+            assert_eq!(meeting([waits, late]), (cut, Meeting::Seen));
+        }
+    }
+
+    #[test]
+    fn ranks_that_never_wait_are_cut_as_published() {
+        let late = "D0 D1+40 B0 K B1 O0 O1 ";
+        assert_eq!(meeting([PLAIN, late]), (Cut::Data, Meeting::Unseen));
+    }
+
+    #[test]
+    fn where_ranks_never_get_apart_nothing_speaks_against_where_they_issue() {
+        let issued = (Cut::After(MarkKind::BackwardEnd), Meeting::Issued);
+        assert_eq!(meeting([PLAIN, PLAIN]), issued);
+    }
+
+    proptest! {
+        /// Wherever the host reads back, and however far it runs ahead until then.
+        #[test]
+        fn moving_the_read_back_moves_no_lateness(
+            place in 0usize..3, late_ms in 5u32..200, device_ms in 0u32..200,
+        ) {
+            let step = |data_ms, wait_ms| {
+                let mut words =
+                    ["D0", "D1", "B0", "K", "B1", "O0", "O1"].map(|word| (word, 1));
+                words[1].1 += data_ms;
+                words[[5, 6, 0][place]].1 += device_ms + wait_ms;
+                words.map(|(word, ms)| format!("{word}+{ms} ")).concat()
+            };
+            let (late, waits) = (step(late_ms, 0), step(0, late_ms));
+            let ranks = [waits, late].map(|step| step.repeat(13));
+            let window = &windows(&ranks, settings())[0];
+            prop_assert_eq!(window.meeting, Meeting::Seen);
+            let block = &window.blocks[0];
+            let data =
+                block.boundaries.iter().position(|b| b.stage == StageId::DATA).unwrap();
+            let row = block.row(2);
+            let [waiting, culprit] = [row[2 * data], row[2 * data + 1]];
+            prop_assert!((culprit - waiting - f64::from(late_ms) * 1e-3).abs() < 1e-9);
+            let total = |rank| row.iter().skip(rank).step_by(2).sum::<f64>();
+            prop_assert!((total(0) - total(1)).abs() < 1e-9, "they meet at the cut");
+            let apart = row.chunks(2).scan([0.0; 2], |ends, cells| {
+                ends[0] += cells[0];
+                ends[1] += cells[1];
+                Some(ends[1] - ends[0])
+            });
+            // Nobody but the culprit is ever the later one.
+            prop_assert!(apart.fold(f64::INFINITY, f64::min) > -1e-9);
+        }
     }
 
     #[test]

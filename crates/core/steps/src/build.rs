@@ -4,14 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use model::{
-    Block, Boundary, Closure, Cut, DeviceEvents, Ending, MarkKind, RankNs, RankStep,
+    Block, Boundary, Closure, Cut, DeviceEvents, Ending, Meeting, RankNs, RankStep,
     Segment, StageId, Sync, Window,
 };
 
 use crate::align::JobStep;
-
-/// Share of steps in which a stage must hold a collective for the cut to rely on it.
-const REGULAR_SHARE: f64 = 0.8;
+use crate::meeting::choose_cut;
 
 /// Share of steps that use batches of an earlier step from which data waits are not trusted:
 /// bursts of two batches halve the steps that wait.
@@ -19,7 +17,7 @@ const BURST_SHARE: f64 = 0.2;
 
 /// One rank's part of a row.
 #[derive(Clone, Copy)]
-struct RankRow<'steps> {
+pub(crate) struct RankRow<'steps> {
     start: RankNs,
     /// Segments that lie in the step before.
     carried: &'steps [Segment],
@@ -28,7 +26,7 @@ struct RankRow<'steps> {
 
 /// Whether segments count that end as a collective is issued; else they are part of the next.
 #[derive(Clone, Copy, PartialEq)]
-enum Issues {
+pub(crate) enum Issues {
     Kept,
     Ignored,
 }
@@ -46,7 +44,10 @@ impl<'steps> RankRow<'steps> {
     }
 
     /// The segments with their seconds.
-    fn cells(self, issues: Issues) -> impl Iterator<Item = (&'steps Segment, f64)> {
+    pub(crate) fn cells(
+        self,
+        issues: Issues,
+    ) -> impl Iterator<Item = (&'steps Segment, f64)> {
         let mut from = self.start;
         self.segments(issues).map(move |segment| {
             let seconds = segment.end.seconds_since(from);
@@ -100,7 +101,11 @@ fn build(
         if is_there { &mut ranks } else { &mut missing_ranks }.push(*rank);
     }
     let first_step = steps.first()?.step;
-    let cut = if published_cut { Cut::Data } else { choose_cut(steps, &ranks) };
+    let (cut, meeting) = if published_cut {
+        (Cut::Data, Meeting::Issued)
+    } else {
+        choose_cut(previous, steps, &ranks)
+    };
     let mut window = Window {
         first_step: u64::from(first_step),
         steps: steps.iter().filter(|step| step.is_trained()).count() as u64,
@@ -110,6 +115,7 @@ fn build(
         incomplete_steps: 0,
         blocks: Vec::new(),
         cut,
+        meeting,
         closure: Closure::default(),
         device: device_events(steps, expected),
         odd_accumulation_steps: odd_accumulation_steps(steps),
@@ -161,49 +167,6 @@ fn build(
     Some(window)
 }
 
-/// Finds where the ranks last meet in the cycle: after the last collective that most steps
-/// have, or at the end of backward if none is seen. A loop without either meets nobody knows where.
-fn choose_cut(steps: &[JobStep], ranks: &[u32]) -> Cut {
-    // Mark kinds that end a stretch with collectives, with their last place in the cycle.
-    let mut seen: BTreeMap<u8, (MarkKind, usize, usize, bool)> = BTreeMap::new();
-    let mut goes_back = false;
-    let pieces = steps
-        .iter()
-        .filter_map(|step| ranks.first().and_then(|rank| step.ranks.get(rank)))
-        .filter(|piece| piece.complete);
-    for piece in pieces {
-        let mut issued = false;
-        let mut here: BTreeMap<u8, (MarkKind, usize, bool)> = BTreeMap::new();
-        for (at, segment) in piece.segments.iter().enumerate() {
-            match segment.ending {
-                Ending::Issue { op, .. } => issued |= !op.is_point_to_point(),
-                Ending::Mark(kind) => {
-                    goes_back |= kind == MarkKind::BackwardEnd;
-                    if issued {
-                        let last = at + 1 == piece.segments.len();
-                        here.insert(kind as u8, (kind, at, last));
-                    }
-                    issued = false;
-                }
-            }
-        }
-        for (number, (kind, at, last)) in here {
-            let entry = seen.entry(number).or_insert((kind, 0, 0, false));
-            entry.1 += 1;
-            entry.2 = entry.2.max(at);
-            entry.3 |= last;
-        }
-    }
-    let needed = REGULAR_SHARE * steps.len() as f64;
-    let regular = seen.into_values().filter(|(_, count, ..)| *count as f64 >= needed);
-    match regular.max_by_key(|(_, _, place, _)| *place) {
-        Some((_, _, _, true)) => Cut::Data,
-        Some((kind, ..)) => Cut::After(kind),
-        None if goes_back && ranks.len() > 1 => Cut::After(MarkKind::BackwardEnd),
-        None => Cut::Data,
-    }
-}
-
 /// What each of some ranks delivered of a step; they ascend.
 fn pieces<'steps>(
     step: &'steps JobStep,
@@ -218,7 +181,7 @@ fn pieces<'steps>(
 }
 
 /// The segments of each rank between two cuts, `None` if one did not deliver them.
-fn rank_rows<'steps>(
+pub(crate) fn rank_rows<'steps>(
     before: Option<&'steps JobStep>,
     step: &'steps JobStep,
     ranks: &[u32],
@@ -245,13 +208,13 @@ fn rank_rows<'steps>(
     rows.collect()
 }
 
-enum Agreement {
+pub(crate) enum Agreement {
     Whole,
     WithoutIssues,
     None,
 }
 
-fn agree(rows: &[RankRow<'_>]) -> Agreement {
+pub(crate) fn agree(rows: &[RankRow<'_>]) -> Agreement {
     let same = |issues| {
         let first: Option<Vec<Boundary>> =
             rows.first().map(|row| row.boundaries(issues).collect());

@@ -10,6 +10,7 @@ mod build;
 mod counter;
 mod iteration;
 mod learner;
+mod meeting;
 mod segment;
 #[cfg(test)]
 mod testkit;

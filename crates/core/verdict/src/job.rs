@@ -11,12 +11,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
 use collective::{Arrivals, Slow};
-use frontier::{Baseline, WindowFrontier, analyse, assume_synchronisation};
+use frontier::{
+    Baseline, WindowFrontier, analyse, assume_synchronisation, device_wait_s,
+    join_where_seen,
+};
 use incident::{Scene, Tracker};
 use model::{
-    CollectiveOp, Cut, Incident, Input, JobSummary, Mark, MarkKind, Method, RankNs,
-    SCHEMA, SideSummary, StageId, StageNames, StageSummary, Sync, Verdict, Window,
-    WindowSummary, fold_ranks,
+    CollectiveOp, Cut, Incident, Input, JobSummary, Mark, MarkKind, Meeting, Method,
+    RankNs, SCHEMA, SideSummary, StageId, StageNames, StageSummary, Sync, Verdict,
+    Window, WindowSummary, fold_ranks,
 };
 use schedule::Diagnosis;
 use steps::{Aligner, Segmenter};
@@ -45,6 +48,9 @@ pub const WHAT_IF: &str = "what-if";
 pub const CALLS: &str = "calls";
 /// Collectives whose logs end at different places that are told.
 const MAX_ENDS: usize = 8;
+/// Share of exposed time from which hosts mostly wait for their devices. Ours: what no host does is
+/// then the larger part.
+const DEVICE_WAIT_SHARE: f64 = 0.5;
 /// Window summaries kept; the oldest make room.
 const MAX_WINDOWS: usize = 4096;
 
@@ -80,7 +86,9 @@ pub struct Job {
     lines: Vec<String>,
     /// Of windows since they were last taken; nothing where nobody takes them.
     records: Option<(Remember, Vec<WindowRecord>)>,
-    cut: Option<Cut>,
+    cut: Option<(Cut, Meeting)>,
+    /// Seconds that hosts waited for their devices where they meet.
+    device_wait_s: f64,
     notes: BTreeMap<Note, u64>,
     exposed_s: f64,
     /// Steps of recordings' own windows, and of attempts before the last restart.
@@ -166,6 +174,7 @@ impl Job {
             lines: Vec::new(),
             records: None,
             cut: None,
+            device_wait_s: 0.0,
             notes: BTreeMap::new(),
             exposed_s: 0.0,
             earlier_steps: 0,
@@ -489,14 +498,18 @@ impl Job {
             if boundaries.all(|boundary| boundary.sync == Sync::None) {
                 *self.notes.entry(Note::ArrivalsUnknown).or_default() += 1;
             }
-            assume_synchronisation(&mut window);
+            match window.meeting {
+                Meeting::Issued => assume_synchronisation(&mut window),
+                Meeting::Seen | Meeting::Unseen => join_where_seen(&mut window),
+            }
         }
         let found = analyse(&window, &self.settings.frontier, &self.baseline);
         (window, found)
     }
 
     fn account(&mut self, window: &Window, found: &WindowFrontier) {
-        self.cut = Some(window.cut);
+        self.cut = Some((window.cut, window.meeting));
+        self.device_wait_s += device_wait_s(window) * window.group_share;
         self.exposed_s += found.exposed_s * window.group_share;
         self.analysed_steps += found.steps.len() as f64 * window.group_share;
         for rank in &window.missing_ranks {
@@ -612,8 +625,11 @@ impl Job {
                     None => self.analysed_steps.round() as u64,
                 },
                 source: self.source.clone(),
-                cut: self.cut.map_or("none".into(), Cut::name),
+                cut: self
+                    .cut
+                    .map_or("none".into(), |(cut, meeting)| meeting.describe(cut)),
                 exposed_s: self.exposed_s,
+                device_wait_share: self.device_wait_share(),
                 lost_records: self.lost_records(),
             },
             stages: stages.collect(),
@@ -628,6 +644,12 @@ impl Job {
             notes: self.note_texts(),
             profile: self.profiled.as_ref().map(|profiled| profiled.summary.clone()),
         }
+    }
+
+    /// Share of exposed time in which all hosts waited for their devices, if that is most of it.
+    fn device_wait_share(&self) -> Option<f64> {
+        let share = self.device_wait_s / self.exposed_s;
+        (share >= DEVICE_WAIT_SHARE).then_some(share)
     }
 
     fn lost_records(&self) -> u64 {
@@ -703,6 +725,14 @@ impl Job {
         }
         if self.profiled.is_none() {
             texts.extend(self.timed_texts());
+        }
+        if let Some(share) = self.device_wait_share() {
+            texts.push(format!(
+                "the hosts spend {:.0} % of the step where they wait for their devices; which \
+                 device is slow, and what a host does there itself, cannot be seen without \
+                 device marks",
+                100.0 * share
+            ));
         }
         texts.extend(self.call_logs.iter().flat_map(pipeline_notes));
         if !self.lost_records.is_empty() {

@@ -1,0 +1,230 @@
+//! Where the ranks of a window are seen to meet.
+
+use std::collections::BTreeMap;
+
+use model::{Cut, Ending, MarkKind, Meeting};
+
+use crate::align::JobStep;
+use crate::build::{Agreement, Issues, RankRow, agree, rank_rows};
+
+/// Share of steps in which a stage must hold a collective for the cut to rely on it.
+const REGULAR_SHARE: f64 = 0.8;
+/// Share of what a rank was behind at a collective that may be left where ranks met since. Ours:
+/// a wait takes all of it, noise puts some back.
+const LEFT_SHARE: f64 = 0.5;
+/// Share of the lateness at another cut that may vanish where ranks issue collectives if that cut is
+/// to be believed. Ours: where more of it does, noise decides.
+const ISSUED_SHARE: f64 = 0.25;
+/// Share of exposed time from which lateness that does not vanish speaks against a cut. Ours: that
+/// of a candidate for a fault. What vanishes speaks for one however small it is: noise does too.
+const APART_SHARE: f64 = 0.02;
+/// Lateness that must vanish at a cut, relative to the cut where most does: of those the first is
+/// where ranks met.
+const FIRST_SHARE: f64 = 0.7;
+
+/// Chooses where steps are cut, and says whether ranks are seen to meet there.
+///
+/// The cut is where ranks issue collectives unless the window speaks against it: then it is
+/// the first place behind where most of their lateness is seen to vanish, or else the published
+/// one. A healthy window speaks against nothing.
+/// # Source
+/// Ours: docs/math/meetings.md.
+pub(crate) fn choose_cut(
+    previous: Option<&JobStep>,
+    steps: &[JobStep],
+    ranks: &[u32],
+) -> (Cut, Meeting) {
+    let issued = issued_cut(steps, ranks);
+    let Cut::After(kind) = issued else { return (issued, Meeting::Issued) };
+    if ranks.len() < 2 {
+        return (issued, Meeting::Issued);
+    }
+    let behind = cuts_behind(kind, steps, ranks);
+    let cuts = [issued].into_iter().chain(behind);
+    let frames: Vec<Frame> =
+        cuts.map(|cut| Frame::of(cut, previous, steps, ranks)).collect();
+    let most_s = frames.iter().map(Frame::met_s).fold(0.0, f64::max);
+    let first = frames
+        .iter()
+        .find(|frame| frame.is_seen() && frame.met_s() >= FIRST_SHARE * most_s);
+    match first {
+        Some(frame)
+            if frame.cut != issued
+                && frames[0].met_s() <= ISSUED_SHARE * frame.late_s =>
+        {
+            (frame.cut, Meeting::Seen)
+        }
+        None if frames[0].is_refuted() => (Cut::Data, Meeting::Unseen),
+        _ => (issued, Meeting::Issued),
+    }
+}
+
+/// What a window looks like if its ranks meet at a cut.
+#[derive(Debug)]
+struct Frame {
+    cut: Cut,
+    /// Sums over the steps, in seconds. How far the last rank was behind the others when it
+    /// issued a collective, where that was most.
+    late_s: f64,
+    /// What is left of it at the end of the step.
+    left_s: f64,
+    /// By how much ranks came together before any of them issued a collective: nobody waits there.
+    unexplained_s: f64,
+    exposed_s: f64,
+}
+
+impl Frame {
+    fn of(
+        cut: Cut,
+        previous: Option<&JobStep>,
+        steps: &[JobStep],
+        ranks: &[u32],
+    ) -> Self {
+        let mut frame =
+            Self { cut, late_s: 0.0, left_s: 0.0, unexplained_s: 0.0, exposed_s: 0.0 };
+        for (index, step) in steps.iter().enumerate() {
+            let before = index.checked_sub(1).map_or(previous, |at| steps.get(at));
+            let rows = rank_rows(before, step, ranks, cut).unwrap_or_default();
+            if !rows.is_empty() && matches!(agree(&rows), Agreement::Whole) {
+                frame.add(&rows);
+            }
+        }
+        frame
+    }
+
+    fn add(&mut self, rows: &[RankRow<'_>]) {
+        let mut ends_s = vec![0.0; rows.len()];
+        let mut cells: Vec<_> = rows.iter().map(|row| row.cells(Issues::Kept)).collect();
+        let (mut late_s, mut apart_s) = (0.0f64, 0.0f64);
+        let mut issued = false;
+        loop {
+            let mut ending = None;
+            for (end_s, cells) in ends_s.iter_mut().zip(&mut cells) {
+                let Some((segment, seconds)) = cells.next() else { continue };
+                *end_s += seconds;
+                ending = Some(segment.ending);
+            }
+            let Some(ending) = ending else { break };
+            let joins = match ending {
+                Ending::Issue { op, .. } => !op.is_point_to_point(),
+                // Where no issues are recorded, backward is taken to hold them.
+                Ending::Mark(kind) => !issued && kind == MarkKind::BackwardBegin,
+            };
+            let spread_s = spread(&ends_s);
+            if !issued {
+                apart_s = apart_s.max(spread_s);
+            }
+            if joins {
+                if !issued {
+                    self.unexplained_s += apart_s - spread_s;
+                }
+                issued = true;
+                late_s = late_s.max(lateness(&ends_s));
+            }
+        }
+        self.late_s += late_s;
+        self.left_s += spread(&ends_s).min(late_s);
+        self.exposed_s += ends_s.into_iter().fold(0.0, f64::max);
+    }
+
+    /// Lateness that was seen to vanish.
+    fn met_s(&self) -> f64 {
+        self.late_s - self.left_s
+    }
+
+    fn is_seen(&self) -> bool {
+        self.late_s > 0.0 && self.left_s <= LEFT_SHARE * self.late_s
+    }
+
+    fn is_refuted(&self) -> bool {
+        let apart_s = APART_SHARE * self.exposed_s;
+        let stays = self.late_s > apart_s && self.left_s > LEFT_SHARE * self.late_s;
+        stays || self.unexplained_s > apart_s.max(self.met_s())
+    }
+}
+
+/// Cuts behind the last mark of a kind in the cycle, in order; the last one is the published.
+fn cuts_behind(kind: MarkKind, steps: &[JobStep], ranks: &[u32]) -> Vec<Cut> {
+    let first = ranks.first();
+    let pieces = steps.iter().filter_map(|step| step.ranks.get(first?));
+    let mut places: BTreeMap<u8, (MarkKind, usize, usize)> = BTreeMap::new();
+    for piece in pieces.filter(|piece| piece.complete) {
+        let kinds = piece.segments.iter().filter_map(|segment| match segment.ending {
+            Ending::Mark(kind) => Some(kind),
+            Ending::Issue { .. } => None,
+        });
+        let kinds: Vec<MarkKind> = kinds.collect();
+        let Some(from) = kinds.iter().rposition(|known| *known == kind) else { continue };
+        // What ends the last segment belongs to the next step.
+        let inside = from + 1..kinds.len().saturating_sub(1);
+        let behind = inside.filter(|at| !kinds[at + 1..].contains(&kinds[*at]));
+        for at in behind {
+            let entry = places.entry(kinds[at] as u8).or_insert((kinds[at], 0, 0));
+            entry.1 += 1;
+            entry.2 = entry.2.max(at - from);
+        }
+    }
+    let needed = REGULAR_SHARE * steps.len() as f64;
+    let mut regular: Vec<_> =
+        places.into_values().filter(|(_, count, _)| *count as f64 >= needed).collect();
+    regular.sort_by_key(|(.., place)| *place);
+    let cuts = regular.into_iter().map(|(kind, ..)| Cut::After(kind));
+    cuts.chain([Cut::Data]).collect()
+}
+
+fn spread(ends_s: &[f64]) -> f64 {
+    let last = ends_s.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    last - ends_s.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+/// How far the last rank is behind the lower median: a rank ahead of all others is not met, they
+/// are not waited for.
+fn lateness(ends_s: &[f64]) -> f64 {
+    let mut sorted_s = ends_s.to_vec();
+    sorted_s.sort_unstable_by(f64::total_cmp);
+    let last = sorted_s.len() - 1;
+    sorted_s[last] - sorted_s[last / 2]
+}
+
+/// Where ranks meet if to issue is to meet: after the last collective that most steps
+/// have, or at the end of backward if none is seen. A loop without either meets nobody knows where.
+fn issued_cut(steps: &[JobStep], ranks: &[u32]) -> Cut {
+    // Mark kinds that end a stretch with collectives, with their last place in the cycle.
+    let mut seen: BTreeMap<u8, (MarkKind, usize, usize, bool)> = BTreeMap::new();
+    let mut goes_back = false;
+    let pieces = steps
+        .iter()
+        .filter_map(|step| ranks.first().and_then(|rank| step.ranks.get(rank)))
+        .filter(|piece| piece.complete);
+    for piece in pieces {
+        let mut issued = false;
+        let mut here: BTreeMap<u8, (MarkKind, usize, bool)> = BTreeMap::new();
+        for (at, segment) in piece.segments.iter().enumerate() {
+            match segment.ending {
+                Ending::Issue { op, .. } => issued |= !op.is_point_to_point(),
+                Ending::Mark(kind) => {
+                    goes_back |= kind == MarkKind::BackwardEnd;
+                    if issued {
+                        let last = at + 1 == piece.segments.len();
+                        here.insert(kind as u8, (kind, at, last));
+                    }
+                    issued = false;
+                }
+            }
+        }
+        for (number, (kind, at, last)) in here {
+            let entry = seen.entry(number).or_insert((kind, 0, 0, false));
+            entry.1 += 1;
+            entry.2 = entry.2.max(at);
+            entry.3 |= last;
+        }
+    }
+    let needed = REGULAR_SHARE * steps.len() as f64;
+    let regular = seen.into_values().filter(|(_, count, ..)| *count as f64 >= needed);
+    match regular.max_by_key(|(_, _, place, _)| *place) {
+        Some((_, _, _, true)) => Cut::Data,
+        Some((kind, ..)) => Cut::After(kind),
+        None if goes_back && ranks.len() > 1 => Cut::After(MarkKind::BackwardEnd),
+        None => Cut::Data,
+    }
+}
