@@ -1,0 +1,78 @@
+//! `laggard analyze` on jobs whose hosts run ahead of their devices: culprit, stage and cost as
+//! testdata/README.md has them.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::Value;
+
+fn verdict(recording: &str) -> Value {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
+    command.args(["analyze", "--json", &format!("testdata/{recording}.jsonl.zst")]);
+    command.current_dir(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../.."));
+    let output = command.env_remove("LAGGARD_CONFIG").output().expect("laggard runs");
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).expect("a document")
+}
+
+/// Checks that rank 2 alone is named, in a stage, for what mending it gains, within a tenth.
+fn assert_named(recording: &str, cut: &str, stage: &str, gain_ms: f64) {
+    let verdict = verdict(recording);
+    let job = &verdict["job"];
+    let incidents = verdict["incidents"].as_array().expect("a list");
+    assert_eq!(job["cut"], cut);
+    assert_eq!(incidents.len(), 1, "{incidents:?}");
+    let subject = &incidents[0]["subject"];
+    assert_eq!(
+        (&subject["ranks"], &subject["stage"]),
+        (&[2].as_slice().into(), &stage.into())
+    );
+    let steps = job["analysed_steps"].as_f64().expect("a number");
+    let cost_ms = incidents[0]["cost_s"].as_f64().expect("a number") * 1e3 / steps;
+    assert!((0.9..=1.1).contains(&(cost_ms / gain_ms)), "{cost_ms} ms of {gain_ms} ms");
+}
+
+#[test]
+fn a_late_loader_is_named_wherever_the_loss_is_read() {
+    assert_named("late/loader_after", "data, seen", "data.next_wait", 59.7);
+    assert_named("late/loader_before", "optimizer begin, seen", "data.next_wait", 59.7);
+}
+
+#[test]
+fn the_stage_of_the_read_back_is_not_blamed() {
+    let forward = "model.fwd_loss_cpu_wall";
+    assert_named("late/forward_clip", "optimizer end, seen", forward, 56.3);
+}
+
+#[test]
+fn a_late_callback_is_told_from_the_wait_in_the_same_stage() {
+    let callbacks = "callbacks.cpu_wall";
+    assert_named("late/callback_before", "optimizer begin, seen", callbacks, 59.4);
+}
+
+#[test]
+fn lateness_that_the_launch_queue_absorbs_is_no_warning() {
+    let verdict = verdict("late/absorbed_ten");
+    assert_eq!(verdict["job"]["cut"], "data, no meeting seen");
+    let incidents = verdict["incidents"].as_array().expect("a list");
+    assert!(incidents.iter().all(|incident| incident["severity"] == "info"));
+}
+
+#[test]
+fn hosts_that_wait_for_their_devices_are_not_called_healthy_unseen() {
+    let verdict = verdict("late/none_after");
+    assert_eq!(verdict["incidents"], Value::Array(Vec::new()));
+    let share = verdict["job"]["device_wait_share"].as_f64().expect("a share");
+    assert!((0.5..0.9).contains(&share), "{share}");
+}
+
+#[test]
+fn hosts_that_block_in_their_collectives_wait_for_no_device() {
+    for recording in
+        ["none", "data", "callback", "backward_fsdp2"].map(|name| format!("jobs/{name}"))
+    {
+        let job = &verdict(&recording)["job"];
+        assert_eq!(job["cut"], "backward end");
+        assert_eq!(job["device_wait_share"], Value::Null);
+    }
+}
