@@ -78,13 +78,12 @@ def test_a_hang_is_explained_while_it_lasts(reason, seed, hanging, tmp_path):
     told += [frame for fold in hang["stacks"] for frame in fold["frames"]]
     page = html.unescape(report.read_text())
     assert [text for text in told if text not in page] == []
-    job.check_latency()
+    job.check_told_when_due()
 
 
 # What differs if collectives are known from Flight Recorders: they count on their own.
-@pytest.mark.parametrize(
-    "reason", ["loader", *(pytest.param(it, marks=matrix) for it in ("skip", "order", "small"))]
-)
+@matrix
+@pytest.mark.parametrize("reason", ["loader", "skip", "order", "small"])
 def test_older_versions_tell_a_hang_by_their_flight_recorders(reason, hanging):
     job = hanging(reason, LAGGARD_HOOKS="0")
     pattern = HANGS[reason].format(c=2, next=3, others=OTHERS[2], pair=PAIRS[2])
@@ -92,7 +91,7 @@ def test_older_versions_tell_a_hang_by_their_flight_recorders(reason, hanging):
     assert re.search(pattern, said), said
     (hang,) = job.end()["incidents"]
     assert (hang["kind"], hang["severity"]) == ("hang", "critical")
-    job.check_latency()
+    job.check_told_when_due()
 
 
 @matrix
@@ -107,18 +106,20 @@ def test_older_versions_call_no_busy_job_hung(hanging):
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_a_rank_that_is_killed_is_named(seed, hanging):
+def test_a_rank_that_is_killed_is_named_and_fails_the_job_as_without_laggard(seed, watch):
     culprit, step = (CULPRIT + seed) % 4, 40 + 7 * seed
-    job = hanging("kill", culprit, STEP=str(step))
+    command = torchrun(JOBS / "hangs.py", "kill", ranks=4)
+    job = watch(command, SLOW_RANK=str(culprit), STEP=str(step))
     # The launcher may have been quicker to ask how it ended.
     job.line(rf"rank {culprit} (was killed by signal 9 \(SIGKILL\)|ended abruptly) in step {step}")
-    stdout, _ = job.process.communicate(timeout=60)
+    stdout, stderr = job.process.communicate(timeout=60)
+    assert job.process.returncode == 1
+    assert "ChildFailedError" in stderr
     others = OTHERS[culprit]
     where = rf"before it entered ALLREDUCE #\d+ of group default \({others} were in it\)$"
     (death,) = json.loads(stdout.splitlines()[-1])["incidents"]
     assert re.search(rf"^rank {culprit} .* in step {step}, {where}", death["text"]), death
     assert (death["subject"]["ranks"], death["severity"]) == ([culprit], "critical")
-    job.check_latency()
 
 
 @matrix
@@ -198,32 +199,36 @@ def test_a_network_that_is_cut_accuses_nobody(seed, cable, tmp_path):
         for side in sides:
             (incident,) = side.end()["incidents"]
             assert incident["severity"] == "warning"
-            side.check_latency()
+            side.check_told_when_due()
     finally:
         for side in sides:
             side.kill()
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs setpriv")
-def test_where_stacks_cannot_be_read_that_is_said(watch):
+def test_older_versions_tell_a_hang_and_where_stacks_cannot_be_read_that_is_said(watch):
     command = forked(JOBS / "hangs.py", "spin")
     # Root reads everything, unless it has dropped the right to.
     drop = ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"]
-    job = watch(command, before=drop, UNREADABLE="1")
+    job = watch(command, before=drop, UNREADABLE="1", LAGGARD_HOOKS="0")
     said = job.line("hang since step")
-    assert "rank 2 never entered ALLREDUCE" in said, said
+    assert re.search(r"rank 2 never entered ALLREDUCE #\d+ of group default", said), said
     assert "rank 2: its stack cannot be read: laggard may not trace" in job.line("rank 2: ")
     hang = job.end()["incidents"][0]
+    assert (hang["kind"], hang["subject"]["ranks"]) == ("hang", [2])
     stacks = [it["text"] for it in hang["evidence"] if it["method"] == "stack"]
     assert all("laggard may not trace its process" in text for text in stacks), stacks
     assert stacks[0].endswith("; it runs"), stacks
+    job.check_told_when_due()
 
 
 def test_a_recorded_hang_is_the_same_hang_again(hanging):
     job = hanging("loader")
-    job.line("hang since step")
+    said = job.line("hang since step (40|41)")
+    assert re.search(HANGS["loader"].format(c=CULPRIT, others=OTHERS[CULPRIT]), said), said
     (live,) = job.end()["incidents"]
     assert_told_again(live, job.recording)
+    job.check_told_when_due()
 
 
 @matrix
@@ -260,9 +265,7 @@ def test_ranks_with_fewer_batches_that_join_are_no_hang(hanging):
 @matrix
 def test_a_rank_that_is_stuck_for_a_while_is_one_incident(hanging):
     job = hanging("loader", PAUSE_S="4")
-    began = time.monotonic()
     job.line("hang since step 40")
-    assert time.monotonic() - began < 60
     (incident,) = job.verdict()["incidents"]
     assert incident["subject"]["ranks"] == [2]
     assert incident["subject"]["stage"] == "data.next_wait"

@@ -65,6 +65,27 @@ def test_a_late_import_sees_loaders_and_optimizers_made_before(python):
     assert steps == 30
 
 
+def test_a_scaler_that_skips_its_optimizer_makes_a_step_all_the_same(python):
+    verdict = python(
+        LOOP
+        + textwrap.dedent(
+            """
+            import json, laggard
+            scaler = torch.amp.GradScaler("cpu")
+            for step, (x,) in enumerate(DataLoader(TensorDataset(torch.randn(30, 4)))):
+                optimizer.zero_grad()
+                loss = model(x).sum() * (float("inf") if step % 7 == 3 else 1.0)
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            print(json.dumps(laggard.summary()))
+            """
+        )
+    )
+    assert verdict["job"]["steps"] == 30
+    assert "optim.step_cpu_wall" in [stage["name"] for stage in verdict["stages"]]
+
+
 def test_without_a_word_only_the_wrapper_attaches(python):
     look = "import sys, json, torch\nprint(json.dumps('laggard' in sys.modules))"
     assert python(look) is False
@@ -163,7 +184,7 @@ def test_nested_stages_are_refused_and_errors_go_through(python):
     )
     assert verdict["job"]["steps"] == 20
     names = {stage["name"] for stage in verdict["stages"]}
-    assert names >= {"outer", "fails"} and "inner" not in names
+    assert names >= {"outer", "fails", "step.other_cpu_wall"} and "inner" not in names
     names = python(
         LOOP
         + textwrap.dedent(

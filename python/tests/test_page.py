@@ -3,11 +3,12 @@
 import json
 import shutil
 import subprocess
+from dataclasses import dataclass
 
 import pytest
 from conftest import BIN, JOBS, job_environment, laggard, torchrun
-from playwright.sync_api import sync_playwright
-from test_service import Collector
+from playwright.sync_api import Page, sync_playwright
+from test_service import PATIENCE_S, Collector
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 800}
@@ -16,17 +17,29 @@ LATE, RANKS, STEPS = 4711, 10_000, 200
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
 
 
-@pytest.fixture
-def page():
+@pytest.fixture(scope="module")
+def browser():
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(viewport=DESKTOP)
-        page.complaints = []
-        page.on("console", lambda said: page.complaints.append(said.text))
-        page.on("pageerror", lambda error: page.complaints.append(str(error)))
-        yield page
-        assert page.complaints == []
+        yield browser
         browser.close()
+
+
+def new_page(browser):
+    """A page that keeps what the browser complains of."""
+    page = browser.new_page(viewport=DESKTOP)
+    page.complaints = []
+    page.on("console", lambda said: page.complaints.append(said.text))
+    page.on("pageerror", lambda error: page.complaints.append(str(error)))
+    return page
+
+
+@pytest.fixture
+def page(browser):
+    page = new_page(browser)
+    yield page
+    assert page.complaints == []
+    page.close()
 
 
 @pytest.fixture(scope="module")
@@ -91,26 +104,49 @@ def test_a_page_is_readable_on_a_phone_and_in_the_dark(page, report, scheme):
     assert (background > text) == (scheme == "light")
 
 
-def test_a_fault_appears_on_the_pages_while_the_job_runs(page, tmp_path):
-    collector = Collector(tmp_path / "data")
+@dataclass
+class Told:
+    """A job with a slow rank that a collector is told of until the tests are over."""
+
+    collector: Collector
+    process: subprocess.Popen
+    # The list of jobs, opened when there was none.
+    page: Page
+
+
+@pytest.fixture(scope="module")
+def told(browser, tmp_path_factory):
+    collector = Collector(tmp_path_factory.mktemp("told") / "data")
+    page = new_page(browser)
+    page.goto(collector.url)
+    assert page.locator("h1").inner_text() == "No job yet"
+    tell = ["run", "--collector", collector.url, "--job", "slow", "--"]
+    command = [BIN / "laggard", *tell, *torchrun(JOBS / "ddp.py")]
+    environment = job_environment(SLOW_RANK="1", STEPS="100000")
+    process = subprocess.Popen(
+        [str(part) for part in command], env=environment, stderr=subprocess.DEVNULL
+    )
     try:
-        page.goto(collector.url)
-        assert page.locator("h1").inner_text() == "No job yet"
-        tell = ["run", "--collector", collector.url, "--job", "slow", "--"]
-        job = torchrun(JOBS / "ddp.py")
-        outcome = laggard(*tell, *job, SLOW_RANK="1", STEPS="100")
-        assert outcome.code == 0, outcome.stderr
-        # Nobody reloads anything.
-        row = page.locator("#jobs a")
-        row.get_by_text("rank 1 is late").wait_for()
-        page.fill("#find", "another")
-        assert row.count() == 0
-        page.fill("#find", "SLOW")
-        row.click()
-        page.get_by_text("Rank 1 is late in data.next_wait").first.wait_for()
-        page.locator("#lag canvas").first.wait_for()
+        yield Told(collector, process, page)
     finally:
+        process.terminate()
+        process.wait()
         collector.kill()
+        page.close()
+
+
+def test_a_fault_appears_on_the_pages_while_the_job_runs(told):
+    # Nobody reloads anything.
+    page = told.page
+    row = page.locator("#jobs a")
+    row.get_by_text("rank 1 is late").wait_for(timeout=PATIENCE_S * 1000)
+    page.fill("#find", "another")
+    assert row.count() == 0
+    page.fill("#find", "SLOW")
+    row.click()
+    page.get_by_text("Rank 1 is late in data.next_wait").first.wait_for()
+    page.locator("#lag canvas").first.wait_for()
+    assert page.complaints == []
 
 
 # Answers as ui.perfetto.dev does, and shows what it was given.
@@ -124,27 +160,21 @@ PERFETTO = """<script>
 </script><body></body>"""
 
 
-def test_the_steps_around_an_incident_are_shown_by_perfetto(page, tmp_path):
-    collector = Collector(tmp_path / "data")
-    try:
-        tell = ["run", "--collector", collector.url, "--job", "slow", "--"]
-        outcome = laggard(*tell, *torchrun(JOBS / "ddp.py"), SLOW_RANK="1", STEPS="100")
-        assert outcome.code == 0, outcome.stderr
-        page.goto(f"{collector.url}/jobs/slow")
-        page.get_by_text("incident i1").click()
-        page.get_by_text("Rank 1 is late in data.next_wait").first.wait_for()
-        page.context.route(
-            "https://ui.perfetto.dev/**",
-            lambda route: route.fulfill(content_type="text/html", body=PERFETTO),
-        )
-        with page.expect_popup() as popup:
-            page.get_by_text("shown by ui.perfetto.dev").click()
-        there = popup.value
-        there.wait_for_function("document.body.textContent.includes('traceEvents')")
-        assert there.title() == page.title()
-        events = json.loads(there.locator("body").inner_text())["traceEvents"]
-    finally:
-        collector.kill()
+def test_the_steps_around_an_incident_are_shown_by_perfetto(page, told):
+    told.collector.wait_for(lambda job: job["state"] == "slow", "slow")
+    page.goto(f"{told.collector.url}/jobs/slow")
+    page.get_by_text("incident i1").click()
+    page.get_by_text("Rank 1 is late in data.next_wait").first.wait_for()
+    page.context.route(
+        "https://ui.perfetto.dev/**",
+        lambda route: route.fulfill(content_type="text/html", body=PERFETTO),
+    )
+    with page.expect_popup() as popup:
+        page.get_by_text("shown by ui.perfetto.dev").click()
+    there = popup.value
+    there.wait_for_function("document.body.textContent.includes('traceEvents')")
+    assert there.title() == page.title()
+    events = json.loads(there.locator("body").inner_text())["traceEvents"]
     names = {
         event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"
     }
@@ -165,34 +195,16 @@ def only_unanswered(page):
     return all(line.startswith("Failed to load resource") for line in said)
 
 
-@pytest.fixture
-def running(tmp_path):
-    """Starts a job that goes on until the test is over."""
-    jobs = []
-
-    def start(*tell):
-        command = [BIN / "laggard", "run", *tell, "--", *torchrun(JOBS / "ddp.py")]
-        environment = job_environment(SLOW_RANK="1", STEPS="100000")
-        command = [str(part) for part in command]
-        jobs.append(subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL))
-
-    yield start
-    for job in jobs:
-        job.terminate()
-        job.wait()
-
-
-def test_an_open_page_says_that_its_server_is_away_and_goes_on_with_it(page, tmp_path, running):
-    collector = Collector(tmp_path / "data")
-    try:
-        running("--collector", collector.url, "--job", "slow")
-        collector.wait_for(lambda job: job["state"] == "slow", "slow")
-        page.goto(f"{collector.url}/jobs/slow")
-        page.get_by_text("Rank 1 is late in data.next_wait").first.wait_for()
-        collector.kill()
-        page.get_by_text("the server does not answer").wait_for()
-        collector.start()
-        page.locator("#live", has_text="live").wait_for(timeout=60_000)
-        assert only_unanswered(page)
-    finally:
-        collector.kill()
+def test_an_open_page_says_that_its_server_is_away_and_goes_on_with_it(page, told):
+    collector = told.collector
+    before = collector.wait_for(lambda job: job["state"] == "slow", "slow")["steps"]
+    page.goto(f"{collector.url}/jobs/slow")
+    page.get_by_text("Rank 1 is late in data.next_wait").first.wait_for()
+    collector.kill()
+    page.get_by_text("the server does not answer").wait_for()
+    collector.start()
+    page.locator("#live", has_text="live").wait_for(timeout=PATIENCE_S * 1000)
+    # The job went on meanwhile, and tells of all of it.
+    collector.wait_for(lambda job: job["steps"] > before, "slow")
+    assert told.process.poll() is None
+    assert only_unanswered(page)

@@ -131,7 +131,7 @@ def test_a_pipeline_that_stands_still_is_explained(watch):
     assert (hang["kind"], hang["subject"]["ranks"]) == ("hang", [2])
     methods = {evidence["method"] for evidence in hang["evidence"]}
     assert methods == {"schedule", "stack"}
-    job.check_latency()
+    job.check_told_when_due()
 
 
 @matrix
@@ -146,7 +146,7 @@ def test_who_waits_for_a_block_of_another_rank_is_not_accused(mode, watch):
     assert (hang["kind"], hang["subject"]["ranks"]) == ("hang", [3])
     methods = {evidence["method"] for evidence in hang["evidence"]}
     assert {"collective", "schedule", "stack"} <= methods, hang["evidence"]
-    job.check_latency()
+    job.check_told_when_due()
 
 
 @matrix

@@ -155,19 +155,29 @@ def test_what_makes_all_ranks_slower_later_on_is_named(seed, tmp_path):
     assert "augment_in_python" in incident["subject"]["function"]
 
 
-def test_a_recorded_window_says_the_same_again(tmp_path):
-    recording = tmp_path / "job.jsonl"
-    live = profiled("forward", 0, "--record", recording).incidents
+@pytest.fixture(scope="session")
+def beside_users(tmp_path_factory):
+    """A slow function is profiled while a profiler of the user's runs in another rank."""
+    folder = tmp_path_factory.mktemp("beside_users")
+    recording, trace = folder / "job.jsonl", folder / "user.json"
+    users = {"USER_RANK": "0", "USER_TRACE": str(trace)}
+    outcome = profiled("forward", 0, "--record", recording, **users)
+    assert outcome.code == 0, outcome.stderr
+    return outcome, recording, trace
+
+
+def test_a_recorded_window_says_the_same_again(beside_users):
+    live, recording, _ = beside_users
     again = json.loads(laggard("analyze", "--json", recording).stdout)["incidents"]
-    assert evidence_of(live, "pattern")
-    assert evidence_of(again, "pattern") == evidence_of(live, "pattern")
+    told = evidence_of(live.incidents, "pattern")
+    assert [ranks for ranks, _ in told] == [[CULPRIT]]
+    assert "augment_in_python" in told[0][1]
+    assert evidence_of(again, "pattern") == told
 
 
-def test_a_profiler_of_the_users_is_left_alone(tmp_path):
-    trace = tmp_path / "user.json"
-    outcome = profiled("forward", USER_TRACE=str(trace))
-    assert outcome.code == 0
-    assert "rank 2 was not profiled: a profiler runs in it" in outcome.verdict["notes"]
+def test_a_profiler_of_the_users_is_left_alone(beside_users):
+    outcome, _, trace = beside_users
+    assert "rank 0 was not profiled: a profiler runs in it" in outcome.verdict["notes"]
     names = {event.get("name") for event in json.loads(trace.read_text())["traceEvents"]}
     assert "aten::addmm" in names
 

@@ -10,27 +10,49 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
+from dataclasses import dataclass
 
 import pytest
 from conftest import BIN, JOBS, descendants, job_environment, laggard, torchrun
 from test_service import Collector
 
 TRAIN = JOBS / "weights.py"
+# torchrun's own status when it is ended by a signal.
+LAUNCHER_WAS_TOLD_TO_END = 1
 
 
 def weights(path):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def early(path):
+    """Where a job leaves its weights before its odd step."""
+    return path.with_name(f"{path.name}.early")
+
+
+def wait_for(what, job):
+    """Waits until it is so, while the job goes on; what it is."""
+    while not (found := what()):
+        assert job.process.poll() is None, job.process.communicate()
+        time.sleep(0.05)
+    return found
+
+
+@dataclass
+class Plain:
+    """The weights of a run without laggard, and those it has before its odd step."""
+
+    late: str
+    early: str
+
+
 @pytest.fixture(scope="session")
 def untouched(tmp_path_factory):
-    """The weights of a run without laggard."""
     path = tmp_path_factory.mktemp("plain") / "weights"
     environment = job_environment(SAVE=str(path))
     done = subprocess.run(torchrun(TRAIN), env=environment, capture_output=True, timeout=120)
     assert path.exists(), done.stderr.decode()
-    return weights(path)
+    return Plain(weights(path), weights(early(path)))
 
 
 class Started:
@@ -56,16 +78,9 @@ class Started:
     def ring_files(self):
         return sorted(self.rings.glob("*/rank*.ring"))
 
-    def wait_for_rings(self, count=2):
+    def wait_for_rings(self):
         """Waits until every rank records."""
-        for _ in range(600):
-            if len(self.ring_files()) >= count:
-                return
-            time.sleep(0.05)
-        raise AssertionError(f"no rings: {self.process.communicate(timeout=60)}")
-
-    def rank_pids(self):
-        return [int(path.name.split(".")[1]) for path in self.ring_files()]
+        wait_for(lambda: len(self.ring_files()) == 2, self)
 
     def saved(self):
         """Waits for the weights, however the processes above have ended."""
@@ -74,6 +89,10 @@ class Started:
                 return weights(self.save)
             time.sleep(0.05)
         raise AssertionError("the training did not finish")
+
+    @property
+    def verdict(self):
+        return json.loads(self.stdout.splitlines()[-1])
 
     def end(self):
         try:
@@ -88,12 +107,56 @@ class Started:
                     os.kill(pid, signal.SIGKILL)
 
 
-def test_the_result_is_the_same_under_laggard(untouched, tmp_path, rings):
-    job = Started(tmp_path, rings)
-    _, stderr = job.end()
-    assert job.process.returncode == 0, stderr
-    assert weights(job.save) == untouched
-    assert list(rings.iterdir()) == [], "nothing is left behind"
+@pytest.fixture(scope="session")
+def at_once(untouched, tmp_path_factory):
+    """Two jobs at once, their rings in one place. One forks, leaves by ``os._exit``, has a report
+    that nobody reads and a recording that finds no room; the other one is profiled."""
+    folder = tmp_path_factory.mktemp("at_once")
+    rings = folder / "rings"
+    rings.mkdir(mode=0o700)
+    pipe = folder / "pipe"
+    os.mkfifo(pipe)
+    settings = folder / "laggard.toml"
+    settings.write_text("[window]\nsteps = 10\n[profile]\nmax_steps = 5\n")
+    jobs = []
+    for name, options, environment in (
+        ("odd", ("--report", pipe, "--record", "/dev/full"), {"LEAVE": "fork,os._exit"}),
+        ("profiled", ("--config", settings), {}),
+    ):
+        (folder / name).mkdir()
+        slow = str(len(jobs))
+        options = ("--json", *options)
+        jobs.append(Started(folder / name, rings, *options, SLOW_RANK=slow, **environment))
+    for job in jobs:
+        job.stdout, job.stderr = job.end()
+        assert job.process.returncode == 0, job.stderr
+    return jobs
+
+
+def test_the_result_is_the_same_under_laggard(untouched, at_once):
+    for job in at_once:
+        assert weights(job.save) == untouched.late
+        assert list(job.rings.iterdir()) == [], "nothing is left behind"
+
+
+def test_two_jobs_at_once_do_not_mix(at_once):
+    for slow, job in enumerate(at_once):
+        # Children that a rank forks and that train in its image are no ranks.
+        assert job.verdict["job"]["ranks"] == 2
+        assert job.verdict["incidents"][0]["subject"]["ranks"] == [slow]
+
+
+def test_a_run_is_profiled_beside_one_that_is_not(at_once):
+    odd, profiled = at_once
+    assert "profile" not in odd.verdict or odd.verdict["profile"] is None
+    assert [rank["rank"] for rank in profiled.verdict["profile"]["ranks"]] == [0, 1]
+
+
+def test_a_report_that_nobody_reads_and_a_recording_without_room_are_said(at_once):
+    odd, profiled = at_once
+    assert "nobody reads it" in odd.stderr
+    assert "No space left" in odd.stderr
+    assert "No space left" not in profiled.stderr
 
 
 def steps_of(recording):
@@ -103,44 +166,30 @@ def steps_of(recording):
 
 
 def test_killing_the_wrapper_with_agent_and_collector_in_it(untouched, tmp_path, rings):
+    """From then on nobody reads, and rings that are short are overwritten many times."""
     recording = tmp_path / "job.jsonl.zst"
-    job = Started(tmp_path, rings, "--record", recording, SLOW_RANK="1", DELAY="0.05")
-    job.wait_for_rings()
-    while not (seen := steps_of(recording)):
-        time.sleep(0.2)
+    short = {"LAGGARD_RING_SLOTS": "64"}
+    job = Started(tmp_path, rings, "--record", recording, SLOW_RANK="1", DELAY="0.05", **short)
+    seen = wait_for(lambda: steps_of(recording), job)
     job.process.kill()
     assert not job.save.exists()
-    assert job.saved() == untouched
+    assert job.saved() == untouched.late
     job.end()
     assert steps_of(recording) >= seen, "what was seen before the kill is kept"
 
 
-def test_killing_the_collector_that_is_told(untouched, tmp_path, rings):
-    collector = Collector(tmp_path / "collected")
-    try:
-        tell = ("--collector", collector.url, "--job", "told")
-        job = Started(tmp_path, rings, *tell, SLOW_RANK="1")
-        collector.wait_for(lambda told: told["steps"] > 0, "told")
-        collector.kill()
-        assert not job.save.exists()
-        _, stderr = job.end()
-    finally:
-        collector.kill()
-    assert job.process.returncode == 0, stderr
-    assert "does not take what it is told" in stderr
-    assert weights(job.save) == untouched
-
-
-def test_killing_the_agent_of_the_host(untouched, tmp_path, rings):
+def test_killing_the_collector_and_then_the_agent_of_the_host(untouched, tmp_path, rings):
     collector = Collector(tmp_path / "collected")
     command = [BIN / "laggard", "agent", "--collector", collector.url]
     agent = subprocess.Popen(
-        command, env=job_environment(LAGGARD_DIR=str(rings)), stderr=subprocess.DEVNULL
+        command, env=job_environment(LAGGARD_DIR=str(rings)), stderr=subprocess.PIPE, text=True
     )
     try:
         watched = {"LAGGARD_ENABLE": "1", "LAGGARD_JOB": "found", "SLOW_RANK": "1"}
         job = Started(tmp_path, rings, wrapper=False, **watched)
         collector.wait_for(lambda told: told["steps"] > 0, "found")
+        collector.kill()
+        assert any("does not take what it is told" in line for line in agent.stderr)
         agent.kill()
         assert not job.save.exists()
         _, stderr = job.end()
@@ -149,49 +198,20 @@ def test_killing_the_agent_of_the_host(untouched, tmp_path, rings):
         agent.wait()
         collector.kill()
     assert job.process.returncode == 0, stderr
-    assert weights(job.save) == untouched
+    assert weights(job.save) == untouched.late
 
 
-def test_a_run_that_is_profiled(untouched, tmp_path, rings):
-    settings = tmp_path / "laggard.toml"
-    settings.write_text("[window]\nsteps = 10\n[profile]\nmax_steps = 5\n")
-    job = Started(tmp_path, rings, "--json", "--config", settings, SLOW_RANK="1")
-    stdout, stderr = job.end()
-    assert job.process.returncode == 0, stderr
-    verdict = json.loads(stdout.splitlines()[-1])
-    assert [rank["rank"] for rank in verdict["profile"]["ranks"]] == [0, 1]
-    assert weights(job.save) == untouched
-
-
-def test_a_script_that_saves_when_it_is_told_to_end(tmp_path, rings):
-    ends = []
-    for wrapper in (False, True):
-        folder = tmp_path / str(wrapper)
-        folder.mkdir()
-        job = Started(folder, rings, wrapper=wrapper, LEAVE="SIGTERM")
-        for _ in range(1200):
-            if len(list(folder.glob("weights.rank*"))) == 2:
-                break
-            time.sleep(0.05)
-        job.process.send_signal(signal.SIGTERM)
-        _, stderr = job.end()
-        assert job.save.exists(), stderr
-        ends.append((job.process.returncode, weights(job.save)))
-    assert ends[0] == ends[1]
-
-
-def test_a_rank_that_is_killed_fails_the_job_as_without_laggard(tmp_path, rings):
-    job = Started(tmp_path, rings, "--json", STEPS="400")
-    job.wait_for_rings()
-    time.sleep(1.0)  # into the steps: what is killed is a rank at work
-    os.kill(job.rank_pids()[1], signal.SIGKILL)
-    stdout, stderr = job.end()
-    assert job.process.returncode == 1
-    assert "ChildFailedError" in stderr
-    verdict = json.loads(stdout.splitlines()[-1])
-    guesses = [incident for incident in verdict["incidents"] if incident["id"] != "k1"]
-    blamed = [incident["subject"]["ranks"] for incident in guesses]
-    assert not any(blamed), "a dead rank is no guess at a slow one"
+def test_a_script_that_saves_when_it_is_told_to_end(untouched, tmp_path, rings):
+    """Its rings were torn away meanwhile."""
+    job = Started(tmp_path, rings, LEAVE="SIGTERM")
+    wait_for(lambda: len(list(tmp_path.glob("weights.rank*"))) == 2, job)
+    for directory in rings.iterdir():
+        shutil.rmtree(directory)
+    job.process.send_signal(signal.SIGTERM)
+    _, stderr = job.end()
+    assert job.save.exists(), stderr
+    assert weights(job.save) == untouched.early
+    assert job.process.returncode == LAUNCHER_WAS_TOLD_TO_END, stderr
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
@@ -262,43 +282,19 @@ def test_a_command_that_cannot_be_started_ends_as_in_a_shell(tmp_path):
     assert str(text) in outcome.stderr
 
 
-def test_a_script_that_leaves_by_os_exit(untouched, tmp_path, rings):
-    job = Started(tmp_path, rings, LEAVE="os._exit")
-    job.end()
-    assert job.process.returncode == 0
-    assert weights(job.save) == untouched
-
-
-def test_a_script_that_forks_keeps_its_children_out(untouched, tmp_path, rings):
-    job = Started(tmp_path, rings, "--json", LEAVE="fork")
-    stdout, _ = job.end()
-    assert weights(job.save) == untouched
-    assert json.loads(stdout.splitlines()[-1])["job"]["ranks"] == 2
-
-
-def test_a_ring_directory_that_cannot_be_written(untouched, tmp_path):
+def test_a_ring_directory_that_cannot_be_written(tmp_path):
     # Root may write anywhere, so a file stands where the directory should be.
     blocked = tmp_path / "blocked"
     blocked.write_text("")
-    job = Started(tmp_path, blocked)
-    _, stderr = job.end()
-    assert job.process.returncode == 0
-    assert "runs unwatched" in stderr and str(blocked) in stderr
-    assert weights(job.save) == untouched
+    outcome = laggard("run", "--", "echo", "ran", LAGGARD_DIR=str(blocked))
+    assert (outcome.code, outcome.stdout) == (0, "ran\n")
+    assert "runs unwatched" in outcome.stderr and str(blocked) in outcome.stderr
 
 
-def test_ranks_that_cannot_make_their_rings(untouched, tmp_path):
-    blocked = tmp_path / "blocked"
+def test_ranks_that_can_have_no_rings(untouched, tmp_path):
+    """A file stands where one rank's should be, and the other's memory is full from the start."""
+    blocked, full = tmp_path / "blocked", tmp_path / "full"
     blocked.write_text("")
-    job = Started(tmp_path, blocked, wrapper=False, LAGGARD_ENABLE="1")
-    _, stderr = job.end()
-    assert job.process.returncode == 0
-    assert stderr.count("training goes on unrecorded") == 2
-    assert weights(job.save) == untouched
-
-
-def test_memory_that_is_full_from_the_start(untouched, tmp_path):
-    full = tmp_path / "full"
     full.mkdir(mode=0o700)
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs", full], capture_output=True
@@ -306,47 +302,34 @@ def test_memory_that_is_full_from_the_start(untouched, tmp_path):
     if mounted.returncode:
         pytest.skip("needs the right to mount")
     try:
-        job = Started(tmp_path, full)
+        places = {"LAGGARD_ENABLE": "1", "RING_DIRS": f"{blocked}:{full}"}
+        job = Started(tmp_path, tmp_path / "rings", wrapper=False, **places)
         _, stderr = job.end()
-        assert job.process.returncode == 0
-        assert "training goes on unrecorded" in stderr and "No space left" in stderr
-        assert weights(job.save) == untouched
     finally:
         subprocess.run(["umount", full], check=True)
-
-
-def test_a_full_disk_under_report_and_recording(untouched, tmp_path, rings):
-    job = Started(tmp_path, rings, "--report", "/dev/full", "--record", "/dev/full")
-    _, stderr = job.end()
     assert job.process.returncode == 0
+    assert stderr.count("training goes on unrecorded") == 2
     assert "No space left" in stderr
-    assert weights(job.save) == untouched
+    assert weights(job.save) == untouched.late
 
 
-def test_pipes_that_nobody_reads(untouched, tmp_path, rings):
-    report, record = tmp_path / "report", tmp_path / "record"
-    os.mkfifo(report)
+STEPS = """
+import laggard
+for _ in range(30):
+    with laggard.step(), laggard.stage("work"):
+        pass
+print("ran")
+"""
+
+
+def test_a_report_without_room_and_a_recording_that_nobody_reads_are_said(tmp_path):
+    record = tmp_path / "record"
     os.mkfifo(record)
-    job = Started(tmp_path, rings, "--report", str(report), "--record", str(record))
-    _, stderr = job.end()
-    assert job.process.returncode == 0
-    assert "nobody reads it" in stderr
-    assert "it is a pipe; a recording goes to a file" in stderr
-    assert weights(job.save) == untouched
-
-
-def test_two_jobs_at_once_do_not_mix(untouched, tmp_path, rings):
-    jobs = []
-    for number, slow in enumerate(["0", "1"]):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        jobs.append(Started(folder, rings, "--json", SLOW_RANK=slow))
-    for job, slow in zip(jobs, [0, 1]):
-        stdout, stderr = job.end()
-        verdict = json.loads(stdout.splitlines()[-1])
-        assert verdict["job"]["ranks"] == 2, stderr
-        assert verdict["incidents"][0]["subject"]["ranks"] == [slow]
-        assert weights(job.save) == untouched
+    options = ("--report", "/dev/full", "--record", record)
+    outcome = laggard("run", *options, "--", sys.executable, "-c", STEPS)
+    assert (outcome.code, outcome.stdout) == (0, "ran\n")
+    assert "No space left" in outcome.stderr
+    assert "it is a pipe; a recording goes to a file" in outcome.stderr
 
 
 def test_switched_off_nothing_is_loaded(tmp_path):
@@ -364,24 +347,6 @@ def test_switched_off_nothing_is_loaded(tmp_path):
     assert plain.returncode == 0
     outcome = laggard("run", "--", sys.executable, script, LAGGARD_ENABLE="0")
     assert (outcome.code, outcome.stderr) == (0, "")
-
-
-def test_without_an_agent_the_ring_just_turns(untouched, tmp_path, rings):
-    """A short ring that nobody reads, overwritten many times."""
-    job = Started(tmp_path, rings, wrapper=False, LAGGARD_ENABLE="1", LAGGARD_RING_SLOTS="64")
-    job.end()
-    assert job.process.returncode == 0
-    assert weights(job.save) == untouched
-
-
-def test_rings_torn_away_while_training(untouched, tmp_path, rings):
-    job = Started(tmp_path, rings)
-    job.wait_for_rings()
-    for directory in Path(rings).iterdir():
-        shutil.rmtree(directory)
-    job.end()
-    assert job.process.returncode == 0
-    assert weights(job.save) == untouched
 
 
 def test_groups_that_outlive_the_interpreter(tmp_path):

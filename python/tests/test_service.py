@@ -9,7 +9,7 @@ import time
 import urllib.request
 
 import pytest
-from conftest import BIN, JOBS, job_environment, matrix
+from conftest import BIN, JOBS, job_environment, matrix, real_job
 
 PATIENCE_S = 120
 
@@ -65,8 +65,9 @@ def host(name, place, collector, port, *script, ranks=1, **environment):
     meet = ["--master-addr", "127.0.0.1", "--master-port", port]
     launch = [BIN / "torchrun", *nodes, *meet, *script]
     command = [BIN / "laggard", "run", *tell, "--", *launch]
+    command = [str(part) for part in command] if place else real_job(command)
     return subprocess.Popen(
-        [str(part) for part in command],
+        command,
         env=job_environment(**({"STEPS": "200", "SLOW_RANK": "1"} | environment)),
         stderr=subprocess.PIPE,
         text=True,

@@ -1,6 +1,7 @@
 """A plain DDP loop with a fault in one of its functions: argument FAULT, environment SLOW_RANK, -1
-for all ranks, from step FROM on. WAITED is a folder in which each rank leaves for which share of
-the time it stood ready without a core, as the kernel says."""
+for all ranks, from step FROM on. USER_TRACE is where rank USER_RANK leaves what a profiler of its
+own records. WAITED is a folder in which each rank leaves for which share of the time it stood ready
+without a core, as the kernel says."""
 
 import gc
 import os
@@ -117,7 +118,7 @@ if FAULT == "quota" and SLOW:
     (Path(os.environ["GROUP"]) / "cgroup.procs").write_text(str(os.getpid()))
 waited_ns, began_ns = without_core_ns(), time.monotonic_ns()
 users = None
-if SLOW and "USER_TRACE" in os.environ:
+if os.environ.get("USER_RANK") == str(RANK):
     users = torch.profiler.profile()
     users.start()
 for x in DataLoader(Shards(), batch_size=None):

@@ -1,4 +1,5 @@
-"""A loop without PyTorch that says its steps itself; two processes meet in each of them."""
+"""A loop without PyTorch that says its steps itself; two processes meet in each of them, of which
+one is forked and one is spawned."""
 
 import multiprocessing
 import os
@@ -23,9 +24,11 @@ def train(rank, meeting):
 
 
 if __name__ == "__main__":
-    processes = multiprocessing.get_context(sys.argv[1])
-    meeting = processes.Barrier(2)
-    ranks = [processes.Process(target=train, args=(rank, meeting)) for rank in range(2)]
+    # A meeting that is sent to a process of its own must be made for such.
+    spawn, fork = map(multiprocessing.get_context, ("spawn", "fork"))
+    meeting = spawn.Barrier(2)
+    starts = [start.Process for start in (fork, spawn)]
+    ranks = [start(target=train, args=(rank, meeting)) for rank, start in enumerate(starts)]
     for rank in ranks:
         rank.start()
     for rank in ranks:
