@@ -443,6 +443,33 @@ mod tests {
     }
 
     #[test]
+    fn windows_end_with_an_iteration_once_it_is_known() {
+        // Every third step accumulates a second batch.
+        let iteration = format!("{PLAIN}{PLAIN}D0 D1 B0 B1 {PLAIN}");
+        let ranks = [iteration.repeat(40), iteration.repeat(40)];
+        let spans = spans(&windows(&ranks, settings()));
+        let known = &spans[2..];
+        assert!(known.iter().all(|(_, steps)| *steps == 12), "{spans:?}");
+    }
+
+    #[test]
+    fn what_follows_a_step_that_nobody_delivered_has_no_beginning() {
+        let mut aligner = Aligner::new(settings());
+        for rank in [0, 1] {
+            aligner.expect(rank, None);
+        }
+        for step in steps(&PLAIN.repeat(11)) {
+            for rank in [0, 1].into_iter().filter(|_| step.step != 5) {
+                aligner.push(rank, step.clone());
+            }
+        }
+        aligner.finish();
+        let windows = aligner.take_windows();
+        let rows: Vec<u64> = windows[0].blocks[0].steps.iter().copied().collect();
+        assert_eq!(rows, [1, 2, 3, 4, 7, 8, 9, 10]);
+    }
+
+    #[test]
     fn the_cut_follows_the_last_regular_collective() {
         let cut = |step: &str| {
             let ranks = [step.repeat(12), step.repeat(12)];

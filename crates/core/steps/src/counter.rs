@@ -130,5 +130,7 @@ mod tests {
     #[test]
     fn explicit_steps_override_the_hooks() {
         assert_eq!(steps(&[S, D, B, O, D, B, O, S, B]), [0, 0, 0, 0, 0, 0, 0, 1, 1]);
+        // What was trained before the first one is a step of its own.
+        assert_eq!(steps(&[D, B, O, S, D, B, O, S]), [0, 0, 0, 1, 1, 1, 1, 2]);
     }
 }
