@@ -415,5 +415,12 @@ mod tests {
             assert!((advance - (max(&prefixes) - before)).abs() < 1e-12);
             before = max(&prefixes);
         }
+        // The largest stands in the first chunk.
+        let mut late = vec![1.0; ranks];
+        late[3] = 9.0;
+        let baseline = StageBaseline::uniform(vec![4.0]);
+        let mut account = RowAccount::default();
+        account_row(&late, ranks, &[0], Some(&baseline), &mut account);
+        assert_eq!(account.relieved_s, [4.0]);
     }
 }

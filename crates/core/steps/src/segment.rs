@@ -400,6 +400,17 @@ mod tests {
             steps.extend(segmenter.push(mark, *stage).map(|step| step.step));
         }
         assert_eq!(steps, [0, 2]);
+        // The last step, which nothing but the end of the job ends, is no other case.
+        for (lost, left) in [(false, Some(0)), (true, None)] {
+            let mut segmenter = Segmenter::default();
+            for (mark, stage) in &all[..6] {
+                segmenter.push(mark, *stage);
+            }
+            if lost {
+                segmenter.lose();
+            }
+            assert_eq!(segmenter.finish().map(|step| step.step), left);
+        }
     }
 
     #[test]
