@@ -119,7 +119,7 @@ def told(browser, tmp_path_factory):
     collector = Collector(tmp_path_factory.mktemp("told") / "data")
     page = new_page(browser)
     page.goto(collector.url)
-    assert page.locator("h1").inner_text() == "No job yet"
+    page.locator("h1", has_text="No job yet").wait_for()
     tell = ["run", "--collector", collector.url, "--job", "slow", "--"]
     command = [BIN / "laggard", *tell, *torchrun(JOBS / "ddp.py")]
     environment = job_environment(SLOW_RANK="1", STEPS="100000")
