@@ -99,7 +99,9 @@ pub fn periodic_callback(steps: usize, spike_s: f64, noise: f64, seed: u64) -> W
 mod tests {
     use std::collections::BTreeMap;
 
-    use frontier::{Baseline, Gates, PeerMethod, analyse, peer_scores, ranking};
+    use frontier::{
+        Baseline, Gates, PeerMethod, analyse, localise, peer_scores, ranking,
+    };
     use model::Label;
 
     use super::*;
@@ -192,19 +194,34 @@ mod tests {
         assert_eq!(found.co_critical, [StageId::DATA, StageId::BACKWARD]);
     }
 
+    #[test]
+    fn who_is_last_now_and_then_is_not_in_the_tie() {
+        let late = |rank: usize| -> Vec<Vec<f64>> {
+            (0..3).map(|one| vec![if one == rank { 5.0 } else { 1.0 }, 1.0]).collect()
+        };
+        let steps: Vec<_> =
+            (0..60).map(|step| late(usize::from(step % 3 == 0))).collect();
+        let window = window_of(&[StageId::DATA, StageId::BACKWARD], &steps);
+        let gates = Gates::default();
+        let found = analyse(&window, &gates, &Baseline::CohortMedian);
+        let local = localise(&window, &found, StageId::DATA, &gates);
+        assert_eq!((local.tie_set, local.leaders.len()), (vec![0], 2));
+    }
+
     type Doubt = fn(&mut Window);
 
     /// SF-A6: each doubt about the evidence fires its own downgrade and no strong label.
     #[test]
     fn four_doubts_fire_four_downgrades() {
         let strong = late_optimizer(100, 0.01, 3);
-        let doubts: [(Doubt, Label); 6] = [
+        let doubts: [(Doubt, Label); 7] = [
             (|w| w.missing_ranks.push(9), Label::TelemetryLimited),
             (|w| w.closure.residual_share = 0.107, Label::TelemetryLimited),
             (|w| w.closure.overlap_share = 0.02, Label::TelemetryLimited),
             (|w| w.unsafe_prefetch = true, Label::TelemetryLimited),
             (|w| w.roles = 2, Label::RoleAwareNeeded),
             (|w| w.accumulation_collapsed = true, Label::GradientAccumulationAmbiguous),
+            (|w| w.odd_accumulation_steps = 21, Label::GradientAccumulationAmbiguous),
         ];
         for (doubt, label) in doubts {
             let mut window = strong.clone();

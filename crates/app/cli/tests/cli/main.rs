@@ -6,6 +6,7 @@ mod compare;
 mod contradictions;
 mod doctor;
 mod export;
+mod hangs;
 mod meetings;
 mod nccl;
 mod requests;
