@@ -543,6 +543,18 @@ mod tests {
     }
 
     #[test]
+    fn a_wait_for_ranks_that_are_not_seen_is_over_when_nobody_is_left_in_it() {
+        let mut job = job();
+        for rank in [0, 1] {
+            issue(&mut job, rank, WORLD, 42, REDUCE);
+        }
+        job.leave(0);
+        assert_eq!(stall_after(&job, 9).unwrap().culprits, [2, 3]);
+        job.leave(1);
+        assert_eq!(stall_after(&job, 9), None);
+    }
+
+    #[test]
     fn a_victim_of_a_victim_is_not_blamed() {
         let mut job = job();
         // Rank 1 waits for rank 0 in the pair; rank 0 waits for rank 2 in the world.
@@ -580,6 +592,18 @@ mod tests {
         assert_eq!((stall.kind, &stall.culprits), (StallKind::Mismatch, &vec![0]));
         let odd = &stall.waits[0].odd[0];
         assert_eq!((odd.rank, odd.op), (0, CollectiveOp::BARRIER));
+    }
+
+    #[test]
+    fn of_two_against_two_all_are_named() {
+        let mut job = job();
+        for rank in 0..4 {
+            let op = if rank < 2 { CollectiveOp::BARRIER } else { REDUCE };
+            issue(&mut job, rank, WORLD, 11, op);
+        }
+        let stall = stall_after(&job, 9).unwrap();
+        let all = vec![0, 1, 2, 3];
+        assert_eq!((stall.kind, &stall.culprits), (StallKind::Mismatch, &all));
     }
 
     #[test]

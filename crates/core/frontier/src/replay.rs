@@ -378,6 +378,21 @@ mod tests {
         assert!((replay.makespan_s() - mended - 0.05).abs() < 1e-9);
     }
 
+    /// Rank 1 comes 50 ms earlier to its data wait, which takes 50 ms longer.
+    #[test]
+    fn nobody_waits_for_others_in_its_data_loader() {
+        let row = [0.06, 0.01, 0.01, 0.06, 0.03, 0.03];
+        let mut block = block(2, &[Sync::None; 3], &row);
+        let mut boundaries = block.boundaries.to_vec();
+        boundaries[1].stage = StageId::DATA;
+        block.boundaries = boundaries.into();
+        let mut window = Window { meeting: Meeting::Seen, ..Window::from(block) };
+        join_where_seen(&mut window);
+        let syncs: Vec<Sync> =
+            window.blocks[0].boundaries.iter().map(|boundary| boundary.sync).collect();
+        assert_eq!(syncs, [Sync::None, Sync::Assumed, Sync::None]);
+    }
+
     /// A group of two does not wait for ranks outside it.
     #[test]
     fn a_collective_joins_its_own_group_only() {
