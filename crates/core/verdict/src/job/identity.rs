@@ -204,6 +204,24 @@ fn a_rank_that_is_slow_again_after_a_restart_is_another_incident_that_goes_on() 
 }
 
 #[test]
+fn what_strikes_every_thirty_steps_and_misses_one_is_the_same_incident_still() {
+    let mut story = Story::begin();
+    let strikes = |step: u64| step.is_multiple_of(30) && step != 630;
+    for first in (0..700).step_by(STEPS as usize) {
+        let mut window = window(first, None, 0.0);
+        let block = &mut window.blocks[0];
+        let rows = block.steps.iter().zip(block.durations_s.chunks_mut(RANKS as usize));
+        for (_, row) in rows.filter(|(step, _)| strikes(**step)) {
+            row[2] += 0.5;
+        }
+        story.job.add_window(window);
+    }
+    let told = story.job.verdict().incidents;
+    let told: Vec<_> = told.iter().map(|it| (&it.subject.ranks[..], it.pace)).collect();
+    assert_eq!(told, [(&[2][..], model::Pace::Every { steps: 30 })]);
+}
+
+#[test]
 fn a_hang_in_which_a_job_was_started_again_stays() {
     let mut story = Story::begin();
     story.happens(&Event::Hang { rank: 1, passes: false });
