@@ -18,6 +18,9 @@ BIN = Path(sys.executable).parent
 JOBS = HERE / "jobs"
 # A real job of the matrices that `make acceptance` counts; `make test` plays its recording.
 matrix = pytest.mark.matrix
+# After so long a test that waits is ended: many times what any takes on a machine that has nothing
+# else to do. How long a busy one takes is not judged.
+PATIENCE_S = 900
 # A job is not said to hang before it was quiet for so long, or for so many of its longest pauses:
 # [hang] in docs/settings.md.
 QUIET_MIN_S, QUIET_RATIO = 1.5, 3.0
@@ -100,7 +103,7 @@ def forked(script, *arguments, ranks=4):
     return real_job((sys.executable, JOBS / "launch.py", ranks, script, *arguments))
 
 
-def laggard(*arguments, timeout=180, programs=BIN, **environment):
+def laggard(*arguments, timeout=PATIENCE_S, programs=BIN, **environment):
     """Runs the laggard command and waits for its end."""
     if arguments[0] == "run" and "--record" not in arguments and (path := kept()):
         arguments = ["run", "--record", path, *arguments[1:]]
@@ -156,14 +159,14 @@ class Watched:
         """Ends it as an impatient user would; the verdict."""
         self.process.send_signal(signal.SIGTERM)
         try:
-            stdout, _ = self.process.communicate(timeout=60)
+            stdout, _ = self.process.communicate(timeout=PATIENCE_S)
         finally:
             self.kill()
         return json.loads(stdout.splitlines()[-1])
 
     def verdict(self):
         """Waits for its end."""
-        stdout, stderr = self.process.communicate(timeout=90)
+        stdout, stderr = self.process.communicate(timeout=PATIENCE_S)
         assert self.process.returncode == 0, stderr
         return json.loads(stdout.splitlines()[-1])
 

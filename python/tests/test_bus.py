@@ -7,14 +7,12 @@ import subprocess
 import time
 
 import pytest
-from conftest import BIN, JOBS, TOKENS, Star, matrix, write_tokens
+from conftest import BIN, JOBS, PATIENCE_S, TOKENS, Star, matrix, write_tokens
 
 pytestmark = [
     matrix,
     pytest.mark.skipif(shutil.which("nats-server") is None, reason="there is no nats-server"),
 ]
-
-PATIENCE_S = 120
 
 
 class Collector:

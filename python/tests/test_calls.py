@@ -4,7 +4,16 @@ import os
 import subprocess
 
 import pytest
-from conftest import BIN, HERE, JOBS, assert_told_again, job_environment, matrix, torchrun
+from conftest import (
+    BIN,
+    HERE,
+    JOBS,
+    PATIENCE_S,
+    assert_told_again,
+    job_environment,
+    matrix,
+    torchrun,
+)
 
 FAKE = HERE.parent.parent / "crates/capture/preload/tests/preload/fake_nccl.c"
 
@@ -54,6 +63,8 @@ def test_a_preloaded_library_of_the_user_stays(job, nccl, tmp_path):
     shown.write_text("import os\nprint(os.environ['LD_PRELOAD'])\n")
     command = [BIN / "laggard", "run", "--preload", "--", "python", shown]
     environment = job_environment(LD_PRELOAD=str(nccl))
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S
+    )
     ours, theirs = done.stdout.split()[0].split(":")
     assert (os.path.basename(ours), theirs) == ("liblaggard_preload.so", str(nccl))

@@ -8,7 +8,7 @@ import shutil
 import time
 
 import pytest
-from conftest import JOBS, assert_told_again, forked, matrix, torchrun
+from conftest import JOBS, PATIENCE_S, assert_told_again, forked, matrix, torchrun
 
 CULPRIT = 2
 SEEDS = int(os.environ.get("LAGGARD_TEST_SEEDS", "1"))
@@ -98,7 +98,7 @@ def test_older_versions_tell_a_hang_by_their_flight_recorders(reason, hanging):
 def test_older_versions_call_no_busy_job_hung(hanging):
     # A full recorder takes long to answer, and is left alone for a hundred times as long.
     job = hanging("none", LAGGARD_HOOKS="0", STEPS="400", TORCH_FR_BUFFER_SIZE="20000")
-    stdout, stderr = job.process.communicate(timeout=150)
+    stdout, stderr = job.process.communicate(timeout=PATIENCE_S)
     assert job.process.returncode == 0, stderr
     assert not re.search("(hang|waiting) since step", stderr), stderr
     incidents = json.loads(stdout.splitlines()[-1])["incidents"]
@@ -112,7 +112,7 @@ def test_a_rank_that_is_killed_is_named_and_fails_the_job_as_without_laggard(see
     job = watch(command, SLOW_RANK=str(culprit), STEP=str(step))
     # The launcher may have been quicker to ask how it ended.
     job.line(rf"rank {culprit} (was killed by signal 9 \(SIGKILL\)|ended abruptly) in step {step}")
-    stdout, stderr = job.process.communicate(timeout=60)
+    stdout, stderr = job.process.communicate(timeout=PATIENCE_S)
     assert job.process.returncode == 1
     assert "ChildFailedError" in stderr
     others = OTHERS[culprit]
@@ -126,7 +126,7 @@ def test_a_rank_that_is_killed_is_named_and_fails_the_job_as_without_laggard(see
 def test_ranks_that_are_killed_when_they_are_done_are_no_incident(hanging):
     # As Ray Train ends its workers.
     job = hanging("dismissed", STEPS="20")
-    stdout, stderr = job.process.communicate(timeout=60)
+    stdout, stderr = job.process.communicate(timeout=PATIENCE_S)
     verdict = json.loads(stdout.splitlines()[-1])
     assert (verdict["job"]["steps"], verdict["incidents"]) == (20, []), stderr
 
@@ -256,7 +256,7 @@ def test_a_known_pause_is_no_hang(reason, collective, pause, hanging):
 @matrix
 def test_ranks_with_fewer_batches_that_join_are_no_hang(hanging):
     job = hanging("join")
-    stdout, stderr = job.process.communicate(timeout=60)
+    stdout, stderr = job.process.communicate(timeout=PATIENCE_S)
     assert job.process.returncode == 0, stderr
     assert "since step" not in stderr
     assert json.loads(stdout.splitlines()[-1])["incidents"] == []

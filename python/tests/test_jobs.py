@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import BIN, JOBS, forked, job_environment, matrix, real_job, torchrun
+from conftest import BIN, JOBS, PATIENCE_S, forked, job_environment, matrix, real_job, torchrun
 
 # Frameworks whose hooks only a real job shows; FSDP2 is started as by Slurm below.
 OTHERS = ["ddp", "workers", "accumulate", "gan", "lbfgs", "grad_scaler", "fsdp2", "accelerated"]
@@ -117,7 +117,7 @@ def test_ranks_that_srun_starts_one_by_one_are_one_job(tmp_path):
         )
 
     tasks = [task(rank) for rank in "01"]
-    said = [process.communicate(timeout=90) for process in tasks]
+    said = [process.communicate(timeout=PATIENCE_S) for process in tasks]
     assert [process.returncode for process in tasks] == [0, 0], said
     # One of them watches; the other says nothing.
     [verdict] = [json.loads(stdout) for stdout, _ in said if stdout]

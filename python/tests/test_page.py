@@ -6,9 +6,9 @@ import subprocess
 from dataclasses import dataclass
 
 import pytest
-from conftest import BIN, JOBS, job_environment, laggard, torchrun
+from conftest import BIN, JOBS, PATIENCE_S, job_environment, laggard, torchrun
 from playwright.sync_api import Page, sync_playwright
-from test_service import PATIENCE_S, Collector
+from test_service import Collector
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 800}
@@ -28,6 +28,7 @@ def browser():
 def new_page(browser):
     """A page that keeps what the browser complains of."""
     page = browser.new_page(viewport=DESKTOP)
+    page.set_default_timeout(PATIENCE_S * 1000)
     page.complaints = []
     page.on("console", lambda said: page.complaints.append(said.text))
     page.on("pageerror", lambda error: page.complaints.append(str(error)))
@@ -139,7 +140,7 @@ def test_a_fault_appears_on_the_pages_while_the_job_runs(told):
     # Nobody reloads anything.
     page = told.page
     row = page.locator("#jobs a")
-    row.get_by_text("rank 1 is late").wait_for(timeout=PATIENCE_S * 1000)
+    row.get_by_text("rank 1 is late").wait_for()
     page.fill("#find", "another")
     assert row.count() == 0
     page.fill("#find", "SLOW")
@@ -203,7 +204,7 @@ def test_an_open_page_says_that_its_server_is_away_and_goes_on_with_it(page, tol
     collector.kill()
     page.get_by_text("the server does not answer").wait_for()
     collector.start()
-    page.locator("#live", has_text="live").wait_for(timeout=PATIENCE_S * 1000)
+    page.locator("#live", has_text="live").wait_for()
     # The job went on meanwhile, and tells of all of it.
     collector.wait_for(lambda job: job["steps"] > before, "slow")
     assert told.process.poll() is None

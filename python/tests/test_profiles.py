@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import BIN, JOBS, forked, job_environment, laggard, matrix, torchrun
+from conftest import BIN, JOBS, PATIENCE_S, forked, job_environment, laggard, matrix, torchrun
 
 CULPRIT = 2
 SEEDS = int(os.environ.get("LAGGARD_TEST_SEEDS", "1"))
@@ -207,7 +207,7 @@ def running(rings):
     yield start
     for job in jobs:
         job.terminate()
-        job.communicate(timeout=60)
+        job.communicate(timeout=PATIENCE_S)
 
 
 def test_a_window_can_be_asked_for(running, rings):
@@ -231,6 +231,6 @@ def test_a_job_may_end_while_it_is_profiled(running, rings):
     # Longer than the job lasts.
     asked = laggard("profile", "--seconds", "60", LAGGARD_DIR=str(rings))
     assert asked.code == 2
-    _, said = job.communicate(timeout=60)
+    _, said = job.communicate(timeout=PATIENCE_S)
     assert job.returncode == 0, said
     assert "was not profiled: it did not come to the end of the window" in said

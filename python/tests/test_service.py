@@ -9,9 +9,7 @@ import time
 import urllib.request
 
 import pytest
-from conftest import BIN, JOBS, job_environment, matrix, real_job
-
-PATIENCE_S = 120
+from conftest import BIN, JOBS, PATIENCE_S, job_environment, matrix, real_job
 
 
 def free_port():
@@ -37,7 +35,7 @@ class Collector:
         self.process.wait()
 
     def get(self, path):
-        with urllib.request.urlopen(f"{self.url}/api/v1/{path}", timeout=30) as answer:
+        with urllib.request.urlopen(f"{self.url}/api/v1/{path}", timeout=PATIENCE_S) as answer:
             return json.load(answer)
 
     def wait_for(self, what, job):

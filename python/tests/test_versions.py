@@ -13,7 +13,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from conftest import BIN, laggard
+from conftest import BIN, PATIENCE_S, laggard
 
 STEPS = 30
 
@@ -148,7 +148,7 @@ def test_the_wheel_is_all_that_is_needed(tmp_path):
     with subprocess.Popen(serve, stderr=subprocess.PIPE, text=True) as server:
         try:
             (url,) = re.findall(r"http://[\d.:]+", server.stderr.readline())
-            with urllib.request.urlopen(url, timeout=30) as page:
+            with urllib.request.urlopen(url, timeout=PATIENCE_S) as page:
                 assert "<title>jobs - laggard</title>" in page.read().decode()
         finally:
             server.kill()

@@ -40,7 +40,7 @@ for step, x in enumerate(DataLoader(Samples(STEPS), batch_size=BATCH)):
     if step == ODD_STEP and "SIGTERM" in LEAVE:
         # The same step whenever the signal comes, so that the weights can be compared.
         open(f"{os.environ['SAVE']}.rank{dist.get_rank()}", "w").close()
-        told_to_end.wait(100)
+        told_to_end.wait()
         break
     optimizer.zero_grad()
     (model(x + shift).square().mean() + torch.rand(())).backward()
