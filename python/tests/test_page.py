@@ -1,5 +1,6 @@
 """The pages in a real browser: Chromium, where there is one."""
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -117,23 +118,22 @@ class Told:
 
 @pytest.fixture(scope="module")
 def told(browser, tmp_path_factory):
-    collector = Collector(tmp_path_factory.mktemp("told") / "data")
-    page = new_page(browser)
-    page.goto(collector.url)
-    page.locator("h1", has_text="No job yet").wait_for()
-    tell = ["run", "--collector", collector.url, "--job", "slow", "--"]
-    command = [BIN / "laggard", *tell, *torchrun(JOBS / "ddp.py")]
-    environment = job_environment(SLOW_RANK="1", STEPS="100000")
-    process = subprocess.Popen(
-        [str(part) for part in command], env=environment, stderr=subprocess.DEVNULL
-    )
-    try:
+    with contextlib.ExitStack() as ends:
+        collector = Collector(tmp_path_factory.mktemp("told") / "data")
+        ends.callback(collector.kill)
+        page = new_page(browser)
+        ends.callback(page.close)
+        page.goto(collector.url)
+        page.locator("h1", has_text="No job yet").wait_for()
+        tell = ["run", "--collector", collector.url, "--job", "slow", "--"]
+        command = [BIN / "laggard", *tell, *torchrun(JOBS / "ddp.py")]
+        environment = job_environment(SLOW_RANK="1", STEPS="100000")
+        process = subprocess.Popen(
+            [str(part) for part in command], env=environment, stderr=subprocess.DEVNULL
+        )
+        ends.callback(process.wait)
+        ends.callback(process.terminate)
         yield Told(collector, process, page)
-    finally:
-        process.terminate()
-        process.wait()
-        collector.kill()
-        page.close()
 
 
 def test_a_fault_appears_on_the_pages_while_the_job_runs(told):
