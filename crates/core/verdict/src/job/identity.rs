@@ -236,6 +236,16 @@ fn a_hang_in_which_a_job_was_started_again_stays() {
 }
 
 #[test]
+fn a_rank_that_is_killed_while_the_job_hangs_is_how_somebody_ended_it() {
+    let mut story = Story::begin();
+    story.happens(&Event::Hang { rank: 1, passes: false });
+    story.happens(&Event::Killed { rank: 2 });
+    let told = story.job.verdict().incidents;
+    let told: Vec<_> = told.iter().map(|it| (it.kind, &it.id[..1])).collect();
+    assert_eq!(told, [(IncidentKind::Hang, "h")]);
+}
+
+#[test]
 fn each_hang_has_a_name_of_its_own_and_keeps_it_when_it_passes() {
     let mut story = Story::begin();
     let named = |story: &Story| {
