@@ -113,6 +113,15 @@ fn a_pause_that_strikes_a_worker_is_found_with_its_low_utilisation() {
     assert!(found.abnormal[0].values[1] < found.median[1] / 2.0);
 }
 
+#[test]
+fn what_takes_less_than_a_hundredth_of_a_step_is_not_compared() {
+    for (beta, named) in [(0.2, vec![41]), (0.008, Vec::new())] {
+        let rows =
+            (0..200).map(|w| if w == 41 { [beta, 0.1, 0.6] } else { [beta, 0.9, 0.1] });
+        assert_eq!(workers(&found(rows, FunctionClass::GpuCompute)), named);
+    }
+}
+
 /// SPEC §2.6: with samples of their own, 268 of these are flagged.
 #[test]
 fn healthy_workers_are_not_flagged_by_the_luck_of_the_draw() {
