@@ -417,13 +417,18 @@ impl Track {
     }
 
     fn add(&mut self, fault: Fault) {
-        self.struck_steps += fault.strikes.len() as u64;
+        // Another fault of the same window may have struck some of these steps, or later ones.
+        let known = self.strikes.make_contiguous();
+        let is_new = |step: &u64| known.binary_search(step).is_err();
+        let new: Vec<u64> = fault.strikes.iter().copied().filter(is_new).collect();
+        self.struck_steps += new.len() as u64;
         self.late_sum_s += fault.lateness_s * fault.strikes.len() as f64;
         self.cost_s += fault.cost_s;
         self.gain_alone_s += fault.gain_alone_s;
-        self.last_step = fault.strikes.last().copied().unwrap_or(self.last_step);
+        self.last_step = self.last_step.max(fault.strikes.last().copied().unwrap_or(0));
         self.victims = self.victims.and(&fault.victims);
-        self.strikes.extend(&fault.strikes);
+        self.strikes.extend(new);
+        self.strikes.make_contiguous().sort_unstable();
         while self.strikes.len() > MAX_STRIKES {
             self.strikes.pop_front();
         }

@@ -465,8 +465,7 @@ mod tests {
         }
         aligner.finish();
         let windows = aligner.take_windows();
-        let rows: Vec<u64> = windows[0].blocks[0].steps.iter().copied().collect();
-        assert_eq!(rows, [1, 2, 3, 4, 7, 8, 9, 10]);
+        assert_eq!(windows[0].blocks[0].steps[..], [1, 2, 3, 4, 7, 8, 9, 10]);
     }
 
     #[test]

@@ -203,6 +203,25 @@ mod tests {
         }
     }
 
+    /// In one window two faults go on with one incident, each in steps of its own.
+    #[test]
+    fn faults_that_one_incident_takes_together_strike_each_step_once() {
+        let late = [
+            [0.0, 0.0, 0.8, 0.0, 0.0, 0.0, 1.7, 0.0, 0.0, 0.5, 0.0, 0.7],
+            [0.0, 0.0, 1.9, 0.0, 0.0, 0.2, 0.7, 0.1, 0.6, 0.0, 1.9, 0.0],
+            [0.0, 1.6, 0.0, 0.0, 1.1, 0.0, 0.6, 1.7, 0.0, 2.0, 0.0, 0.7],
+            [0.0, 0.0, 0.0, 1.3, 1.9, 0.0, 0.0, 1.7, 0.0, 1.7, 0.0, 1.5],
+            [0.0, 0.0, 0.0, 0.0, 1.7, 0.0, 0.0, 0.0, 0.0, 1.9, 0.0, 0.4],
+        ];
+        let mut job = job();
+        job.analyse(window(0, 4, vec![0.0; 60]), Some(SPAN));
+        job.analyse(window(4, 4, late.concat()), Some(SPAN));
+        let told = job.verdict().incidents;
+        let struck: Vec<f64> =
+            told.iter().map(|it| it.evidence[0].values["struck_steps"]).collect();
+        assert_eq!(struck, [4.0], "{told:?}");
+    }
+
     #[test]
     fn times_are_remembered_without_stages() {
         let mut job = Job::new("job", "run", Settings::default());
