@@ -171,7 +171,7 @@ class Watched:
         return json.loads(stdout.splitlines()[-1])
 
     def check_told_when_due(self):
-        """A hang is told at the agent's first look at which it was due.
+        """A hang is told at the agent's first look at which it was due; pytest -rP shows when.
 
         All times are of the recording: how late a busy machine lets it look is not judged."""
         marks, looks = [], []
@@ -187,6 +187,7 @@ class Watched:
         longest_s = max(b - a for a, b in zip(marks, marks[1:])) * 1e-9
         patience_s = max(QUIET_MIN_S, QUIET_RATIO * longest_s)
         *before, told = (1e-9 * (at - marks[-1]) for at in looks if at > marks[-1])
+        print(f"told after {told:.2f} s")
         assert told >= QUIET_MIN_S
         assert all(quiet_s < patience_s for quiet_s in before), (before, told, patience_s)
 
