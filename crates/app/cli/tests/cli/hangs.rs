@@ -123,7 +123,7 @@ fn ranks_that_end_early_or_are_killed_when_they_are_done_are_no_incident() {
 
 #[test]
 fn arrivals_from_a_flight_recorder_name_who_is_late_in_backward() {
-    let found = incidents("jobs/backward_recorder");
+    let found = incidents("recorders/backward");
     let [late] = &found[..] else { panic!("{found:?}") };
     let subject = &late["subject"];
     assert_eq!(
