@@ -652,6 +652,13 @@ mod tests {
     }
 
     #[test]
+    fn who_is_late_by_a_tenth_of_it_has_no_part_in_the_fault() {
+        let late = |rank| [0.0, 0.100, 0.0, 0.010, 0.0, 0.080][rank as usize];
+        let faults = faults_of(&window(6, 50, |_, rank| 0.1 + late(rank)));
+        assert_eq!(faults[0].ranks, [1, 5]);
+    }
+
+    #[test]
     fn noise_alone_is_no_fault() {
         assert_eq!(faults_of(&window(8, 50, |step, rank| 0.1 + noise_s(step, rank))), []);
     }
