@@ -217,8 +217,8 @@ fn what_strikes_every_thirty_steps_and_misses_one_is_the_same_incident_still() {
         story.job.add_window(window);
     }
     let told = story.job.verdict().incidents;
-    let told: Vec<_> = told.iter().map(|it| (&it.subject.ranks[..], it.pace)).collect();
-    assert_eq!(told, [(&[2][..], model::Pace::Every { steps: 30 })]);
+    let told: Vec<_> = told.iter().map(|it| (it.pace, it.last_step, it.open)).collect();
+    assert_eq!(told, [(model::Pace::Every { steps: 30 }, 690, true)]);
 }
 
 #[test]
