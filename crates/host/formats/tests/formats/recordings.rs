@@ -1,8 +1,9 @@
 //! Verdicts on recordings of real jobs with known truth, where they are at hand.
 
+use std::fs;
 use std::path::PathBuf;
 
-use formats::{Limits, load};
+use formats::{JournalWriter, Limits, Recording, load};
 use verdict::Settings;
 
 const DATA: &str = "data.next_wait";
@@ -99,5 +100,30 @@ fn recorded_jobs_get_the_verdict_that_was_injected() {
                 assert!(incident.text.contains("arrival times needed"), "{name}");
             }
         }
+    }
+}
+
+#[test]
+fn a_packed_recording_that_was_cut_off_is_read_up_to_the_cut() {
+    let jobs = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../testdata/jobs");
+    let whole = load(&jobs.join("data.jsonl.zst"), Limits::default()).expect("a job");
+    let Recording::Journal(journal) = whole else { panic!("not ours") };
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["cut.jsonl.zst", "cut.jsonl.gz", "cut.jsonl"] {
+        let path = folder.path().join(name);
+        let mut writer = JournalWriter::create(&path, "job").expect("a file");
+        for (input, number) in journal.inputs().iter().zip(1..) {
+            writer.write(input).expect("room");
+            if number % 200 == 0 {
+                writer.flush().expect("room");
+            }
+        }
+        writer.finish().expect("room");
+        let bytes = fs::read(&path).expect("a recording");
+        fs::write(&path, &bytes[..bytes.len() * 2 / 3]).expect("a file");
+        let part = load(&path, Limits::default()).expect(name);
+        let verdict = part.replay("cut", Settings::default()).verdict();
+        assert!((30..60).contains(&verdict.job.steps), "{name}: {}", verdict.job.steps);
+        assert_eq!(verdict.incidents[0].subject.ranks, [2], "{name}");
     }
 }
