@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 NAME = "_accelerator"
 HERE = Path(__file__).parent
-CACHE = Path.home() / ".cache" / "laggard" / "accelerator"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "laggard" / "accelerator"
 HEADERS = Path(sysconfig.get_paths()["include"])
 MISSING = (
     "g++"
@@ -104,6 +104,26 @@ def pause(seconds):
 def stop(where="kernel"):
     """The device never goes on: in a kernel launched now, or inside the next collective."""
     {"kernel": native.stop, "collective": native.stop_collectives}[where]()
+
+
+def measured(since_ns=0):
+    """What the device itself measured, in seconds by kind since then: kernels by their phase,
+    "wait" for other streams and "idle" on the default stream, and "collectives" on theirs.
+    """
+    seconds = dict.fromkeys(("idle", "wait", "collectives"), 0.0)
+    done_ns = None
+    for stream, label, begin_ns, end_ns in native.log():
+        if begin_ns < since_ns:
+            continue
+        took = (end_ns - begin_ns) * 1e-9
+        if stream == 0:
+            seconds[label] = seconds.get(label, 0.0) + took
+            if done_ns is not None:
+                seconds["idle"] += (begin_ns - done_ns) * 1e-9
+            done_ns = end_ns
+        elif label not in ("wait", "record"):
+            seconds["collectives"] += took
+    return seconds
 
 
 def module():

@@ -364,6 +364,10 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Tensor", TORCH_FN(at::native::set_tensor_));
   m.impl("_copy_from", TORCH_FN(copy_from));
   m.impl("record_stream", TORCH_FN(record_stream));
+  // Of these PyTorch has ways for any device that are not the CPU's.
+  for (const char* name : {"mse_loss", "smooth_l1_loss", "native_layer_norm", "native_group_norm"}) {
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&launch>());
+  }
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
