@@ -4,6 +4,7 @@ Importing it builds it if need be, and makes it this process's accelerator: ``to
 """
 
 import atexit
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -128,23 +129,23 @@ def measured(since_ns=0):
 
 def module():
     """What PyTorch asks a device for by its name, ``torch.sim``."""
-    sim = ModuleType("torch.sim")
+    sim, process = ModuleType("torch.sim"), os.getpid()
 
     def nothing(*_, **__):
         return None
 
     sim.Stream, sim.Event = torch.Stream, torch.Event
     sim.is_available = sim.is_initialized = lambda: True
-    sim._is_in_bad_fork = lambda: False
+    sim._is_in_bad_fork = lambda: os.getpid() != process
     sim._lazy_init = sim.init = sim.set_device = sim.empty_cache = nothing
     sim.device_count = lambda: 1
     sim.current_device = lambda: 0
     sim.current_stream = lambda device=None: torch.accelerator.current_stream()
     sim.default_stream = lambda device=None: torch.Stream(
-        stream_id=0, device_index=0, device_type=torch.device("sim").type
+        stream_id=0, device_index=0, device_type=torch.accelerator.current_stream().device_type
     )
     sim.set_stream = torch.accelerator.set_stream
-    sim.stream = lambda stream: stream
+    sim.stream = lambda stream: stream or contextlib.nullcontext()
     sim.synchronize = lambda device=None: native.synchronize()
     sim.is_current_stream_capturing = native.capturing
     sim.manual_seed = sim.manual_seed_all = native.seed
@@ -159,14 +160,9 @@ def process_group(store, rank, size, timeout):
     return native.collectives(dist.ProcessGroupGloo(store, rank, size, timeout=timeout))
 
 
-@atexit.register
-def finish():
-    """Nothing may run while the process is taken down."""
-    if not native.stopped():
-        native.synchronize()
-
-
 sim = module()
 torch._register_device_module("sim", sim)
 torch.utils.generate_methods_for_privateuse1_backend()
 dist.Backend.register_backend("sim", process_group, devices=["sim"])
+# No kernel may run while the process is taken down.
+atexit.register(native.end)

@@ -62,8 +62,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   bool isStreamCapturing(const c10::Stream&) const override { return device().capturing; }
 
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex,
-              const c10::EventFlag) const override {
-    violate_if_capturing();
+              const c10::EventFlag flag) const override {
+    // PyTorch's own events order streams and take no time: a graph has them as its edges.
+    if (flag == c10::EventFlag::BACKEND_DEFAULT) violate_if_capturing();
     if (!*event) *event = new Event;
     event_of(*event)->mark = streams().get(stream.id()).record();
   }
@@ -103,6 +104,8 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   c10::DeviceIndex getCurrentDevice() const override { return 0; }
   c10::DeviceIndex exchangeDevice(c10::DeviceIndex) const override { return 0; }
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex) const override { return 0; }
+  bool isPinnedPtr(const void* place) const override { return pinned().holds(place); }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return &pinned(); }
   at::Device getDeviceFromPtr(void*) const override { return SIM; }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
     return generator();
@@ -142,6 +145,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   });
   m.def("capturing", [] { return device().capturing.load(); });
   m.def("synchronize", [] { streams().synchronize(); }, Free());
+  m.def("end", [] { streams().end(); }, Free());
   m.def("log", [] {
     std::vector<std::tuple<int64_t, std::string, int64_t, int64_t>> all;
     std::lock_guard lock(device().mutex);
@@ -150,9 +154,18 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     }
     return all;
   }, Free());
-  m.def("generator_state", [] { return generator().get_state(); });
-  m.def("set_generator_state", [](const at::Tensor& state) { generator().set_state(state); });
-  m.def("seed", [](uint64_t seed) { generator().set_current_seed(seed); });
+  // Numbers are drawn where the stream is, not where the host is.
+  m.def("seed", [](uint64_t seed) {
+    current().launch(intern("seed"), [seed] { generator().set_current_seed(seed); });
+  }, Free());
+  m.def("generator_state", [] {
+    current().synchronize();
+    return generator().get_state();
+  }, Free());
+  m.def("set_generator_state", [](const at::Tensor& state) {
+    current().synchronize();
+    generator().set_state(state);
+  }, Free());
   m.def("collectives", [](const c10::intrusive_ptr<c10d::Backend>& gloo) {
     return c10::intrusive_ptr<c10d::Backend>(c10::make_intrusive<Collectives>(gloo));
   });

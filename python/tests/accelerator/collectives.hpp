@@ -1,8 +1,6 @@
 // Collectives of the accelerator: issued and not waited for, as NCCL's are.
 #pragma once
 
-#include <map>
-
 #include <c10/core/StreamGuard.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 

@@ -1,6 +1,7 @@
 // Memory and operators of the accelerator: operators are launched, and run on the CPU's kernels.
 #pragma once
 
+#include <map>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -47,6 +48,47 @@ inline Allocator& allocator() {
   return one;
 }
 
+// Pinned memory: the device reads and writes it while the host goes on.
+class PinnedAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    auto* place = std::malloc(std::max<size_t>(bytes, 1));
+    TORCH_CHECK(place, "sim: out of memory");
+    std::lock_guard lock(mutex_);
+    pinned_[place] = bytes;
+    return {place, new Memory(place, [this](void* place) { free(place); }), &release, at::kCPU};
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    std::memcpy(to, from, bytes);
+  }
+
+  bool holds(const void* place) {
+    std::lock_guard lock(mutex_);
+    auto after = pinned_.upper_bound(place);
+    if (after == pinned_.begin()) return false;
+    const auto [begin, bytes] = *std::prev(after);
+    return place < static_cast<const char*>(begin) + bytes;
+  }
+
+ private:
+  void free(void* place) {
+    std::lock_guard lock(mutex_);
+    pinned_.erase(place);
+    std::free(place);
+  }
+
+  std::mutex mutex_;
+  std::map<const void*, size_t> pinned_;
+};
+
+inline PinnedAllocator& pinned() {
+  static auto& one = *new PinnedAllocator;
+  return one;
+}
+
 inline Memory memory_of(const c10::Storage& storage) {
   if (!storage.data()) return nullptr;
   auto* memory = storage.data_ptr().cast_context<Memory>(&release);
@@ -74,8 +116,20 @@ inline at::Generator& generator() {
   return one;
 }
 
-// A tensor of the CPU in the same memory, which it holds. Never one that Python knows of: the
-// last reference may end on a stream.
+// A tensor of the CPU in the same memory, which it holds.
+inline at::Tensor same_memory(const at::Tensor& tensor) {
+  const auto memory = memory_of(tensor.storage());
+  auto* place = static_cast<char*>(memory.get()) + tensor.storage_offset() * tensor.itemsize();
+  return at::from_blob(
+      memory ? place : nullptr,
+      tensor.sizes(),
+      tensor.strides(),
+      [memory](void*) {},
+      tensor.options().device(at::kCPU));
+}
+
+// What a stream is given of a tensor. Never one that Python knows of: the last reference may end
+// on the stream.
 inline at::Tensor on_cpu(const at::Tensor& tensor) {
   if (!tensor.defined()) return tensor;
   if (!tensor.is_privateuseone()) {
@@ -86,14 +140,7 @@ inline at::Tensor on_cpu(const at::Tensor& tensor) {
     }
     return copy;
   }
-  const auto memory = memory_of(tensor.storage());
-  auto* place = static_cast<char*>(memory.get()) + tensor.storage_offset() * tensor.itemsize();
-  return at::from_blob(
-      memory ? place : nullptr,
-      tensor.sizes(),
-      tensor.strides(),
-      [memory](void*) {},
-      tensor.options().device(at::kCPU));
+  return same_memory(tensor);
 }
 
 // A tensor of that shape and no memory; what the host has stays.
@@ -332,16 +379,17 @@ inline const at::Tensor& resize_(
   return self;
 }
 
-// The host waits for what it reads, and for nothing else.
-inline at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool) {
-  if (to.is_privateuseone()) {
-    current().launch(intern("copy"), [from = on_cpu(from), to = on_cpu(to)]() mutable {
-      to.copy_(from);
-    });
+// The host waits for what it reads, unless it says that it will wait later.
+inline at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
+  const auto& host = to.is_privateuseone() ? from : to;
+  const bool pinned_host = !host.is_privateuseone() && pinned().holds(host.const_data_ptr());
+  if (to.is_privateuseone() || (non_blocking && pinned_host)) {
+    const auto source = non_blocking && pinned_host ? same_memory(from) : on_cpu(from);
+    current().launch(intern("copy"), [source, to = same_memory(to)]() mutable { to.copy_(source); });
   } else {
     current().synchronize();
     at::AutoDispatchBelowADInplaceOrView below_autograd;
-    to.copy_(on_cpu(from));
+    to.copy_(same_memory(from));
   }
   return to;
 }

@@ -65,6 +65,7 @@ struct Device {
   std::atomic<bool> queries_fail{false};
   std::atomic<bool> collectives_stop{false};
   std::atomic<bool> stopped{false};
+  std::atomic<bool> ending{false};
   std::atomic<bool> capturing{false};
   std::atomic<int> violations{0};
 
@@ -130,6 +131,11 @@ class Mark {
 
 using MarkPtr = std::shared_ptr<Mark>;
 
+// Never returns.
+[[noreturn]] inline void hang() {
+  while (true) sleep_until_ns(now_ns() + 3'600'000'000'000LL);
+}
+
 // A stream: a thread that works off what is launched, in order.
 class Stream {
  public:
@@ -179,6 +185,11 @@ class Stream {
     return queue_.empty() && !busy_;
   }
 
+  bool busy() {
+    std::lock_guard lock(mutex_);
+    return busy_;
+  }
+
  private:
   struct Kernel {
     const std::string* label;
@@ -192,6 +203,11 @@ class Stream {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     while (true) {
       Kernel kernel = next();
+      // Nothing begins while the process is taken down.
+      if (device().ending) {
+        rest();
+        hang();
+      }
       const auto begin_ns = now_ns();
       try {
         kernel.run();
@@ -200,6 +216,11 @@ class Stream {
       }
       device().ran(id_, kernel.label, begin_ns, now_ns());
     }
+  }
+
+  void rest() {
+    std::lock_guard lock(mutex_);
+    busy_ = false;
   }
 
   Kernel next() {
@@ -239,6 +260,17 @@ class Streams {
     for (auto* stream : snapshot()) stream->synchronize();
   }
 
+  // The process ends: what is launched is dropped, and what runs has a moment to finish.
+  void end() {
+    device().ending = true;
+    const auto until_ns = now_ns() + 1'000'000'000LL;
+    for (auto* stream : snapshot()) {
+      while (stream->busy() && !device().stopped && now_ns() < until_ns) {
+        sleep_until_ns(now_ns() + 1'000'000LL);
+      }
+    }
+  }
+
  private:
   Stream& add() {
     all_.push_back(new Stream(static_cast<int64_t>(all_.size())));
@@ -274,11 +306,6 @@ inline void spend(const std::string& label, double seconds) {
   current().launch(intern(label), [seconds] {
     sleep_until_ns(now_ns() + static_cast<int64_t>(seconds * 1e9));
   });
-}
-
-// Never returns.
-[[noreturn]] inline void hang() {
-  while (true) sleep_until_ns(now_ns() + 3'600'000'000'000LL);
 }
 
 // A kernel that never ends.

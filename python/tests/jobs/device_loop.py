@@ -33,7 +33,7 @@ import accelerator  # noqa: E402
 MODE, FAULT = os.environ.get("MODE", "ddp"), os.environ.get("FAULT", "none")
 READ, TIMES = os.environ.get("READ", "after"), os.environ.get("TIMES")
 STEPS, WARM = int(os.environ.get("STEPS", "65")), 5
-SLOW_RANK, SINCE = int(os.environ.get("SLOW_RANK", "2")), int(os.environ.get("SINCE", "0"))
+SLOW_RANK, SINCE = int(os.environ.get("SLOW_RANK", "2")), int(os.environ.get("SINCE", "1"))
 DELAY, FACTOR = float(os.environ.get("DELAY", "0.06")), float(os.environ.get("FACTOR", "1.5"))
 SEED = int(os.environ.get("SEED", "1"))
 # What a step takes on the device and on the host, in seconds.
