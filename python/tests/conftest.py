@@ -5,9 +5,11 @@ import gzip
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,12 @@ BIN = Path(sys.executable).parent
 JOBS = HERE / "jobs"
 # A real job of the matrices that `make acceptance` counts; `make test` plays its recording.
 matrix = pytest.mark.matrix
+# Needs the asynchronous accelerator, which is built where the tests run.
+HEADERS = Path(sysconfig.get_paths()["include"])
+accelerated = pytest.mark.skipif(
+    not (shutil.which("g++") and (HEADERS / "Python.h").exists()),
+    reason="no g++, or no headers of Python, to build the accelerator with",
+)
 # From the last sign of life until a hang is told; ranks and tests read one clock.
 LATENCY_S = 2.0
 
