@@ -1,14 +1,21 @@
 """A training loop on an accelerator: its kernels run behind the host, and what they compute counts.
 
 ``MODE`` is ddp, fsdp2, or pipeline (a stage on each of four ranks). ``FAULT`` strikes ``SLOW_RANK``
-from step ``SINCE`` on. On its host it takes ``DELAY`` seconds of a step: loader, forward,
-backward, launches, optimizer, callback, or pause (one step in 25, five times as long). On its
-device kernels take ``FACTOR`` times as long: device, device_forward, device_backward,
-device_optimizer; all_slow does so on every rank. Or the device stops for good: stop_kernel in a
-kernel of the forward pass, stop_before before the collectives of the backward pass, stop_collective
-inside the next collective, stop_all in a kernel on every rank. ``READ`` is where the loss is read:
-after the optimizer, before it, ten (every tenth step), never, or clip (the norm of the gradients,
-inside the optimizer). In the folder ``TIMES`` each rank leaves what its device measured.
+from step ``SINCE`` on:
+
+- on its host it takes ``DELAY`` seconds of a step: loader, forward, backward, launches, optimizer,
+  callback, or pause (one step in 25, five times as long);
+- on its device kernels take ``FACTOR`` times as long: device, device_forward, device_backward,
+  device_optimizer; all_slow does so on every rank;
+- the device stops for good: stop_kernel in a kernel of the forward pass, stop_before before the
+  collectives of the backward pass, stop_collective inside the next collective, stop_all in a
+  kernel on every rank;
+- it strikes who watches: queries of events fail (queries), or every rank captures its passes as a
+  graph, and counts how often it is disturbed (capture).
+
+``READ`` is where the loss is read: after the optimizer, before it, ten (every tenth step), never,
+or clip (the norm of the gradients, inside the optimizer). In the folder ``TIMES`` each rank leaves
+what its device measured.
 """
 
 import json
@@ -47,7 +54,7 @@ dist.init_process_group("sim")
 rank, ranks = dist.get_rank(), dist.get_world_size()
 slow, device = rank == SLOW_RANK, torch.device("sim")
 noise = random.Random(1000 * SEED + rank)
-step = 0
+step = violations = 0
 
 
 def spend(seconds):
@@ -73,6 +80,8 @@ def begin():
         accelerator.pace(FACTOR, FAULT.partition("_")[2] if slow and "_" in FAULT else "all")
     if step == SINCE and slow and FAULT == "stop_collective":
         accelerator.stop("collective")
+    if step == SINCE and slow and FAULT == "queries":
+        accelerator.fail_queries(True)
 
 
 def stop(*faults):
@@ -180,13 +189,26 @@ def run(schedule, x):
     return loss
 
 
+def captured(work, x):
+    """Does it as if it became a graph, where that is the fault."""
+    global violations
+    if FAULT != "capture" or step < SINCE:
+        return work(x)
+    accelerator.capture_begin()
+    try:
+        return work(x)
+    finally:
+        violations += accelerator.capture_end()
+
+
 def reads(place):
     """Whether the loss is read here in this step."""
     return place == READ or (place == "after" and READ == "ten" and step % 10 == 0)
 
 
 def save_times():
-    times = {"rank": rank, "steps": step - WARM, "seconds": accelerator.measured(warm_ns)}
+    seconds = accelerator.measured(warm_ns)
+    times = {"rank": rank, "steps": step - WARM, "seconds": seconds, "violations": violations}
     Path(TIMES, f"{rank}.json").write_text(json.dumps(times))
 
 
@@ -198,7 +220,7 @@ for step, x in enumerate(DataLoader(Samples(), batch_size=BATCH), start=1):  # n
         warm_ns = time.monotonic_ns()
     begin()
     optimizer.zero_grad()
-    loss = pass_through(x.to(device))
+    loss = captured(pass_through, x.to(device))
     if reads("before"):
         loss.item()
     optimizer.step()
