@@ -27,7 +27,7 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "laggar
 def library():
     """The built library; one is built for each source, PyTorch and Python, and kept."""
     sources = sorted([*HERE.glob("*.cpp"), *HERE.glob("*.hpp")])
-    digest = hashlib.sha256(f"{torch.__version__} {sys.version} {torch.__file__}".encode())
+    digest = hashlib.sha256(f"{torch.__version__} {sys.version}".encode())
     for source in sources:
         digest.update(source.read_bytes())
     built = CACHE / digest.hexdigest()[:16] / f"{NAME}.so"

@@ -199,6 +199,9 @@ class Stream {
   void work() {
     pthread_setname_np(pthread_self(), ("sim:" + std::to_string(id_)).c_str());
     prctl(PR_SET_TIMERSLACK, 1);
+    // A device does not wait for the host's processors. Where that is not allowed, it does.
+    const sched_param soon{1};
+    pthread_setschedparam(pthread_self(), SCHED_RR, &soon);
     // The host has seen to autograd when it launched.
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     while (true) {
