@@ -42,13 +42,13 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream getStreamFromGlobalPool(c10::Device, bool) const override {
     // Each callback of a future asks for one: few, and used again.
     static const std::array<int64_t, 4> pool{
-        streams().create().id(), streams().create().id(),
-        streams().create().id(), streams().create().id()};
+        streams().create(true).id(), streams().create(true).id(),
+        streams().create(true).id(), streams().create(true).id()};
     static std::atomic<size_t> turn{0};
     return stream(pool[turn++ % pool.size()]);
   }
   c10::Stream getNewStream(c10::Device, int) const override {
-    return stream(streams().create().id());
+    return stream(streams().create(true).id());
   }
   c10::Stream exchangeStream(c10::Stream next) const override {
     return stream(std::exchange(current_id(), next.id()));

@@ -69,7 +69,7 @@ class Collectives final : public c10d::Backend {
 
   explicit Collectives(c10::intrusive_ptr<c10d::Backend> gloo)
       : Backend(gloo->getRank(), gloo->getSize()), gloo_(std::move(gloo)),
-        stream_(streams().create()) {}
+        stream_(streams().create(false)) {}
 
   ~Collectives() override {
     drain();
@@ -290,7 +290,7 @@ class Collectives final : public c10d::Backend {
   Stream& stream_to(int peer) {
     const auto known = pairs_.find(peer);
     if (known != pairs_.end()) return *known->second;
-    return *pairs_.emplace(peer, &streams().create()).first->second;
+    return *pairs_.emplace(peer, &streams().create(false)).first->second;
   }
 
   static std::string name(c10d::OpType type) {

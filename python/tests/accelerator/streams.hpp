@@ -139,7 +139,9 @@ using MarkPtr = std::shared_ptr<Mark>;
 // A stream: a thread that works off what is launched, in order.
 class Stream {
  public:
-  explicit Stream(int64_t id) : id_(id) { std::thread([this] { work(); }).detach(); }
+  Stream(int64_t id, bool computes) : id_(id), computes_(computes) {
+    std::thread([this] { work(); }).detach();
+  }
 
   int64_t id() const { return id_; }
 
@@ -199,9 +201,10 @@ class Stream {
   void work() {
     pthread_setname_np(pthread_self(), ("sim:" + std::to_string(id_)).c_str());
     prctl(PR_SET_TIMERSLACK, 1);
-    // A device does not wait for the host's processors. Where that is not allowed, it does.
+    // Kernels do not wait for the host's processors. Where that is not allowed, they do. Not so
+    // collectives: gloo may yield to its own threads until they are done, and they would never be.
     const sched_param soon{1};
-    pthread_setschedparam(pthread_self(), SCHED_RR, &soon);
+    if (computes_) pthread_setschedparam(pthread_self(), SCHED_RR, &soon);
     // The host has seen to autograd when it launched.
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     while (true) {
@@ -238,6 +241,7 @@ class Stream {
   }
 
   const int64_t id_;
+  const bool computes_;
   std::mutex mutex_;
   std::condition_variable launched_, room_;
   std::deque<Kernel> queue_;
@@ -249,14 +253,15 @@ class Streams {
  public:
   Stream& get(int64_t id) {
     std::lock_guard lock(mutex_);
-    while (all_.size() <= static_cast<size_t>(id)) add();
+    while (all_.size() <= static_cast<size_t>(id)) add(true);
     return *all_[id];
   }
 
-  Stream& create() {
+  // A new one: for kernels, or for collectives.
+  Stream& create(bool computes) {
     std::lock_guard lock(mutex_);
-    if (all_.empty()) add();
-    return add();
+    if (all_.empty()) add(true);
+    return add(computes);
   }
 
   void synchronize() {
@@ -275,8 +280,8 @@ class Streams {
   }
 
  private:
-  Stream& add() {
-    all_.push_back(new Stream(static_cast<int64_t>(all_.size())));
+  Stream& add(bool computes) {
+    all_.push_back(new Stream(static_cast<int64_t>(all_.size()), computes));
     return *all_.back();
   }
 
