@@ -5,9 +5,11 @@ import gzip
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +20,12 @@ BIN = Path(sys.executable).parent
 JOBS = HERE / "jobs"
 # A real job of the matrices that `make acceptance` counts; `make test` plays its recording.
 matrix = pytest.mark.matrix
+# Needs the asynchronous accelerator, which is built where the tests run.
+HEADERS = Path(sysconfig.get_paths()["include"])
+accelerated = pytest.mark.skipif(
+    not (shutil.which("g++") and (HEADERS / "Python.h").exists()),
+    reason="no g++, or no headers of Python, to build the accelerator with",
+)
 # After so long a test that waits is ended: many times what any takes on a machine that has nothing
 # else to do. How long a busy one takes is not judged.
 PATIENCE_S = 900
