@@ -45,9 +45,7 @@ fn wait() -> Wait {
         op: CollectiveOp(3),
         entered: vec![0, 1, 3],
         missing: vec![2],
-        detail: String::new(),
-        odd: Vec::new(),
-        still_before: Vec::new(),
+        ..Wait::default()
     }
 }
 
@@ -125,6 +123,10 @@ fn advice_about_hangs_is_documented() {
         stall(StallKind::Unseen, wait()),
         stall(StallKind::Mismatch, entered(CollectiveOp(3))),
         stall(StallKind::Mismatch, entered(CollectiveOp(5))),
+        stall(
+            StallKind::Mismatch,
+            Wait { op: CollectiveOp(5), ..entered(CollectiveOp(5)) },
+        ),
         stall(StallKind::Deadlock, wait()),
         stall(StallKind::Inside, wait()),
     ] {

@@ -33,7 +33,7 @@ pub use flow::{Communicator, Direction, Flow, Operation};
 pub use function::{
     Dictionary, Function, FunctionClass, FunctionId, Pattern, WorkerPatterns,
 };
-pub use input::Input;
+pub use input::{InFlight, Input};
 pub use mark::{CollectiveOp, Mark, MarkKind, PAYLOAD_WORDS, group_number};
 pub use median::median;
 pub use network::{NetworkFault, QueuePairName};

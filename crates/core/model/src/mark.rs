@@ -127,6 +127,12 @@ pub fn group_number(name: &str) -> u32 {
 #[serde(into = "String", from = "String")]
 pub struct CollectiveOp(pub u16);
 
+impl Default for CollectiveOp {
+    fn default() -> Self {
+        Self::UNKNOWN
+    }
+}
+
 impl From<CollectiveOp> for String {
     fn from(op: CollectiveOp) -> Self {
         op.name().to_owned()
@@ -212,6 +218,14 @@ impl CollectiveOp {
     /// Whether the operation joins two ranks only.
     pub fn is_point_to_point(self) -> bool {
         self.0 < 2
+    }
+
+    /// Whether it ends on no rank before all have entered it.
+    pub fn joins_all(self) -> bool {
+        const ONE_SIDED: [&str; 7] =
+            ["SEND", "RECV", "BROADCAST", "REDUCE", "SCATTER", "GATHER", "NEW_WINDOW"];
+        let name = self.name();
+        self.0 < Self::UNKNOWN.0 && !ONE_SIDED.contains(&name)
     }
 
     /// Whether all ranks must pass as many bytes.

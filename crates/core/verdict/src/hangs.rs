@@ -1,10 +1,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use collective::{Collectives, Communication, HangSettings, Stall, StallKind};
+use collective::{Collectives, Communication, Entered, HangSettings, Stall, StallKind};
 use incident::{Scene, death, folded, hang, standstill};
 use model::{
-    CollectiveOp, Communicator, Evidence, Incident, Mark, MarkKind, Operation,
-    ProcessState, Progress, RankNs, Ranks, Severity, Stack,
+    Communicator, Evidence, Incident, Mark, MarkKind, Operation, ProcessState, Progress,
+    RankNs, Ranks, Severity, Stack,
 };
 use schedule::{Standing, Standstill, holding_up};
 
@@ -216,7 +216,10 @@ impl Hangs {
             }
             Some(stall) => Some(stall),
             // Pipelines may wait in sends and receives only.
-            None => is_still.then(standing).and_then(|standing| self.halt(standing)),
+            None => is_still
+                .then(standing)
+                .and_then(|standing| self.halt(standing))
+                .or_else(|| self.collectives.standstill(at)),
         };
         self.now = stall.map(|stall| Under::new(stall, self.progress(), at));
         let quiet_s = self.last_at().map_or(0.0, |last_at| at.seconds_since(last_at));
@@ -294,16 +297,8 @@ impl Hangs {
         self.moved(at)
     }
 
-    pub(crate) fn enter(
-        &mut self,
-        rank: u32,
-        group: u32,
-        number: u64,
-        op: CollectiveOp,
-        detail: String,
-        completed: bool,
-    ) {
-        self.collectives.enter(rank, group, number, op, detail, completed);
+    pub(crate) fn enter(&mut self, rank: u32, group: u32, entered: Entered) {
+        self.collectives.enter(rank, group, entered);
     }
 
     /// What was told is one moment of a job that does not move.
@@ -453,11 +448,15 @@ impl Under {
     /// The stall, with what hosts say of its culprits.
     fn explained(&self) -> Stall {
         let mut stall = self.stall.clone();
-        // Who is found elsewhere has not come.
-        let is_elsewhere = |rank| {
-            let stack = self.seen.stacks.get(rank);
-            stack.is_some_and(|it| !it.frames.is_empty() && !it.is_in_collective())
+        // Who is found elsewhere has not come, if those that have come are seen in it: a stack
+        // does not always show that it waits.
+        let is_in_it = |rank: &u32| {
+            let stack = self.seen.stacks.get(rank).filter(|it| !it.frames.is_empty());
+            stack.map(Stack::is_in_collective)
         };
+        let mut come = stall.waiting.iter().filter_map(is_in_it).peekable();
+        let shows = stall.is_of_start() || come.peek().is_some() && come.all(|it| it);
+        let is_elsewhere = |rank| shows && is_in_it(rank) == Some(false);
         if stall.kind == StallKind::Unseen && stall.culprits.iter().all(is_elsewhere) {
             stall.kind = StallKind::Missing;
         }
