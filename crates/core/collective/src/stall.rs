@@ -225,7 +225,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Entered, HangSettings, Odd};
+    use crate::{Entered, HangSettings};
     use model::InFlight;
 
     const WORLD: u32 = 1;
