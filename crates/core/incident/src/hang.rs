@@ -289,10 +289,33 @@ fn whereabouts(
     };
     let place = stack.and_then(own_frame).map(Frame::text).or_else(stage);
     let does = stack.map_or("is", does);
-    match place {
+    let text = match place {
         Some(place) => Some(format!("{does} in {place}")),
         None => (does != "is").then(|| does.to_owned()),
+    };
+    match (text, worker(stall, stack, rank)) {
+        (Some(text), Some(worker)) => Some(format!("{text}; {worker}")),
+        (text, _) => text,
     }
+}
+
+/// The worker of its loader that a rank waits for in vain.
+fn worker(stall: &Stall, stack: Option<&Stack>, rank: u32) -> Option<String> {
+    let stack = stack.filter(|stack| stack.state != ProcessState::Stopped)?;
+    let worker = stack.workers.first()?;
+    let does = match worker.state {
+        ProcessState::Ended => "has ended",
+        _ => "is stopped",
+    };
+    let pid = worker.pid;
+    Some(match stage_of(stall, rank) {
+        Some(StageId::DATA) => {
+            format!(
+                "it waits in data.next_wait for its loader's worker (pid {pid}), which {does}"
+            )
+        }
+        _ => format!("its worker process (pid {pid}) {does}"),
+    })
 }
 
 /// What the main thread of a process does, as a verb. One that waits without the GIL is where
@@ -300,6 +323,7 @@ fn whereabouts(
 fn does(stack: &Stack) -> &'static str {
     match (stack.state, stack.holds_gil) {
         (ProcessState::Stopped, _) => "is stopped",
+        (ProcessState::Ended, _) => "has ended",
         (ProcessState::Uninterruptible, _) => "waits for a device or file system",
         (ProcessState::Running, Some(true)) => "is busy",
         (ProcessState::Sleeping, Some(true)) => "holds the GIL",
@@ -343,6 +367,7 @@ pub(crate) fn advice(
         return inside::advice(failure);
     }
     let stays = |rank: &u32| not_left(stall, stacks, *rank);
+    let has_idle_worker = |rank: &u32| worker(stall, stacks.get(rank), *rank).is_some();
     let culprits = who(&stall.culprits);
     match stall.kind {
         _ if pause.is_some() => format!("wait, or look whether {culprits} still gets on"),
@@ -355,6 +380,9 @@ pub(crate) fn advice(
                  not {culprits}"
             )
         }
+        StallKind::Missing if stall.culprits.iter().any(has_idle_worker) => {
+            format!("look at the loader's workers of {culprits}: one was stopped or has ended")
+        }
         StallKind::Missing => {
             format!(
                 "look at the stack of {culprits}; the others wait for it and are fine"
@@ -366,7 +394,7 @@ pub(crate) fn advice(
             )
         }
         StallKind::Mismatch if stall.waits.iter().any(Wait::is_undecided) => {
-            format!("compare the lines of code at which {culprits} are")
+            "compare the lines of code of the sides, and what each chose its branch by".to_owned()
         }
         StallKind::Mismatch if same_op(stall) => {
             format!("give {culprits} tensors of the sizes and types the others have")
@@ -459,6 +487,7 @@ fn unread(stack: &Stack) -> String {
     let does = match (stack.state, &stack.waits_in) {
         (ProcessState::Running, _) => "; it runs".to_owned(),
         (ProcessState::Stopped, _) => "; it is stopped".to_owned(),
+        (ProcessState::Ended, _) => "; it has ended".to_owned(),
         (ProcessState::Uninterruptible, None) => {
             "; it waits for a device or file system".to_owned()
         }

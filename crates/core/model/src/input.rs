@@ -63,6 +63,13 @@ pub enum Input {
         #[serde(default)]
         orderly: bool,
     },
+    /// A rank's process ended by itself, and not as one that is done.
+    Failed {
+        /// The rank.
+        rank: u32,
+        /// Its exit code.
+        code: i32,
+    },
     /// A rank's process was killed.
     Killed {
         /// The rank.

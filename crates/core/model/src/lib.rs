@@ -42,7 +42,7 @@ pub use profile::{
     ProfileSummary, ProfileWindow, RankArrivals, RankProfile,
 };
 pub use ranks::{NoRanks, Ranks};
-pub use stack::{Frame, ProcessState, Stack};
+pub use stack::{Frame, ProcessState, Stack, Worker};
 pub use stage::{StageId, StageNames};
 pub use standstill::{Entered, FlowProgress, FoldedStack, Progress};
 pub use step::{Ending, RankStep, Segment, SideSample};

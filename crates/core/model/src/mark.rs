@@ -106,6 +106,22 @@ impl MarkKind {
         BY_NUMBER.get(usize::from(number)).copied().flatten()
     }
 
+    /// Whether something begins with it.
+    pub fn begins(self) -> bool {
+        matches!(
+            self,
+            Self::DataBegin
+                | Self::ForwardBegin
+                | Self::BackwardBegin
+                | Self::OptimizerBegin
+                | Self::StageBegin
+                | Self::StepBegin
+                | Self::BlockBegin
+                | Self::InitBegin
+                | Self::CollectiveIssue
+        )
+    }
+
     /// Whether a hook sees it, rather than an explicit context or a collective.
     pub fn is_hook(self) -> bool {
         self as u8 <= Self::OptimizerEnd as u8

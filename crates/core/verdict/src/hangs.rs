@@ -18,6 +18,8 @@ const MAX_HANGS: usize = 64;
 /// How long laggard's own profiler may hold a rank up before that is a hang like any other.
 /// Stopping one with stacks took up to 6 s on a busy machine.
 const PROFILER_S: f64 = 30.0;
+/// The signal by which a process ends itself, as watchdogs of collectives do.
+const ABORT: i32 = 6;
 
 /// Hangs of a job: the one under way, and those that passed.
 #[derive(Debug, Default)]
@@ -33,10 +35,16 @@ pub(crate) struct Hangs {
     in_profiler: BTreeMap<u32, RankNs>,
     /// The first rank that was killed, and by which signal.
     killed: Option<(u32, Option<i32>)>,
+    /// Until when it is known that nobody has done anything.
+    quiet_until: Option<RankNs>,
+    /// A stall whose ranks seemed to have ended in good order.
+    dismissed: Option<Under>,
     /// Hangs that were spoken of, of all starts of the job.
     spoken: u64,
     /// How often the job was started again.
     restarts: u64,
+    /// Ranks whose process has ended by itself, and not as one that is done.
+    failed: BTreeSet<u32>,
     /// When ranks that no hang names were asked for where they are.
     others_asked: Option<RankNs>,
 }
@@ -128,7 +136,8 @@ impl Hangs {
             }
             _ => {}
         }
-        self.moved(mark.at)
+        // A rank that gives up leaves what it was in.
+        if mark.kind.begins() { self.moved(mark.at) } else { None }
     }
 
     /// Something moved at `at`: a stall from before is over. Its seconds if it was spoken of.
@@ -155,21 +164,76 @@ impl Hangs {
         self.collectives.leave(rank);
         self.in_profiler.remove(&rank);
         self.communication.leave(rank);
-        self.now.take_if(|under| {
+        let failed = &self.failed;
+        let dismissed = self.now.take_if(|under| {
             under.left_orderly.extend(orderly.then_some(rank));
             let Stall { kind, culprits, waiting, .. } = &under.stall;
             // Who is not seen here is not seen to end either.
             let culprits = culprits.iter().filter(|_| *kind != StallKind::Unseen);
-            culprits.chain(waiting).all(|rank| under.left_orderly.contains(rank))
+            let mut ranks = culprits.chain(waiting);
+            ranks.all(|rank| under.left_orderly.contains(rank) && !failed.contains(rank))
         });
+        self.dismissed = dismissed.or(self.dismissed.take());
     }
 
     /// A rank's process was killed: the first one is the reason for whatever follows. In a
-    /// hang it is how somebody ended it.
-    pub(crate) fn kill(&mut self, rank: u32, signal: Option<i32>) {
-        if self.now.as_ref().is_none_or(|under| under.number.is_none()) {
-            self.killed.get_or_insert((rank, signal));
+    /// hang it is how somebody ended it. `false` if it is not the reason.
+    pub(crate) fn kill(&mut self, rank: u32, signal: Option<i32>) -> bool {
+        if signal == Some(ABORT) && self.gives_up(rank) || self.is_told() {
+            return false;
         }
+        self.killed.get_or_insert((rank, signal));
+        true
+    }
+
+    /// A rank's process has ended by itself, and not as one that is done.
+    pub(crate) fn fail(&mut self, rank: u32) {
+        self.failed.insert(rank);
+        if let Some(under) = self.dismissed.take_if(|it| it.stall.waiting.contains(&rank))
+        {
+            self.now.get_or_insert(under);
+        }
+        self.gives_up(rank);
+        self.collectives.leave(rank);
+    }
+
+    /// Whether a hang was spoken of that still goes on.
+    fn is_told(&self) -> bool {
+        self.now.as_ref().is_some_and(|under| under.number.is_some())
+    }
+
+    /// Whether a rank that ends now gave up waiting for others: they had ended before, or nobody
+    /// had done anything for long. Then the hang is spoken of, whatever it was before.
+    fn gives_up(&mut self, rank: u32) -> bool {
+        if self.killed.is_some() || self.is_told() {
+            return false;
+        }
+        let Some(stall) = self.collectives.stuck() else { return false };
+        let accused = stall.accused();
+        let is_over =
+            !accused.is_empty() && accused.iter().all(|it| stall.gone.contains(it));
+        let at = self.quiet_until.max(self.last_at()).unwrap_or_default();
+        let is_long = at.seconds_since(stall.since) >= self.quiet_min_s;
+        if accused.contains(&rank)
+            || !stall.waiting.contains(&rank)
+            || !(is_over || is_long)
+        {
+            return false;
+        }
+        self.spoken += 1;
+        let (number, asks) = (Some(self.spoken), Asks::Nobody);
+        self.now = Some(Under { number, asks, ..Under::new(stall, self.progress(), at) });
+        true
+    }
+
+    /// The hang that a rank gave up in, once.
+    pub(crate) fn given_up(&mut self, scene: Scene<'_>) -> Option<Incident> {
+        let pause_max_s = self.pause_max_s;
+        let under =
+            self.now.as_mut().filter(|it| it.number.is_some() && it.told.is_none())?;
+        let incident = under.incident(scene, pause_max_s)?;
+        under.told = Some((under.stall.kind, incident.severity));
+        Some(incident)
     }
 
     /// Which rank was killed, and who was left waiting for it.
@@ -192,6 +256,7 @@ impl Hangs {
         standing: impl FnOnce() -> Vec<Standstill>,
     ) {
         let is_still = self.collectives.is_still(at);
+        self.quiet_until = self.quiet_until.max(Some(at));
         if let Some(under) = &mut self.now {
             under.at = at;
             if !under.is_early || !is_still {
@@ -487,8 +552,10 @@ impl Under {
         let (quiet_s, looked_s) = (self.quiet_s(), self.looked_s);
         let is_overdue = looked_s < pause_max_s && quiet_s >= pause_max_s;
         let is_due = quiet_s >= 2.0 * looked_s || is_overdue;
-        let is_doubtful =
-            |(kind, severity)| kind == StallKind::Unseen || severity == Severity::Info;
+        let is_doubtful = |(kind, severity)| {
+            matches!(kind, StallKind::Unseen | StallKind::Nowhere)
+                || severity == Severity::Info
+        };
         if self.told.is_some_and(is_doubtful) && self.asks != Asks::Named && is_due {
             self.asks = Asks::Named;
             self.seen.network.clear();

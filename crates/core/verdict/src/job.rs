@@ -1,5 +1,6 @@
 mod calls;
 mod compared;
+mod deaths;
 mod fusion;
 mod network;
 mod profile;
@@ -308,11 +309,8 @@ impl Job {
                 self.notes.insert(Note::RankLeft(rank, step), 1);
                 self.take_windows();
             }
-            Input::Killed { rank, signal } => {
-                let first = self.death().is_none();
-                self.hangs.kill(rank, signal);
-                self.lines.extend(self.death().filter(|_| first).map(|death| death.text));
-            }
+            Input::Killed { rank, signal } => self.killed(rank, signal),
+            Input::Failed { rank, .. } => self.failed(rank),
             Input::Restart { .. } => self.restart(),
         }
     }
