@@ -86,9 +86,9 @@ def test_a_hang_is_explained_while_it_lasts(reason, seed, hanging, tmp_path):
 # that went the same way in each half.
 DIVERGED = {
     # Its next step met theirs, one behind, until its loop ended.
-    "swallowed": r"rank {c} entered BARRIER where the others entered ALLREDUCE #\d+ of group default",
-    "more": r"rank {c} entered ALLREDUCE \(16 bytes\) where the others entered ALLREDUCE #\d+ of "
-    r"group default \(\d+ bytes\)",
+    "swallowed": r"rank {c} entered BARRIER where the others entered ALLREDUCE #\d+ of group",
+    # Of DDP's buckets it is not known how large they are.
+    "more": r"rank {c} entered ALLREDUCE \(16 bytes\) where the others entered ALLREDUCE #\d+ of",
 }
 
 

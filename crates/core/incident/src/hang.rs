@@ -183,7 +183,8 @@ fn what(stall: &Stall) -> String {
                 format!("rank {} entered {} {detail}", odd.rank, odd.op.name())
             };
             let odd: Vec<String> = wait.odd.iter().map(entered).collect();
-            let differs = wait.odd.iter().any(|odd| odd.detail != wait.detail);
+            let known = !wait.detail.is_empty();
+            let differs = known && wait.odd.iter().any(|odd| odd.detail != wait.detail);
             let detail =
                 if differs { format!(" {}", wait.detail) } else { String::new() };
             let odd = odd.join(", ");
@@ -256,7 +257,10 @@ fn of_devices(wait: &Wait) -> String {
     }
     let verb = if behind.len() == 1 { "has" } else { "have" };
     if behind == open.not_started {
-        return format!("{} {verb} not begun {place}, others have", device(behind));
+        return format!(
+            "{} {verb} not begun {place}, which others have begun",
+            device(behind)
+        );
     }
     let others = who(&open.ended);
     format!("{} {verb} not finished {place}, which has ended on {others}", device(behind))

@@ -75,6 +75,8 @@ struct Under {
     asks: Asks,
     /// Whether it is blocked only, and has been quiet for longer before: it may pass by itself.
     is_early: bool,
+    /// Whether it was spoken of because a rank gave up in it.
+    gave_up: bool,
     /// How long it had lasted when it was looked at last.
     looked_s: f64,
     /// The time until which it is known to last.
@@ -98,6 +100,11 @@ struct Passed {
     stall: Stall,
     seen: Seen,
     quiet_s: f64,
+}
+
+/// Whether a process that a signal killed, if it is known, may have ended itself.
+fn ends_itself(signal: Option<i32>) -> bool {
+    signal.is_none_or(|signal| signal == ABORT)
 }
 
 impl Hangs {
@@ -179,7 +186,15 @@ impl Hangs {
     /// A rank's process was killed: the first one is the reason for whatever follows. In a
     /// hang it is how somebody ended it. `false` if it is not the reason.
     pub(crate) fn kill(&mut self, rank: u32, signal: Option<i32>) -> bool {
-        if signal == Some(ABORT) && self.gives_up(rank) || self.is_told() {
+        if ends_itself(signal) && self.gives_up(rank, signal.is_some()) {
+            return false;
+        }
+        // How it ended may be known only once others have given up waiting for it.
+        let is_late = |under: &Under| {
+            let Stall { kind, culprits, .. } = &under.stall;
+            under.gave_up && *kind == StallKind::Missing && culprits.contains(&rank)
+        };
+        if self.is_told() && !self.now.as_ref().is_some_and(is_late) {
             return false;
         }
         self.killed.get_or_insert((rank, signal));
@@ -193,7 +208,7 @@ impl Hangs {
         {
             self.now.get_or_insert(under);
         }
-        self.gives_up(rank);
+        self.gives_up(rank, true);
         self.collectives.leave(rank);
     }
 
@@ -202,10 +217,11 @@ impl Hangs {
         self.now.as_ref().is_some_and(|under| under.number.is_some())
     }
 
-    /// Whether a rank that ends now gave up waiting for others: they had ended before, or nobody
-    /// had done anything for long. Then the hang is spoken of, whatever it was before.
-    fn gives_up(&mut self, rank: u32) -> bool {
-        if self.killed.is_some() || self.is_told() {
+    /// Whether a rank that ends now, `by_itself` if that is certain, gave up waiting for others:
+    /// they had ended before, or nobody had done anything for long; or whether ranks had called
+    /// different things. Then the hang is spoken of, whatever it was before.
+    fn gives_up(&mut self, rank: u32, by_itself: bool) -> bool {
+        if self.killed.is_some_and(|(_, signal)| !ends_itself(signal)) || self.is_told() {
             return false;
         }
         let Some(stall) = self.collectives.stuck() else { return false };
@@ -213,16 +229,19 @@ impl Hangs {
         let is_over =
             !accused.is_empty() && accused.iter().all(|it| stall.gone.contains(it));
         let at = self.quiet_until.max(self.last_at()).unwrap_or_default();
-        let is_long = at.seconds_since(stall.since) >= self.quiet_min_s;
-        if accused.contains(&rank)
-            || !stall.waiting.contains(&rank)
-            || !(is_over || is_long)
-        {
+        let is_long = by_itself && at.seconds_since(stall.since) >= self.quiet_min_s;
+        let waits = !accused.contains(&rank) && stall.waiting.contains(&rank);
+        let gave_up = self.killed.is_none() && waits && (is_over || is_long);
+        // What they called cannot have ended well for any of them.
+        let is_wrong = stall.kind == StallKind::Mismatch && !accused.is_empty();
+        if !gave_up && !is_wrong {
             return false;
         }
+        self.killed = None;
         self.spoken += 1;
-        let (number, asks) = (Some(self.spoken), Asks::Nobody);
-        self.now = Some(Under { number, asks, ..Under::new(stall, self.progress(), at) });
+        let new = Under::new(stall, self.progress(), at);
+        let (number, asks, gave_up) = (Some(self.spoken), Asks::Nobody, true);
+        self.now = Some(Under { number, asks, gave_up, ..new });
         true
     }
 
@@ -493,6 +512,7 @@ impl Under {
             asks: Asks::Named,
             is_early: false,
             looked_s: 0.0,
+            gave_up: false,
             at,
             left_orderly: BTreeSet::new(),
         }

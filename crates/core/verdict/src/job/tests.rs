@@ -122,6 +122,38 @@ fn ranks_that_fail_once_another_has_ended_gave_up_waiting_for_it() {
 }
 
 #[test]
+fn how_a_rank_was_killed_may_be_heard_once_others_gave_up() {
+    let mut job = waits_for_one();
+    job.take(Input::Left { rank: 1, step: 40, orderly: false });
+    job.take(Input::Failed { rank: 0, code: 1 });
+    job.take(Input::Killed { rank: 1, signal: Some(9) });
+    let [death] = &job.verdict().incidents[..] else { panic!("{:?}", job.verdict()) };
+    let expected = "rank 1 was killed by signal 9 (SIGKILL) in step 40, before it entered \
+                    ALLREDUCE #47 of group default (ranks 0,2 were in it)";
+    assert_eq!(death.text, expected);
+}
+
+#[test]
+fn who_called_something_else_is_the_reason_whoever_aborts_first() {
+    let mut job = Job::new("job", "run", Settings::default());
+    let members = (0..4).collect();
+    job.take(Input::Group { group: 1, name: "default".to_owned(), members });
+    let issue = |job: &mut Job, rank, bytes: u64| {
+        take_mark(job, rank, 10, MarkKind::CollectiveIssue, [1, 0, 47, bytes + 1, 0]);
+    };
+    issue(&mut job, 0, 800);
+    issue(&mut job, 2, 16);
+    job.take(Input::Killed { rank: 0, signal: Some(6) });
+    issue(&mut job, 1, 800);
+    issue(&mut job, 3, 800);
+    job.take(Input::Killed { rank: 2, signal: None });
+    let [hang] = &job.verdict().incidents[..] else { panic!("{:?}", job.verdict()) };
+    let expected = "hang since step 40: rank 2 entered ALLREDUCE (16 bytes) where the others \
+                    entered ALLREDUCE #47 of group default (800 bytes)";
+    assert_eq!((hang.text.as_str(), &hang.subject.ranks[..]), (expected, &[2][..]));
+}
+
+#[test]
 fn a_hang_that_was_told_stays_when_ranks_give_up() {
     for failed_first in [true, false] {
         let mut job = waits_for_one();
