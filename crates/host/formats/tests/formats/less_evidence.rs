@@ -30,6 +30,7 @@ const CASES: [(&str, &[u32]); 15] = [
 /// Random halves of the files of each case.
 const HALVES: usize = 40;
 
+#[expect(clippy::print_stdout, reason = "what is skipped is listed")]
 fn dumps() -> Option<PathBuf> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("../../../../shared/data/flight_recorder");
@@ -103,12 +104,15 @@ impl Tally {
     }
 }
 
+/// Whether a file is of a kind.
+type IsKind<'a> = &'a dyn Fn(&File) -> bool;
+
 /// Every set of ranks, of all files, of those of one kind; each file left out; random halves.
 fn subsets(files: &[File]) -> Vec<(String, Vec<File>)> {
     let is_stack = |file: &File| file.path.to_string_lossy().contains("pyspy");
     let is_json = |file: &File| file.path.extension().is_some_and(|it| it == "json");
     let mut subsets: Vec<(String, Vec<File>)> = Vec::new();
-    let kinds: [(&str, &dyn Fn(&File) -> bool); 4] = [
+    let kinds: [(&str, IsKind<'_>); 4] = [
         ("all files", &|_| true),
         ("dumps", &|file| !is_stack(file)),
         ("pickles", &|file| !is_json(file)),
