@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import time
 
 import pytest
@@ -79,6 +80,72 @@ def test_a_hang_is_explained_while_it_lasts(reason, seed, hanging, tmp_path):
     page = html.unescape(report.read_text())
     assert [text for text in told if text not in page] == []
     job.check_told_when_due()
+
+
+# reason: what is said of rank {c} that has gone another way than the others; {others} are those
+# that went the same way in each half.
+DIVERGED = {
+    # Its next step met theirs, one behind, until its loop ended.
+    "swallowed": r"rank {c} entered BARRIER where the others entered ALLREDUCE #\d+ of group",
+    # Of DDP's buckets it is not known how large they are.
+    "more": r"rank {c} entered ALLREDUCE \(16 bytes\) where the others entered ALLREDUCE #\d+ of",
+}
+
+
+@matrix
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("reason", DIVERGED)
+def test_a_rank_that_calls_something_else_is_named(reason, seed, hanging):
+    culprit = (CULPRIT + seed) % 4
+    job = hanging(reason, culprit, STEP=str(40 + 7 * seed))
+    said = job.line("hang since step")
+    assert re.search(DIVERGED[reason].format(c=culprit), said), said
+    hang, *others = job.end()["incidents"]
+    assert (hang["subject"]["ranks"], hang["severity"], others) == ([culprit], "critical", [])
+
+
+@matrix
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_two_halves_that_call_different_things_are_two_sides(seed, hanging):
+    culprit = (CULPRIT + seed) % 4
+    pair = PAIRS[culprit]
+    rest = PAIRS[(culprit + 2) % 4]
+    job = hanging("halves", culprit, STEP=str(40 + 7 * seed))
+    said = job.line("hang since step")
+    sides = [rf"{pair} entered BARRIER", rf"{rest} entered ALLREDUCE"]
+    assert all(re.search(side, said) for side in sides), said
+    assert len(re.findall(r"rank \d is in \S+ \(hangs.py:\d+\)", said)) == 2, said
+    hang, *others = job.end()["incidents"]
+    assert (hang["severity"], others) == ("critical", [])
+
+
+@matrix
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_rank_that_returns_early_is_named_and_not_those_that_gave_up(seed, watch):
+    culprit = (CULPRIT + seed) % 4
+    # How a rank ended is seen until its launcher asks, which torchrun does every 100 ms.
+    command = torchrun(JOBS / "hangs.py", "returns", ranks=4)
+    job = watch(command, SLOW_RANK=str(culprit), STEP=str(40 + 7 * seed))
+    stdout, stderr = job.process.communicate(timeout=60)
+    assert "moves again" not in stderr
+    hang, *others = json.loads(stdout.splitlines()[-1])["incidents"]
+    assert re.search(rf"rank {culprit} never entered ALLREDUCE #\d+ of group", hang["text"]), hang
+    assert (hang["subject"]["ranks"], hang["severity"], others) == ([culprit], "critical", [])
+
+
+@matrix
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_worker_of_a_loader_that_was_stopped_is_named(seed, hanging):
+    culprit = (CULPRIT + seed) % 4
+    job = hanging("worker", culprit, STEP=str(40 + 7 * seed))
+    said = job.line("hang since step")
+    where = r"it waits in data.next_wait for its loader's worker \(pid \d+\), which is stopped"
+    assert re.search(rf"rank {culprit} never entered .*{where}", said), said
+    job.process.send_signal(signal.SIGTERM)
+    # It would keep the output of the job open.
+    os.kill(int(re.search(r"pid (\d+)", said)[1]), signal.SIGKILL)
+    (hang,) = job.end()["incidents"]
+    assert hang["subject"]["ranks"] == [culprit]
 
 
 # What differs if collectives are known from Flight Recorders: they count on their own.

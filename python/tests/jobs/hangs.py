@@ -27,11 +27,13 @@ PAUSE_S = float(os.environ.get("PAUSE_S", "3600"))
 
 class Shards(Samples):
     def __getitem__(self, index):
-        if REASON == "loader" and here and index == STEP:
+        if REASON in ("loader", "worker") and here and index == STEP:
             self.read_shard()
         return super().__getitem__(index)
 
     def read_shard(self):
+        if REASON == "worker":
+            os.kill(os.getpid(), signal.SIGSTOP)
         time.sleep(PAUSE_S)
 
 
@@ -93,12 +95,25 @@ steps = int(os.environ.get("STEPS", "60"))
 steps = {"cut": 1_000_000, "join": STEP if here else 60}.get(REASON, steps)
 uneven = Join([model]) if REASON == "join" else contextlib.ExitStack()
 uneven.__enter__()
-for step, x in enumerate(DataLoader(Shards(steps, 1, slow=False), batch_size=1)):
-    optimizer.zero_grad()
-    model(x).square().mean().backward()
-    optimizer.step()
+workers = 1 if REASON == "worker" else 0
+loader = DataLoader(Shards(steps, 1, slow=False), batch_size=1, num_workers=workers)
+for step, x in enumerate(loader):
+    try:
+        if REASON == "swallowed" and here and step == STEP:
+            raise ValueError("a broken sample")
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    except ValueError:
+        continue
     if step != STEP:
         continue
+    if REASON == "returns" and here:
+        sys.exit()
+    if REASON == "more" and here:
+        all_reduce()
+    if REASON == "halves":
+        (dist.barrier if in_pair else all_reduce)()
     if REASON == "order" and in_pair:
         groups = (pair, None) if here else (None, pair)
         for group in groups:

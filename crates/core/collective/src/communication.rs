@@ -212,7 +212,7 @@ impl Communication {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Cause;
+    use crate::{Cause, StallKind};
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -259,6 +259,34 @@ mod tests {
         let failures = job.failures();
         let told = failures.iter().map(|failure| (failure.cause, failure.ranks.clone()));
         assert_eq!(told.collect::<Vec<_>>(), [(Cause::NotEntered, vec![1])]);
+    }
+
+    #[test]
+    fn of_equals_that_are_waited_for_all_are_named() {
+        // Tensor-parallel ranks 0 and 1 stand still, each of which a group of its own waits for.
+        let stall = |since_ms: u64| {
+            let mut job = Communication::new(HangSettings::default());
+            for (rank, peer, hash, since_ms) in [(0, 2, 7, 1000), (1, 3, 8, since_ms)] {
+                for (at, rank) in [(0, rank), (1, peer)] {
+                    let (name, size) = ("dp".to_owned(), 2);
+                    job.join(rank, &Communicator { hash, name, rank: at, size });
+                }
+                for (rank, sequence, since_ms) in
+                    [(rank, 4, since_ms), (peer, 5, since_ms + 100)]
+                {
+                    let begun_at = RankNs(since_ms * SECOND / 1000);
+                    let call = called(CollectiveOp::ALLREDUCE, sequence, 1);
+                    let call = Operation { communicator: hash, begun_at, ..call };
+                    job.look(rank, RankNs(90 * SECOND), vec![call], &[]);
+                }
+            }
+            job.stall(RankNs(90 * SECOND)).unwrap()
+        };
+        let together = stall(1003);
+        assert_eq!((together.kind, together.culprits), (StallKind::Missing, vec![0, 1]));
+        assert_eq!(together.waiting, [2, 3]);
+        // One that stood still for long before the others is named alone.
+        assert_eq!(stall(20_000).culprits, [0]);
     }
 
     #[test]

@@ -7,6 +7,10 @@ use model::{Direction, RankNs};
 use crate::communication::{Communication, RankLook};
 use crate::{Cause, Counted, Link, Root, Stall, StallKind, Wait};
 
+/// Failures that began within so many seconds began together. Ours: what follows from one in a
+/// healthy job follows within an iteration, and looks are up to a second apart.
+const TOGETHER_S: f64 = 2.0;
+
 /// Something that has stopped for good.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Failure {
@@ -34,6 +38,22 @@ impl Failure {
         {
             self.ranks.retain(|rank| has_port_down(*rank));
         }
+        self
+    }
+}
+
+impl Failure {
+    /// Both, as one.
+    fn and(mut self, other: Self) -> Self {
+        self.ranks.extend(other.ranks);
+        self.ranks.sort_unstable();
+        self.ranks.dedup();
+        self.links.extend(other.links);
+        let is_new = |wait: &Wait| !self.waits.contains(wait);
+        let new: Vec<Wait> = other.waits.into_iter().filter(is_new).collect();
+        self.waits.extend(new);
+        self.still_s = self.still_s.min(other.still_s);
+        self.in_flight += other.in_flight;
         self
     }
 }
@@ -73,14 +93,21 @@ impl Communication {
         found
     }
 
-    /// The failure that has lasted longest, as a job that does not move at `now`.
+    /// The failure that has lasted longest, as a job that does not move at `now`. Of several of
+    /// one kind that began together all are named: which of them the others follow is not known.
     ///
     /// # Units
     /// `now` is the clock of the operations' own times, of this host.
     pub fn stall(&self, now: RankNs) -> Option<Stall> {
-        let failures = self.failures();
-        let failure =
-            failures.into_iter().max_by(|a, b| a.still_s.total_cmp(&b.still_s))?;
+        let mut failures = self.failures();
+        failures.sort_by(|a, b| b.still_s.total_cmp(&a.still_s));
+        let mut failures = failures.into_iter();
+        let longest = failures.next()?;
+        let is_equal = |other: &Failure| {
+            other.cause == longest.cause && other.still_s > longest.still_s - TOGETHER_S
+        };
+        let equals: Vec<Failure> = failures.filter(is_equal).collect();
+        let failure = equals.into_iter().fold(longest, Failure::and);
         let waiting = failure.waits.iter().flat_map(|wait| &wait.entered);
         let waiting = waiting.filter(|rank| !failure.ranks.contains(rank));
         Some(Stall {

@@ -1,11 +1,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{CollectiveOp, Mark, MarkKind, RankNs, Ranks};
+use model::{CollectiveOp, InFlight, Mark, MarkKind, RankNs, Ranks};
 
 use crate::{HangSettings, Stall, StallKind, stall};
 
 /// Steps that are the first ones.
 const FIRST_STEPS: u32 = 3;
+/// How many times as long as later the first ones may take before a job that does nothing is
+/// spoken of. Ours: large models compile and allocate for minutes.
+const FIRST_STEPS_RATIO: f64 = 5.0;
 /// Collectives of a group of which it is remembered what they were: ranks that do not wait
 /// for one another's sizes are rarely further apart.
 const REMEMBERED: usize = 16;
@@ -42,6 +45,19 @@ pub(crate) struct Group {
     pub(crate) last: BTreeMap<u32, Issue>,
     /// The latest collectives by their number, and what ranks say they are.
     pub(crate) recent: BTreeMap<u64, Said>,
+    /// The first collective of each member that is known to be under way on it.
+    pub(crate) under_way: BTreeMap<u32, UnderWay>,
+    /// The last collective of each member that is known to have ended on it.
+    pub(crate) ended: BTreeMap<u32, u64>,
+}
+
+/// A collective that is known to be under way on a rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct UnderWay {
+    pub(crate) number: u64,
+    pub(crate) what: What,
+    /// Whether the rank's device has begun it.
+    pub(crate) how: InFlight,
 }
 
 /// What a collective is; all ranks that enter it must agree.
@@ -81,6 +97,21 @@ pub(crate) struct Issue {
     pub(crate) completed: bool,
     /// Whether the rank has done anything since.
     pub(crate) left: bool,
+}
+
+/// A collective that a rank has entered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entered {
+    /// How many collectives the rank has issued in the group, this one included.
+    pub number: u64,
+    /// Its kind.
+    pub op: CollectiveOp,
+    /// Its sizes and types; empty if nothing is known.
+    pub detail: String,
+    /// Whether it is known to have ended on the rank.
+    pub completed: bool,
+    /// What is known of it if it has not.
+    pub in_flight: InFlight,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -164,7 +195,9 @@ impl Collectives {
             MarkKind::InitBegin | MarkKind::InitEnd => {
                 let ([group, number, ..], op) = (mark.args, CollectiveOp::INIT);
                 let made = mark.kind == MarkKind::InitEnd;
-                return self.enter(rank, group as u32, number, op, String::new(), made);
+                let (detail, in_flight) = (String::new(), InFlight::Unknown);
+                let entered = Entered { number, op, detail, completed: made, in_flight };
+                return self.enter(rank, group as u32, entered);
             }
             MarkKind::ProfilerBegin | MarkKind::ProfilerEnd => return,
             kind => {
@@ -188,20 +221,28 @@ impl Collectives {
     }
 
     /// Says that a rank entered a collective, as another tool recorded it, or making the group
-    /// of all ranks. Only the latest of a group counts.
-    pub fn enter(
-        &mut self,
-        rank: u32,
-        group: u32,
-        number: u64,
-        op: CollectiveOp,
-        detail: String,
-        completed: bool,
-    ) {
+    /// of all ranks. Of a group the latest counts, and the first that is under way.
+    pub fn enter(&mut self, rank: u32, group: u32, entered: Entered) {
+        let Entered { number, op, detail, completed, in_flight } = entered;
         let group = self.groups.entry(group).or_default();
         group.members.insert(rank);
+        let what = What { op, bytes: None, detail };
+        let ended = group.ended.entry(rank).or_default();
+        if completed {
+            *ended = number.max(*ended);
+        }
+        if group.under_way.get(&rank).is_some_and(|first| first.number <= *ended) {
+            group.under_way.remove(&rank);
+        }
+        let is_first = |first: &UnderWay| number < first.number;
+        if !in_flight.is_unknown()
+            && number > *ended
+            && group.under_way.get(&rank).is_none_or(is_first)
+        {
+            let first = UnderWay { number, what: what.clone(), how: in_flight };
+            group.under_way.insert(rank, first);
+        }
         if group.last.get(&rank).is_none_or(|last| last.number <= number) {
-            let what = What { op, bytes: None, detail };
             group.last.insert(rank, Issue { number, what, completed, left: completed });
         }
     }
@@ -247,6 +288,21 @@ impl Collectives {
             return None;
         }
         self.stuck()
+    }
+
+    /// A job in which no rank has done anything for so long that it is no usual pause, and no
+    /// rank waits for another as far as is known.
+    pub fn standstill(&self, now: RankNs) -> Option<Stall> {
+        let quiet_s = now.seconds_since(self.last_at?);
+        let first = if self.step < FIRST_STEPS { FIRST_STEPS_RATIO } else { 1.0 };
+        let is_long =
+            quiet_s >= self.patience_s().max(first * self.settings.first_quiet_s);
+        // What follows the loop has no marks, nor need it be short.
+        let is_over = |it: &RankProgress| it.gone || it.kind == Some(MarkKind::DataStop);
+        if !is_long || self.ranks.values().any(is_over) {
+            return None;
+        }
+        stall::together(self, u64::from(self.step), self.last_at?)
     }
 
     /// Whether nothing has moved until `now` for longer than usual.

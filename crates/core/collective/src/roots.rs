@@ -6,7 +6,7 @@ use std::sync::Arc;
 use model::{Direction, Flow, Operation};
 
 use crate::communication::{Communication, Lane, Meeting};
-use crate::stall::circle;
+use crate::wait::circle;
 use crate::{FlowState, Wait};
 
 /// Operations of one lane that are told apart at one moment: ranks that are in more than
@@ -183,9 +183,7 @@ impl Communication {
                     op: meeting.op,
                     entered: in_it.keys().copied().collect(),
                     missing: members.iter().copied().filter(behind).collect(),
-                    detail: String::new(),
-                    odd: Vec::new(),
-                    still_before: Vec::new(),
+                    ..Wait::default()
                 };
                 let communicator = lane.communicator;
                 fronts.push(Front { wait: Arc::new(wait), communicator, in_it });

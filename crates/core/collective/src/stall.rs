@@ -2,41 +2,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{CollectiveOp, MarkKind, RankNs};
 
-use crate::progress::{Group, Issue, What};
-use crate::{Collectives, Failure};
-
-/// A collective that some ranks are in and others are not.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wait {
-    /// Name of the group.
-    pub group: String,
-    /// How many collectives were issued in the group, this one included; 0 if it is known who
-    /// is there and not in which collective.
-    pub number: u64,
-    /// Which collective, as most of those say that have not gone on to the next.
-    pub op: CollectiveOp,
-    /// Ranks that entered it.
-    pub entered: Vec<u32>,
-    /// Members of the group that did not.
-    pub missing: Vec<u32>,
-    /// Its sizes and types, as most of those in it say; empty if nothing is known.
-    pub detail: String,
-    /// Ranks that entered something else under this number.
-    pub odd: Vec<Odd>,
-    /// Those missing that have done nothing since they entered the collective before.
-    pub still_before: Vec<u32>,
-}
-
-/// What a rank entered that the others did not.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Odd {
-    /// The rank.
-    pub rank: u32,
-    /// Its collective.
-    pub op: CollectiveOp,
-    /// Its sizes and types.
-    pub detail: String,
-}
+use crate::wait::{circle, issued_alike, unmade, wait_in};
+use crate::{Collectives, Failure, Open, Wait};
 
 /// Why nothing moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +18,10 @@ pub enum StallKind {
     /// The culprits wait for one another, in different collectives.
     Deadlock,
     /// All entered, and inside the operation something stands still: at the culprits, if there
-    /// is a `failure`, or in making the group of all ranks.
+    /// is a `failure` or recorders tell how far each rank has come; or nobody can tell where.
     Inside,
+    /// No rank does anything, and none is known to wait for another.
+    Nowhere,
 }
 
 /// A job in which nothing moves.
@@ -86,6 +55,35 @@ impl Stall {
         self.waits.first().is_some_and(|wait| wait.op == CollectiveOp::INIT)
     }
 
+    /// The culprits that may be accused. That nothing is seen of a rank says nothing of what it
+    /// does, and of ranks that entered different things the larger part is right, which may be
+    /// among those that are not seen.
+    ///
+    /// A start is told by its launcher: who is not seen there has not begun.
+    pub fn accused(&self) -> Vec<u32> {
+        let is_open = match self.kind {
+            StallKind::Unseen => !self.is_of_start(),
+            StallKind::Mismatch => {
+                self.waits.iter().any(|it| it.is_undecided() && !it.missing.is_empty())
+            }
+            StallKind::Inside => {
+                self.failure.is_none() && !self.is_of_start() && !self.is_of_devices()
+            }
+            StallKind::Nowhere => true,
+            StallKind::Missing | StallKind::Deadlock => false,
+        };
+        if is_open { Vec::new() } else { self.culprits.clone() }
+    }
+
+    /// Whether recorders say whose devices are behind the others in a collective.
+    pub fn is_of_devices(&self) -> bool {
+        let behind = |wait: &Wait| {
+            let behind = wait.open.as_ref().map(Open::behind).unwrap_or_default();
+            behind.iter().any(|rank| self.culprits.contains(rank))
+        };
+        self.kind == StallKind::Inside && self.waits.iter().any(behind)
+    }
+
     /// The same, if something else tells that of the culprits only `roots` are waited for, and the
     /// others wait for these elsewhere; without roots nothing else. The collectives that roots are
     /// missing from stand in front.
@@ -116,9 +114,20 @@ pub(crate) fn stuck(job: &Collectives, step: u64, since: RankNs) -> Option<Stall
         job.groups.values().filter_map(|group| wait_in(group, &seen)).collect();
     let lacking: Vec<&Wait> =
         waits.iter().filter(|wait| !wait.missing.is_empty()).collect();
-    let entered: BTreeSet<u32> = lacking.iter().flat_map(|w| w.entered.clone()).collect();
     let missing: BTreeSet<u32> = lacking.iter().flat_map(|w| w.missing.clone()).collect();
-    let mut roots: BTreeSet<u32> = missing.difference(&entered).copied().collect();
+    let awaited: BTreeSet<u32> = waits.iter().flat_map(Wait::awaited).collect();
+    let wait_for_others: BTreeSet<u32> = waits
+        .iter()
+        .filter(|wait| wait.awaited().next().is_some())
+        .flat_map(Wait::waiting)
+        .collect();
+    // Who is in a collective of which nobody knows why it does not end cannot come elsewhere.
+    let held: BTreeSet<u32> =
+        waits.iter().filter(|wait| wait.holds_all()).flat_map(Wait::waiting).collect();
+    let mut roots: BTreeSet<u32> =
+        awaited.difference(&wait_for_others).copied().collect();
+    let is_circle = roots.is_empty() && !missing.is_empty();
+    roots.retain(|rank| !held.contains(rank));
     if roots.iter().any(|rank| seen.contains(rank)) {
         roots.retain(|rank| seen.contains(rank));
     }
@@ -128,17 +137,27 @@ pub(crate) fn stuck(job: &Collectives, step: u64, since: RankNs) -> Option<Stall
     let told = lacking.iter().any(|wait| wait.number > 0);
     let progress = |rank: &u32| job.ranks.get(rank);
     let is_gone = |rank: &u32| progress(rank).is_some_and(|p| p.gone);
-    let (kind, culprits) = if !roots.is_empty() {
-        let unseen = told && roots.is_disjoint(&seen);
+    let unseen = told && roots.is_disjoint(&seen);
+    // Who entered something else did so whatever those do of which nothing is seen.
+    let differs = unseen && !odd.is_empty();
+    let (kind, culprits) = if !roots.is_empty() && !differs {
         // Who has ended waits for nobody.
-        if unseen && entered.iter().all(is_gone) {
+        if unseen && wait_for_others.iter().all(is_gone) {
             return None;
         }
-        (if unseen { StallKind::Unseen } else { StallKind::Missing }, roots)
-    } else if !missing.is_empty() {
+        if unseen {
+            (StallKind::Unseen, roots)
+        } else if roots.is_disjoint(&missing) {
+            (StallKind::Inside, roots)
+        } else {
+            (StallKind::Missing, roots.intersection(&missing).copied().collect())
+        }
+    } else if is_circle && !differs {
         (StallKind::Deadlock, circle(&lacking))
     } else if !odd.is_empty() {
         (StallKind::Mismatch, odd)
+    } else if !held.is_empty() {
+        (StallKind::Inside, held)
     } else {
         let wait = job.groups.values().find_map(unmade)?;
         let entered: BTreeSet<u32> = wait.entered.iter().copied().collect();
@@ -149,14 +168,18 @@ pub(crate) fn stuck(job: &Collectives, step: u64, since: RankNs) -> Option<Stall
     };
     let concerns = |wait: &Wait| {
         let mut odd = wait.odd.iter();
-        kind == StallKind::Inside
-            || wait.missing.iter().any(|rank| culprits.contains(rank))
+        let is_inside = kind == StallKind::Inside && wait.missing.is_empty();
+        (is_inside && wait.entered.iter().any(|rank| culprits.contains(rank)))
+            || wait.awaited().any(|rank| culprits.contains(&rank))
             || odd.any(|odd| culprits.contains(&odd.rank))
     };
     let mut concerned: Vec<Wait> =
         waits.iter().filter(|w| concerns(w)).cloned().collect();
-    // The one most ranks are in says most.
-    concerned.sort_by_key(|wait| std::cmp::Reverse(wait.entered.len()));
+    // Where they stand first; of others the one that most ranks are in says most.
+    concerned.sort_by_key(|wait| {
+        let is_elsewhere = kind == StallKind::Inside && !wait.missing.is_empty();
+        (is_elsewhere, std::cmp::Reverse(wait.entered.len()))
+    });
     let waiting = waits.iter().flat_map(|wait| wait.entered.clone());
     let waiting: BTreeSet<u32> =
         waiting.filter(|rank| !culprits.contains(rank)).collect();
@@ -177,165 +200,24 @@ pub(crate) fn stuck(job: &Collectives, step: u64, since: RankNs) -> Option<Stall
     })
 }
 
-/// The first collective of a group that not all its members entered, or the last one if they
-/// entered different ones.
-///
-/// Members that are `seen` elsewhere have entered none. Of others nothing is known, and they
-/// are missing only where nobody else is.
-fn wait_in(group: &Group, seen: &BTreeSet<u32>) -> Option<Wait> {
-    let numbers = group.last.values().map(|issue| issue.number);
-    let furthest = numbers.clone().max()?;
-    let absent = |rank: &&u32| !group.last.contains_key(rank);
-    let no_part = group.members.iter().filter(absent).any(|rank| seen.contains(rank));
-    let least = if no_part { 0 } else { numbers.min()? };
-    if let Some(wait) = disagreement(group) {
-        return Some(wait);
-    }
-    let mut number = furthest.min(least.saturating_add(1));
-    // With members of which nothing is seen, whoever is behind may wait for them.
-    let mut unseen = group.members.iter().filter(|rank| !seen.contains(rank));
-    let mut hindmost = group.last.values().filter(|issue| issue.number == least);
-    if unseen.next().is_some() && !no_part && hindmost.all(|issue| !issue.left) {
-        number = least;
-    }
-    let (in_it, behind): (BTreeMap<u32, &Issue>, BTreeMap<u32, &Issue>) = group
-        .last
-        .iter()
-        .map(|(rank, issue)| (*rank, issue))
-        .partition(|(_, issue)| issue.number >= number);
-    if in_it.values().all(|issue| issue.completed) {
-        return None;
-    }
-    let lags = |rank: &&u32| !in_it.contains_key(rank);
-    let known = no_part || !behind.is_empty();
-    let missing = group.members.iter().filter(lags);
-    let missing: Vec<u32> =
-        missing.filter(|rank| !known || seen.contains(rank)).copied().collect();
-    // Who went on to the next one has overwritten what it entered here.
-    let comparable = in_it.iter().filter(|(_, issue)| issue.number == number);
-    let (what, odd) = outvoted(comparable.map(|(rank, issue)| (*rank, &issue.what)));
-    if missing.is_empty() && odd.is_empty() {
-        return None;
-    }
-    Some(Wait {
-        group: group.name.clone(),
-        number,
-        op: what.map_or(CollectiveOp::UNKNOWN, |what| what.op),
-        detail: what.map(What::detail).unwrap_or_default(),
-        entered: in_it.keys().copied().collect(),
-        still_before: behind
-            .iter()
-            .filter(|(_, issue)| !issue.left && issue.number.saturating_add(1) == number)
-            .map(|(rank, _)| *rank)
-            .collect(),
-        missing,
-        odd,
+/// A job whose ranks do nothing and wait for nobody that is known: all of them, with the last
+/// collective that all of a group issued alike.
+pub(crate) fn together(job: &Collectives, step: u64, since: RankNs) -> Option<Stall> {
+    let ranks: BTreeSet<u32> = job.ranks.keys().copied().collect();
+    let alike = job.groups.values().filter_map(issued_alike);
+    let wait = alike.max_by_key(|wait| wait.entered.len());
+    (!ranks.is_empty()).then(|| Stall {
+        kind: StallKind::Nowhere,
+        culprits: ranks.into_iter().collect(),
+        gone: Vec::new(),
+        waits: wait.into_iter().collect(),
+        waiting: Vec::new(),
+        last_kinds: BTreeMap::new(),
+        step,
+        since,
+        failure: None,
+        reason: None,
     })
-}
-
-/// The group of all ranks, if all have come to make it and some do not get done.
-fn unmade(group: &Group) -> Option<Wait> {
-    let inside = group.last.iter().filter(|(_, issue)| !issue.completed);
-    let entered: Vec<u32> = inside.map(|(rank, _)| *rank).collect();
-    let (_, first) = group.last.first_key_value()?;
-    (group.is_of_init() && !entered.is_empty()).then(|| Wait {
-        group: group.name.clone(),
-        number: first.number,
-        op: CollectiveOp::INIT,
-        entered,
-        missing: Vec::new(),
-        detail: String::new(),
-        odd: Vec::new(),
-        still_before: Vec::new(),
-    })
-}
-
-/// The first collective of late that ranks disagree on, whoever has gone on since: gloo lets
-/// those pass whose tensors are smaller.
-fn disagreement(group: &Group) -> Option<Wait> {
-    let (number, said) = group.recent.iter().find(|(_, said)| !said.others.is_empty())?;
-    let others: BTreeMap<u32, &What> =
-        said.others.iter().map(|(rank, what)| (*rank, what)).collect();
-    let entered = group.last.keys();
-    let whats =
-        entered.clone().map(|rank| (*rank, *others.get(rank).unwrap_or(&&said.first)));
-    let (what, odd) = outvoted(whats);
-    let what = what?;
-    Some(Wait {
-        group: group.name.clone(),
-        number: *number,
-        op: what.op,
-        detail: what.detail(),
-        entered: entered.copied().collect(),
-        still_before: Vec::new(),
-        missing: Vec::new(),
-        odd,
-    })
-}
-
-/// What most ranks say a collective is, and who says something else.
-fn outvoted<'a>(
-    said: impl Iterator<Item = (u32, &'a What)> + Clone,
-) -> (Option<&'a What>, Vec<Odd>) {
-    let mut votes: BTreeMap<&What, usize> = BTreeMap::new();
-    for (_, what) in said.clone() {
-        *votes.entry(what).or_default() += 1;
-    }
-    let Some((most, count)) = votes.iter().max_by_key(|(_, count)| **count) else {
-        return (None, Vec::new());
-    };
-    // Two against two: nobody can say who is wrong, so all are named.
-    let tied = votes.values().filter(|other| *other == count).count() > 1;
-    let odd = said.filter(|(_, what)| tied || what != most);
-    let odd = odd.map(|(rank, what)| Odd { rank, op: what.op, detail: what.detail() });
-    (Some(*most), odd.collect())
-}
-
-/// Ranks that wait for a rank that, in the end, waits for them.
-///
-/// # Complexity
-/// Each wait is looked at once for every rank in it and every rank it lacks.
-pub(crate) fn circle(waits: &[&Wait]) -> BTreeSet<u32> {
-    let mut left: BTreeSet<u32> = waits.iter().flat_map(|w| w.entered.clone()).collect();
-    let mut entered: Vec<usize> = waits.iter().map(|wait| wait.entered.len()).collect();
-    let in_left = |wait: &&Wait| wait.missing.iter().filter(|r| left.contains(r)).count();
-    let mut missing: Vec<usize> = waits.iter().map(in_left).collect();
-    // For each rank the waits it is in, and those that wait for it.
-    let mut is_in: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
-    let mut awaited: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
-    for (at, wait) in waits.iter().enumerate() {
-        for rank in &wait.entered {
-            is_in.entry(*rank).or_default().push(at);
-        }
-        for rank in &wait.missing {
-            awaited.entry(*rank).or_default().push(at);
-        }
-    }
-    let none = Vec::new();
-    let mut to_look_at: Vec<u32> = left.iter().copied().collect();
-    while let Some(rank) = to_look_at.pop() {
-        let inside = is_in.get(&rank).unwrap_or(&none);
-        let awaiting = awaited.get(&rank).unwrap_or(&none);
-        let stays = inside.iter().any(|at| missing[*at] > 0)
-            && awaiting.iter().any(|at| entered[*at] > 0);
-        if stays || !left.remove(&rank) {
-            continue;
-        }
-        // Where it was the last one, the others of the wait are looked at again.
-        for at in inside {
-            entered[*at] -= 1;
-            if entered[*at] == 0 {
-                to_look_at.extend(&waits[*at].missing);
-            }
-        }
-        for at in awaiting {
-            missing[*at] -= 1;
-            if missing[*at] == 0 {
-                to_look_at.extend(&waits[*at].entered);
-            }
-        }
-    }
-    left
 }
 
 #[cfg(test)]
@@ -343,7 +225,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::HangSettings;
+    use crate::{Entered, HangSettings};
+    use model::InFlight;
 
     const WORLD: u32 = 1;
     const PAIR: u32 = 2;
@@ -372,6 +255,11 @@ mod tests {
     fn mark(kind: MarkKind, code: u16, args: [u64; 5]) -> model::Mark {
         let at = RankNs(1_000_000_000);
         model::Mark { at, step: 61, kind, on_loop_thread: true, code, args }
+    }
+
+    fn entered(number: u64, detail: &str, completed: bool) -> Entered {
+        let (detail, in_flight) = (detail.to_owned(), InFlight::Unknown);
+        Entered { number, op: REDUCE, detail, completed, in_flight }
     }
 
     fn stall_after(job: &Collectives, seconds: u64) -> Option<Stall> {
@@ -543,6 +431,153 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_seen_accuses_nobody() {
+        let mut job = job();
+        for rank in [0, 1, 3] {
+            issue(&mut job, rank, WORLD, 42, REDUCE);
+        }
+        let stall = stall_after(&job, 9).unwrap();
+        assert_eq!((stall.kind, stall.accused().len()), (StallKind::Unseen, 0));
+    }
+
+    #[test]
+    fn who_entered_something_else_is_named_whatever_is_not_seen() {
+        const BARRIER: CollectiveOp = CollectiveOp::BARRIER;
+        let entered = |ops: &[(u32, CollectiveOp)]| {
+            let mut job = job();
+            for (rank, op) in ops {
+                issue(&mut job, *rank, WORLD, 42, *op);
+            }
+            let stall = stall_after(&job, 9).unwrap();
+            assert_eq!(stall.kind, StallKind::Mismatch);
+            let sides = stall.waits[0].sides().into_iter().map(|(ranks, _)| ranks);
+            (stall.accused(), sides.collect::<Vec<_>>())
+        };
+        let all = entered(&[(0, REDUCE), (1, BARRIER), (2, REDUCE), (3, REDUCE)]);
+        assert_eq!(all, (vec![1], vec![vec![1]]));
+        // With what rank 2 entered it may be two against two.
+        let (accused, sides) = entered(&[(0, REDUCE), (1, BARRIER), (3, REDUCE)]);
+        assert_eq!((accused.len(), sides.len()), (0, 2));
+        let (accused, sides) = entered(&[(0, REDUCE), (1, BARRIER)]);
+        assert_eq!((accused.len(), sides.len()), (0, 2));
+        let halves = entered(&[(0, REDUCE), (1, BARRIER), (2, REDUCE), (3, BARRIER)]);
+        assert_eq!(halves, (vec![0, 1, 2, 3], vec![vec![0, 2], vec![1, 3]]));
+    }
+
+    /// Collectives that recorders tell of: the rank, its number, whether it has ended.
+    fn recorded(
+        job: &mut Collectives,
+        group: u32,
+        told: &[(u32, u64, Option<InFlight>)],
+    ) {
+        for (rank, number, in_flight) in told {
+            let completed = in_flight.is_none();
+            let in_flight = in_flight.unwrap_or_default();
+            job.enter(
+                *rank,
+                group,
+                Entered { in_flight, ..entered(*number, "", completed) },
+            );
+        }
+    }
+
+    #[test]
+    fn a_collective_that_ends_on_no_device_is_told_and_accuses_nobody() {
+        let mut job = job();
+        let issued = Some(InFlight::Issued);
+        // Hosts run ahead by different numbers.
+        let ahead = [(0, 42), (0, 45), (1, 42), (1, 43), (2, 42), (3, 42), (3, 46)];
+        recorded(&mut job, WORLD, &ahead.map(|(rank, number)| (rank, number, issued)));
+        let stall = job.stuck().unwrap();
+        assert_eq!((stall.kind, stall.waits[0].number), (StallKind::Inside, 42));
+        assert_eq!((stall.culprits.len(), stall.accused().len()), (4, 0));
+    }
+
+    #[test]
+    fn the_device_that_is_behind_the_others_is_named() {
+        use InFlight::{NotStarted, Started};
+        for (others, culprits) in [
+            ([Some(Started), Some(NotStarted)], vec![2]),
+            ([None, Some(Started)], vec![2]),
+            ([None, Some(NotStarted)], vec![2]),
+            ([Some(NotStarted), Some(NotStarted)], vec![]),
+        ] {
+            let mut job = job();
+            let [others, two] = others;
+            let told = [(0, 42, others), (1, 42, others), (2, 42, two), (3, 42, others)];
+            recorded(&mut job, WORLD, &told);
+            let stall = job.stuck().unwrap();
+            assert_eq!((stall.kind, stall.accused()), (StallKind::Inside, culprits));
+        }
+    }
+
+    #[test]
+    fn a_device_that_waits_in_one_group_is_no_culprit_of_another() {
+        use InFlight::{NotStarted, Started};
+        let mut job = job();
+        // Rank 0 waits in the pair for the device of rank 1.
+        recorded(&mut job, PAIR, &[(0, 7, Some(Started)), (1, 7, Some(NotStarted))]);
+        let (begun, not) = (Some(Started), Some(NotStarted));
+        recorded(
+            &mut job,
+            WORLD,
+            &[(0, 9, not), (1, 9, not), (2, 9, begun), (3, 9, begun)],
+        );
+        let stall = job.stuck().unwrap();
+        assert_eq!((stall.kind, stall.accused()), (StallKind::Inside, vec![1]));
+    }
+
+    #[test]
+    fn who_is_inside_a_collective_is_not_accused_of_missing_another() {
+        let mut job = job();
+        let issued = Some(InFlight::Issued);
+        recorded(&mut job, PAIR, &[(0, 7, issued), (1, 7, issued)]);
+        recorded(
+            &mut job,
+            WORLD,
+            &[(0, 8, None), (1, 8, None), (2, 9, issued), (3, 9, issued)],
+        );
+        let stall = job.stuck().unwrap();
+        assert_eq!((stall.kind, stall.accused().len()), (StallKind::Inside, 0));
+        assert_eq!((stall.waits[0].group.as_str(), stall.waits[0].number), ("tp", 7));
+        assert_eq!(stall.waiting, [2, 3]);
+    }
+
+    #[test]
+    fn a_job_in_which_nothing_moves_for_long_stands_still() {
+        let mut job = job();
+        for rank in 0..4 {
+            issue(&mut job, rank, WORLD, 11, REDUCE);
+        }
+        let standstill = |job: &Collectives, second: u64| {
+            job.standstill(RankNs(1_000_000_000 * (1 + second)))
+        };
+        assert_eq!(stall_after(&job, 99), None);
+        assert_eq!(standstill(&job, 59), None);
+        let stall = standstill(&job, 61).unwrap();
+        assert_eq!((stall.kind, stall.culprits.len()), (StallKind::Nowhere, 4));
+        assert_eq!((stall.accused().len(), stall.waits[0].number), (0, 11));
+        // After its loop a job may do anything.
+        job.mark(3, &mark(MarkKind::DataStop, 0, [0; 5]));
+        assert_eq!(standstill(&job, 99), None);
+    }
+
+    #[test]
+    fn ranks_that_have_not_come_yet_may_say_who_is_wrong() {
+        let mut job = job();
+        for (rank, number, op) in [
+            (0, 11, REDUCE),
+            (1, 11, CollectiveOp::BARRIER),
+            (2, 10, REDUCE),
+            (3, 10, REDUCE),
+        ] {
+            issue(&mut job, rank, WORLD, number, op);
+        }
+        let stall = stall_after(&job, 9).unwrap();
+        assert_eq!((stall.kind, stall.accused()), (StallKind::Missing, vec![2, 3]));
+    }
+
+    #[test]
     fn a_wait_for_ranks_that_are_not_seen_is_over_when_nobody_is_left_in_it() {
         let mut job = job();
         for rank in [0, 1] {
@@ -621,7 +656,7 @@ mod tests {
         let mut job = job();
         for rank in 0..4 {
             let detail = if rank == 0 { "[[8]]" } else { "[[4]]" };
-            job.enter(rank, WORLD, 11, REDUCE, detail.to_owned(), false);
+            job.enter(rank, WORLD, entered(11, detail, false));
         }
         let stall = job.stuck().unwrap();
         assert_eq!((stall.kind, &stall.culprits), (StallKind::Mismatch, &vec![0]));
@@ -656,7 +691,7 @@ mod tests {
     fn what_is_completed_is_not_stuck() {
         let mut job = job();
         for rank in 0..3 {
-            job.enter(rank, WORLD, 11, REDUCE, String::new(), true);
+            job.enter(rank, WORLD, entered(11, "", true));
         }
         assert_eq!(job.stuck(), None);
     }
@@ -722,9 +757,7 @@ mod tests {
                 op: REDUCE,
                 entered: ranks(entered),
                 missing: ranks(members & !entered),
-                detail: String::new(),
-                odd: Vec::new(),
-                still_before: Vec::new(),
+                ..Wait::default()
             }).collect();
             let waits: Vec<&Wait> = waits.iter().collect();
             prop_assert_eq!(circle(&waits), circle_by_definition(&waits));

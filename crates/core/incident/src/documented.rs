@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use collective::{Cause, Failure, Odd, Slow, Stall, StallKind, Straggler, Wait};
+use collective::{Cause, Failure, Odd, Open, Slow, Stall, StallKind, Straggler, Wait};
 use model::{
     CollectiveOp, Frame, FunctionClass, Pace, ProcessState, RankNs, Stack, StageId,
-    StageNames,
+    StageNames, Worker,
 };
 use schedule::Cause as CallCause;
 
@@ -45,9 +45,7 @@ fn wait() -> Wait {
         op: CollectiveOp(3),
         entered: vec![0, 1, 3],
         missing: vec![2],
-        detail: String::new(),
-        odd: Vec::new(),
-        still_before: Vec::new(),
+        ..Wait::default()
     }
 }
 
@@ -119,19 +117,35 @@ fn advice_about_hangs_is_documented() {
     let odd = |op| Odd { rank: 2, op, detail: String::new() };
     let entered = |op| Wait { odd: vec![odd(op)], ..wait() };
     let none = BTreeMap::new();
+    let open = |not_started| {
+        let under_way = vec![0, 1, 2, 3];
+        let open = Some(Open { under_way, not_started, ended: Vec::new() });
+        Wait { open, ..wait() }
+    };
     for stall in [
         stall(StallKind::Missing, wait()),
         Stall { gone: vec![2], ..stall(StallKind::Missing, wait()) },
         stall(StallKind::Unseen, wait()),
         stall(StallKind::Mismatch, entered(CollectiveOp(3))),
         stall(StallKind::Mismatch, entered(CollectiveOp(5))),
+        stall(
+            StallKind::Mismatch,
+            Wait { op: CollectiveOp(5), ..entered(CollectiveOp(5)) },
+        ),
         stall(StallKind::Deadlock, wait()),
-        stall(StallKind::Inside, wait()),
+        stall(StallKind::Inside, Wait { op: CollectiveOp::INIT, ..wait() }),
+        stall(StallKind::Inside, open(Vec::new())),
+        stall(StallKind::Inside, open(vec![2])),
+        stall(StallKind::Nowhere, wait()),
     ] {
         assert_documented(&crate::hang::advice(&stall, &none, None));
     }
     let missing = stall(StallKind::Missing, wait());
     assert_documented(&crate::hang::advice(&missing, &none, Some("evaluates")));
+    let worker = Worker { pid: 1234, state: ProcessState::Stopped };
+    let stack = Stack::new(ProcessState::Sleeping, None, Vec::new());
+    let stack = Stack { workers: vec![worker], ..stack };
+    assert_documented(&crate::hang::advice(&missing, &[(2, stack)].into(), None));
     let inside = Frame {
         function: "all_reduce".to_owned(),
         file: "torch/distributed/distributed_c10d.py".to_owned(),

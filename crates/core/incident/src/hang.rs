@@ -31,7 +31,8 @@ pub fn hang(
     open: bool,
 ) -> Incident {
     let of_culprits = stall.culprits.iter().filter_map(|rank| stacks.get(rank));
-    let long = pause(of_culprits).filter(|_| stall.kind == StallKind::Missing);
+    let may_pause = matches!(stall.kind, StallKind::Missing | StallKind::Nowhere);
+    let long = pause(of_culprits).filter(|_| may_pause);
     let pause = long.filter(|_| quiet_s < pause_max_s);
     let since = stall.step;
     let starts = stall.is_of_start();
@@ -40,6 +41,8 @@ pub fn hang(
     let severity = match stall.kind {
         _ if !open || pause.is_some() => Severity::Info,
         kind if scene.ended || starts || kind == StallKind::Unseen => Severity::Warning,
+        // Hosts may be busy with something that has no marks.
+        StallKind::Nowhere if quiet_s < pause_max_s => Severity::Warning,
         _ => Severity::Critical,
     };
     let open = open && !scene.ended;
@@ -48,6 +51,9 @@ pub fn hang(
         (_, false) if starts => {
             format!("the start stood still for {}", duration(quiet_s))
         }
+        (_, true) if stall.kind == StallKind::Nowhere => {
+            format!("nothing has moved for {} since step {since}", duration(quiet_s))
+        }
         // A snapshot does not know of steps.
         (_, true) if since == 0 && pause.is_none() => "hang".to_owned(),
         (Severity::Critical, true) => format!("hang since step {since}"),
@@ -55,7 +61,7 @@ pub fn hang(
         (_, false) => format!("nothing moved for {} in step {since}", duration(quiet_s)),
     };
     let mut text = format!("{head}: {}", what(stall));
-    for rank in stall.culprits.iter().take(2) {
+    for rank in &in_front(stall) {
         if let Some(place) = whereabouts(stall, stacks, *rank) {
             text += &format!("; rank {rank} {place}");
         }
@@ -72,6 +78,7 @@ pub fn hang(
     let advice = advice(stall, stacks, pause);
     let stage = stall.culprits.first().and_then(|rank| stage_of(stall, *rank));
     let function = stall.culprits.first().and_then(|rank| own_frame(stacks.get(rank)?));
+    let accused = stall.accused();
     let victims: Ranks = stall.waiting.iter().copied().collect();
     let is_named = |rank: &u32| stall.culprits.contains(rank);
     let waits = stall.waits.iter().map(|wait| {
@@ -92,8 +99,8 @@ pub fn hang(
         severity,
         open,
         subject: Subject {
-            ranks: stall.culprits.clone(),
-            hosts: scene.hosts_of(&stall.culprits),
+            hosts: scene.hosts_of(&accused),
+            ranks: accused,
             stage: stage.map(|stage| scene.names.name(stage).to_owned()),
             collective: stall.waits.first().map(collective),
             function: function.map(Frame::text),
@@ -119,11 +126,15 @@ pub fn hang(
 }
 
 pub(crate) fn collective(wait: &Wait) -> String {
-    let group = if wait.group.is_empty() { "unknown" } else { &wait.group };
+    let group = group_of(wait);
     if wait.number == 0 {
         return format!("group {group}");
     }
     format!("{} #{} of group {group}", wait.op.name(), wait.number)
+}
+
+fn group_of(wait: &Wait) -> &str {
+    if wait.group.is_empty() { "unknown" } else { &wait.group }
 }
 
 fn what(stall: &Stall) -> String {
@@ -131,7 +142,16 @@ fn what(stall: &Stall) -> String {
         return inside::what(failure);
     }
     let Some(wait) = stall.waits.first() else {
-        return stall.reason.clone().unwrap_or_default();
+        return match (stall.kind, &stall.reason) {
+            (_, Some(reason)) => reason.clone(),
+            (StallKind::Nowhere, None) => {
+                format!(
+                    "{} did nothing, and in which collective they are is not known",
+                    who(&stall.culprits)
+                )
+            }
+            (_, None) => String::new(),
+        };
     };
     match stall.kind {
         StallKind::Missing if wait.number == 0 => format!(
@@ -156,13 +176,15 @@ fn what(stall: &Stall) -> String {
             collective(wait),
             who(&stall.culprits)
         ),
+        StallKind::Mismatch if wait.is_undecided() => sides(wait),
         StallKind::Mismatch => {
             let entered = |odd: &Odd| {
                 let detail = if odd.detail == wait.detail { "" } else { &odd.detail };
                 format!("rank {} entered {} {detail}", odd.rank, odd.op.name())
             };
             let odd: Vec<String> = wait.odd.iter().map(entered).collect();
-            let differs = wait.odd.iter().any(|odd| odd.detail != wait.detail);
+            let known = !wait.detail.is_empty();
+            let differs = known && wait.odd.iter().any(|odd| odd.detail != wait.detail);
             let detail =
                 if differs { format!(" {}", wait.detail) } else { String::new() };
             let odd = odd.join(", ");
@@ -172,6 +194,13 @@ fn what(stall: &Stall) -> String {
                 collective(wait)
             )
         }
+        StallKind::Inside if wait.open.is_some() => of_devices(wait),
+        StallKind::Nowhere => format!(
+            "{} issued {} and did nothing since: whether devices stand still or hosts are busy \
+             cannot be told",
+            who(&wait.entered),
+            collective(wait)
+        ),
         StallKind::Inside => {
             let verb = if wait.entered.len() == 1 { "does" } else { "do" };
             format!(
@@ -195,6 +224,59 @@ fn what(stall: &Stall) -> String {
     }
 }
 
+/// What each side entered where it cannot be told which is wrong.
+fn sides(wait: &Wait) -> String {
+    let side = |(ranks, odd): &(Vec<u32>, &Odd)| {
+        let said = format!("{} {}", odd.op.name(), odd.detail);
+        format!("{} entered {}", who(ranks), said.trim_end())
+    };
+    let sides: Vec<String> = wait.sides().iter().map(side).collect();
+    let place = format!("#{} of group {}", wait.number, group_of(wait));
+    let unseen = match &wait.missing[..] {
+        [] => String::new(),
+        missing => format!(", of {} nothing is seen", who(missing)),
+    };
+    let sides = sides.join(", ");
+    format!("{sides} as {place}{unseen}: which of them is wrong cannot be told")
+}
+
+/// How far devices have come in a collective that all of them were given.
+fn of_devices(wait: &Wait) -> String {
+    let Some(open) = &wait.open else { return String::new() };
+    let (behind, place) = (open.behind(), collective(wait));
+    let device = |ranks: &[u32]| match ranks {
+        [_] => format!("the device of {}", who(ranks)),
+        _ => format!("the devices of {}", who(ranks)),
+    };
+    if behind.is_empty() {
+        let verb = if wait.entered.len() == 1 { "has" } else { "have" };
+        return format!(
+            "{} {verb} issued {place} and it does not end: which device holds it up cannot be told",
+            who(&wait.entered)
+        );
+    }
+    let verb = if behind.len() == 1 { "has" } else { "have" };
+    if behind == open.not_started {
+        return format!(
+            "{} {verb} not begun {place}, which others have begun",
+            device(behind)
+        );
+    }
+    let others = who(&open.ended);
+    format!("{} {verb} not finished {place}, which has ended on {others}", device(behind))
+}
+
+/// The culprits of which it is said where they are: of each side one, or the first two.
+fn in_front(stall: &Stall) -> Vec<u32> {
+    let culprits = stall.culprits.iter().take(2).copied();
+    match stall.waits.first() {
+        Some(wait) if wait.is_undecided() => {
+            wait.sides().iter().map(|(ranks, _)| ranks[0]).take(2).collect()
+        }
+        _ => culprits.collect(),
+    }
+}
+
 /// Where a culprit is: its stack says most, its last mark something.
 fn whereabouts(
     stall: &Stall,
@@ -211,10 +293,33 @@ fn whereabouts(
     };
     let place = stack.and_then(own_frame).map(Frame::text).or_else(stage);
     let does = stack.map_or("is", does);
-    match place {
+    let text = match place {
         Some(place) => Some(format!("{does} in {place}")),
         None => (does != "is").then(|| does.to_owned()),
+    };
+    match (text, worker(stall, stack, rank)) {
+        (Some(text), Some(worker)) => Some(format!("{text}; {worker}")),
+        (text, _) => text,
     }
+}
+
+/// The worker of its loader that a rank waits for in vain.
+fn worker(stall: &Stall, stack: Option<&Stack>, rank: u32) -> Option<String> {
+    let stack = stack.filter(|stack| stack.state != ProcessState::Stopped)?;
+    let worker = stack.workers.first()?;
+    let does = match worker.state {
+        ProcessState::Ended => "has ended",
+        _ => "is stopped",
+    };
+    let pid = worker.pid;
+    Some(match stage_of(stall, rank) {
+        Some(StageId::DATA) => {
+            format!(
+                "it waits in data.next_wait for its loader's worker (pid {pid}), which {does}"
+            )
+        }
+        _ => format!("its worker process (pid {pid}) {does}"),
+    })
 }
 
 /// What the main thread of a process does, as a verb. One that waits without the GIL is where
@@ -222,6 +327,7 @@ fn whereabouts(
 fn does(stack: &Stack) -> &'static str {
     match (stack.state, stack.holds_gil) {
         (ProcessState::Stopped, _) => "is stopped",
+        (ProcessState::Ended, _) => "has ended",
         (ProcessState::Uninterruptible, _) => "waits for a device or file system",
         (ProcessState::Running, Some(true)) => "is busy",
         (ProcessState::Sleeping, Some(true)) => "holds the GIL",
@@ -265,6 +371,7 @@ pub(crate) fn advice(
         return inside::advice(failure);
     }
     let stays = |rank: &u32| not_left(stall, stacks, *rank);
+    let has_idle_worker = |rank: &u32| worker(stall, stacks.get(rank), *rank).is_some();
     let culprits = who(&stall.culprits);
     match stall.kind {
         _ if pause.is_some() => format!("wait, or look whether {culprits} still gets on"),
@@ -277,6 +384,9 @@ pub(crate) fn advice(
                  not {culprits}"
             )
         }
+        StallKind::Missing if stall.culprits.iter().any(has_idle_worker) => {
+            format!("look at the loader's workers of {culprits}: one was stopped or has ended")
+        }
         StallKind::Missing => {
             format!(
                 "look at the stack of {culprits}; the others wait for it and are fine"
@@ -287,6 +397,9 @@ pub(crate) fn advice(
                 "look at what is said on the hosts of {culprits}, and at the network there"
             )
         }
+        StallKind::Mismatch if stall.waits.iter().any(Wait::is_undecided) => {
+            "compare the lines of code of the sides, and what each chose its branch by".to_owned()
+        }
         StallKind::Mismatch if same_op(stall) => {
             format!("give {culprits} tensors of the sizes and types the others have")
         }
@@ -294,6 +407,23 @@ pub(crate) fn advice(
             format!(
                 "make {culprits} issue the same collectives in the same order as the others"
             )
+        }
+        StallKind::Inside if stall.is_of_devices() => {
+            format!(
+                "look at the device of {culprits}: errors in the kernel's log of its host, and \
+                 what its stream runs before this collective"
+            )
+        }
+        StallKind::Inside if !stall.is_of_start() => {
+            "save Flight Recorder dumps of all ranks with TORCH_NCCL_ENABLE_TIMING=1: they tell \
+             which device has not begun the collective; look at the devices and the network"
+                .to_owned()
+        }
+        StallKind::Nowhere => {
+            "look at the stacks and at the devices: a device that computes nothing and draws \
+             little power waits, one that is busy may be the one; Flight Recorder dumps of all \
+             ranks with TORCH_NCCL_ENABLE_TIMING=1 tell which has not begun a collective"
+                .to_owned()
         }
         StallKind::Inside => {
             "look whether the hosts of the ranks reach one another: network interface \
@@ -361,6 +491,7 @@ fn unread(stack: &Stack) -> String {
     let does = match (stack.state, &stack.waits_in) {
         (ProcessState::Running, _) => "; it runs".to_owned(),
         (ProcessState::Stopped, _) => "; it is stopped".to_owned(),
+        (ProcessState::Ended, _) => "; it has ended".to_owned(),
         (ProcessState::Uninterruptible, None) => {
             "; it waits for a device or file system".to_owned()
         }

@@ -61,6 +61,7 @@ impl Input {
             | Self::Mark { rank, .. }
             | Self::Lost { rank, .. }
             | Self::Left { rank, .. }
+            | Self::Failed { rank, .. }
             | Self::Killed { rank, .. }
             | Self::Stack { rank, .. }
             | Self::Entered { rank, .. }

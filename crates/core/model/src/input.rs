@@ -63,6 +63,13 @@ pub enum Input {
         #[serde(default)]
         orderly: bool,
     },
+    /// A rank's process ended by itself, and not as one that is done.
+    Failed {
+        /// The rank.
+        rank: u32,
+        /// Its exit code.
+        code: i32,
+    },
     /// A rank's process was killed.
     Killed {
         /// The rank.
@@ -113,6 +120,9 @@ pub enum Input {
         detail: String,
         /// Whether it is known to have ended on this rank.
         completed: bool,
+        /// What is known of it if it has not.
+        #[serde(default, skip_serializing_if = "InFlight::is_unknown")]
+        in_flight: InFlight,
     },
     /// A rank was in a collective for so long, and it is complete, as another tool timed it.
     Timed {
@@ -220,4 +230,26 @@ pub enum Input {
     Stuck,
     /// All stacks that were asked for, and could be had, were told.
     StacksTold,
+}
+
+/// Whether a collective that a rank has issued is still under way on the rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InFlight {
+    /// Nothing is known.
+    #[default]
+    Unknown,
+    /// It is under way; whether the device has begun it is not known.
+    Issued,
+    /// The device has not begun it.
+    NotStarted,
+    /// The device has begun it and has not finished it.
+    Started,
+}
+
+impl InFlight {
+    /// Whether nothing is known.
+    pub fn is_unknown(&self) -> bool {
+        *self == Self::Unknown
+    }
 }

@@ -33,7 +33,7 @@ pub use flow::{Communicator, Direction, Flow, Operation};
 pub use function::{
     Dictionary, Function, FunctionClass, FunctionId, Pattern, WorkerPatterns,
 };
-pub use input::Input;
+pub use input::{InFlight, Input};
 pub use mark::{CollectiveOp, Mark, MarkKind, PAYLOAD_WORDS, group_number};
 pub use median::median;
 pub use network::{NetworkFault, QueuePairName};
@@ -42,7 +42,7 @@ pub use profile::{
     ProfileSummary, ProfileWindow, RankArrivals, RankProfile,
 };
 pub use ranks::{NoRanks, Ranks};
-pub use stack::{Frame, ProcessState, Stack};
+pub use stack::{Frame, ProcessState, Stack, Worker};
 pub use stage::{StageId, StageNames};
 pub use standstill::{Entered, FlowProgress, FoldedStack, Progress};
 pub use step::{Ending, RankStep, Segment, SideSample};

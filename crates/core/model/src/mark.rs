@@ -106,6 +106,22 @@ impl MarkKind {
         BY_NUMBER.get(usize::from(number)).copied().flatten()
     }
 
+    /// Whether something begins with it.
+    pub fn begins(self) -> bool {
+        matches!(
+            self,
+            Self::DataBegin
+                | Self::ForwardBegin
+                | Self::BackwardBegin
+                | Self::OptimizerBegin
+                | Self::StageBegin
+                | Self::StepBegin
+                | Self::BlockBegin
+                | Self::InitBegin
+                | Self::CollectiveIssue
+        )
+    }
+
     /// Whether a hook sees it, rather than an explicit context or a collective.
     pub fn is_hook(self) -> bool {
         self as u8 <= Self::OptimizerEnd as u8
@@ -126,6 +142,12 @@ pub fn group_number(name: &str) -> u32 {
 )]
 #[serde(into = "String", from = "String")]
 pub struct CollectiveOp(pub u16);
+
+impl Default for CollectiveOp {
+    fn default() -> Self {
+        Self::UNKNOWN
+    }
+}
 
 impl From<CollectiveOp> for String {
     fn from(op: CollectiveOp) -> Self {
@@ -212,6 +234,14 @@ impl CollectiveOp {
     /// Whether the operation joins two ranks only.
     pub fn is_point_to_point(self) -> bool {
         self.0 < 2
+    }
+
+    /// Whether it ends on no rank before all have entered it.
+    pub fn joins_all(self) -> bool {
+        const ONE_SIDED: [&str; 7] =
+            ["SEND", "RECV", "BROADCAST", "REDUCE", "SCATTER", "GATHER", "NEW_WINDOW"];
+        let name = self.name();
+        self.0 < Self::UNKNOWN.0 && !ONE_SIDED.contains(&name)
     }
 
     /// Whether all ranks must pass as many bytes.

@@ -14,6 +14,8 @@ pub enum ProcessState {
     Uninterruptible,
     /// Somebody stopped it.
     Stopped,
+    /// It has ended.
+    Ended,
     /// Nothing could be learned of it.
     Unknown,
 }
@@ -35,12 +37,31 @@ pub struct Stack {
     /// The function of the kernel it waits in; asked for only where frames could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_in: Option<String>,
+    /// Processes that it has started and that were stopped or have ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub workers: Vec<Worker>,
+}
+
+/// A process that a rank has started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Worker {
+    /// Its number on its host.
+    pub pid: u32,
+    /// What it does.
+    pub state: ProcessState,
 }
 
 impl Stack {
     /// A stack that was read.
     pub fn new(state: ProcessState, holds_gil: Option<bool>, frames: Vec<Frame>) -> Self {
-        Self { state, holds_gil, frames, unread: None, waits_in: None }
+        Self {
+            state,
+            holds_gil,
+            frames,
+            unread: None,
+            waits_in: None,
+            workers: Vec::new(),
+        }
     }
 
     /// Whether it is in PyTorch's part of a collective, or in making a group.

@@ -1,10 +1,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use collective::{Collectives, Communication, HangSettings, Stall, StallKind};
+use collective::{Collectives, Communication, Entered, HangSettings, Stall, StallKind};
 use incident::{Scene, death, folded, hang, standstill};
 use model::{
-    CollectiveOp, Communicator, Evidence, Incident, Mark, MarkKind, Operation,
-    ProcessState, Progress, RankNs, Ranks, Severity, Stack,
+    Communicator, Evidence, Incident, Mark, MarkKind, Operation, ProcessState, Progress,
+    RankNs, Ranks, Severity, Stack,
 };
 use schedule::{Standing, Standstill, holding_up};
 
@@ -18,6 +18,8 @@ const MAX_HANGS: usize = 64;
 /// How long laggard's own profiler may hold a rank up before that is a hang like any other.
 /// Stopping one with stacks took up to 6 s on a busy machine.
 const PROFILER_S: f64 = 30.0;
+/// The signal by which a process ends itself, as watchdogs of collectives do.
+const ABORT: i32 = 6;
 
 /// Hangs of a job: the one under way, and those that passed.
 #[derive(Debug, Default)]
@@ -33,10 +35,16 @@ pub(crate) struct Hangs {
     in_profiler: BTreeMap<u32, RankNs>,
     /// The first rank that was killed, and by which signal.
     killed: Option<(u32, Option<i32>)>,
+    /// Until when it is known that nobody has done anything.
+    quiet_until: Option<RankNs>,
+    /// A stall whose ranks seemed to have ended in good order.
+    dismissed: Option<Under>,
     /// Hangs that were spoken of, of all starts of the job.
     spoken: u64,
     /// How often the job was started again.
     restarts: u64,
+    /// Ranks whose process has ended by itself, and not as one that is done.
+    failed: BTreeSet<u32>,
     /// When ranks that no hang names were asked for where they are.
     others_asked: Option<RankNs>,
 }
@@ -67,6 +75,8 @@ struct Under {
     asks: Asks,
     /// Whether it is blocked only, and has been quiet for longer before: it may pass by itself.
     is_early: bool,
+    /// Whether it was spoken of because a rank gave up in it.
+    gave_up: bool,
     /// How long it had lasted when it was looked at last.
     looked_s: f64,
     /// The time until which it is known to last.
@@ -90,6 +100,11 @@ struct Passed {
     stall: Stall,
     seen: Seen,
     quiet_s: f64,
+}
+
+/// Whether a process that a signal killed, if it is known, may have ended itself.
+fn ends_itself(signal: Option<i32>) -> bool {
+    signal.is_none_or(|signal| signal == ABORT)
 }
 
 impl Hangs {
@@ -128,7 +143,8 @@ impl Hangs {
             }
             _ => {}
         }
-        self.moved(mark.at)
+        // A rank that gives up leaves what it was in.
+        if mark.kind.begins() { self.moved(mark.at) } else { None }
     }
 
     /// Something moved at `at`: a stall from before is over. Its seconds if it was spoken of.
@@ -155,21 +171,88 @@ impl Hangs {
         self.collectives.leave(rank);
         self.in_profiler.remove(&rank);
         self.communication.leave(rank);
-        self.now.take_if(|under| {
+        let failed = &self.failed;
+        let dismissed = self.now.take_if(|under| {
             under.left_orderly.extend(orderly.then_some(rank));
             let Stall { kind, culprits, waiting, .. } = &under.stall;
             // Who is not seen here is not seen to end either.
             let culprits = culprits.iter().filter(|_| *kind != StallKind::Unseen);
-            culprits.chain(waiting).all(|rank| under.left_orderly.contains(rank))
+            let mut ranks = culprits.chain(waiting);
+            ranks.all(|rank| under.left_orderly.contains(rank) && !failed.contains(rank))
         });
+        self.dismissed = dismissed.or(self.dismissed.take());
     }
 
     /// A rank's process was killed: the first one is the reason for whatever follows. In a
-    /// hang it is how somebody ended it.
-    pub(crate) fn kill(&mut self, rank: u32, signal: Option<i32>) {
-        if self.now.as_ref().is_none_or(|under| under.number.is_none()) {
-            self.killed.get_or_insert((rank, signal));
+    /// hang it is how somebody ended it. `false` if it is not the reason.
+    pub(crate) fn kill(&mut self, rank: u32, signal: Option<i32>) -> bool {
+        if ends_itself(signal) && self.gives_up(rank, signal.is_some()) {
+            return false;
         }
+        // How it ended may be known only once others have given up waiting for it.
+        let is_late = |under: &Under| {
+            let Stall { kind, culprits, .. } = &under.stall;
+            under.gave_up && *kind == StallKind::Missing && culprits.contains(&rank)
+        };
+        if self.is_told() && !self.now.as_ref().is_some_and(is_late) {
+            return false;
+        }
+        self.killed.get_or_insert((rank, signal));
+        true
+    }
+
+    /// A rank's process has ended by itself, and not as one that is done.
+    pub(crate) fn fail(&mut self, rank: u32) {
+        self.failed.insert(rank);
+        if let Some(under) = self.dismissed.take_if(|it| it.stall.waiting.contains(&rank))
+        {
+            self.now.get_or_insert(under);
+        }
+        self.gives_up(rank, true);
+        self.collectives.leave(rank);
+    }
+
+    /// Whether a hang was spoken of that still goes on.
+    fn is_told(&self) -> bool {
+        self.now.as_ref().is_some_and(|under| under.number.is_some())
+    }
+
+    /// Whether a rank that ends now, `by_itself` if that is certain, gave up waiting for others:
+    /// they had ended before, or nobody had done anything for long; or whether ranks had called
+    /// different things. Then the hang is spoken of, whatever it was before.
+    fn gives_up(&mut self, rank: u32, by_itself: bool) -> bool {
+        if self.killed.is_some_and(|(_, signal)| !ends_itself(signal)) || self.is_told() {
+            return false;
+        }
+        let Some(stall) = self.collectives.stuck() else { return false };
+        let accused = stall.accused();
+        let is_over =
+            !accused.is_empty() && accused.iter().all(|it| stall.gone.contains(it));
+        let at = self.quiet_until.max(self.last_at()).unwrap_or_default();
+        let is_long = by_itself && at.seconds_since(stall.since) >= self.quiet_min_s;
+        let waits = !accused.contains(&rank) && stall.waiting.contains(&rank);
+        let gave_up = self.killed.is_none() && waits && (is_over || is_long);
+        // What they called cannot have ended well for any of them.
+        let is_wrong = stall.kind == StallKind::Mismatch && !accused.is_empty();
+        if !gave_up && !is_wrong {
+            return false;
+        }
+        self.killed = None;
+        self.spoken += 1;
+        let new = Under::new(stall, self.progress(), at);
+        let (number, asks, gave_up) = (Some(self.spoken), Asks::Nobody, true);
+        self.now = Some(Under { number, asks, gave_up, ..new });
+        true
+    }
+
+    /// The hang that a rank gave up in, once.
+    pub(crate) fn given_up(&mut self, scene: Scene<'_>) -> Option<Incident> {
+        let pause_max_s = self.pause_max_s;
+        let under =
+            self.now.as_mut().filter(|it| it.number.is_some() && it.told.is_none())?;
+        let incident = under.incident(scene, pause_max_s)?;
+        under.told = Some((under.stall.kind, incident.severity));
+        Some(incident)
     }
 
     /// Which rank was killed, and who was left waiting for it.
@@ -192,6 +275,7 @@ impl Hangs {
         standing: impl FnOnce() -> Vec<Standstill>,
     ) {
         let is_still = self.collectives.is_still(at);
+        self.quiet_until = self.quiet_until.max(Some(at));
         if let Some(under) = &mut self.now {
             under.at = at;
             if !under.is_early || !is_still {
@@ -216,7 +300,10 @@ impl Hangs {
             }
             Some(stall) => Some(stall),
             // Pipelines may wait in sends and receives only.
-            None => is_still.then(standing).and_then(|standing| self.halt(standing)),
+            None => is_still
+                .then(standing)
+                .and_then(|standing| self.halt(standing))
+                .or_else(|| self.collectives.standstill(at)),
         };
         self.now = stall.map(|stall| Under::new(stall, self.progress(), at));
         let quiet_s = self.last_at().map_or(0.0, |last_at| at.seconds_since(last_at));
@@ -294,16 +381,8 @@ impl Hangs {
         self.moved(at)
     }
 
-    pub(crate) fn enter(
-        &mut self,
-        rank: u32,
-        group: u32,
-        number: u64,
-        op: CollectiveOp,
-        detail: String,
-        completed: bool,
-    ) {
-        self.collectives.enter(rank, group, number, op, detail, completed);
+    pub(crate) fn enter(&mut self, rank: u32, group: u32, entered: Entered) {
+        self.collectives.enter(rank, group, entered);
     }
 
     /// What was told is one moment of a job that does not move.
@@ -433,6 +512,7 @@ impl Under {
             asks: Asks::Named,
             is_early: false,
             looked_s: 0.0,
+            gave_up: false,
             at,
             left_orderly: BTreeSet::new(),
         }
@@ -453,11 +533,15 @@ impl Under {
     /// The stall, with what hosts say of its culprits.
     fn explained(&self) -> Stall {
         let mut stall = self.stall.clone();
-        // Who is found elsewhere has not come.
-        let is_elsewhere = |rank| {
-            let stack = self.seen.stacks.get(rank);
-            stack.is_some_and(|it| !it.frames.is_empty() && !it.is_in_collective())
+        // Who is found elsewhere has not come, if those that have come are seen in it: a stack
+        // does not always show that it waits.
+        let is_in_it = |rank: &u32| {
+            let stack = self.seen.stacks.get(rank).filter(|it| !it.frames.is_empty());
+            stack.map(Stack::is_in_collective)
         };
+        let mut come = stall.waiting.iter().filter_map(is_in_it).peekable();
+        let shows = stall.is_of_start() || come.peek().is_some() && come.all(|it| it);
+        let is_elsewhere = |rank| shows && is_in_it(rank) == Some(false);
         if stall.kind == StallKind::Unseen && stall.culprits.iter().all(is_elsewhere) {
             stall.kind = StallKind::Missing;
         }
@@ -488,8 +572,10 @@ impl Under {
         let (quiet_s, looked_s) = (self.quiet_s(), self.looked_s);
         let is_overdue = looked_s < pause_max_s && quiet_s >= pause_max_s;
         let is_due = quiet_s >= 2.0 * looked_s || is_overdue;
-        let is_doubtful =
-            |(kind, severity)| kind == StallKind::Unseen || severity == Severity::Info;
+        let is_doubtful = |(kind, severity)| {
+            matches!(kind, StallKind::Unseen | StallKind::Nowhere)
+                || severity == Severity::Info
+        };
         if self.told.is_some_and(is_doubtful) && self.asks != Asks::Named && is_due {
             self.asks = Asks::Named;
             self.seen.network.clear();

@@ -1,5 +1,6 @@
 mod calls;
 mod compared;
+mod deaths;
 mod fusion;
 mod network;
 mod profile;
@@ -10,7 +11,7 @@ mod window;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
-use collective::{Arrivals, Slow};
+use collective::{Arrivals, Entered, Slow};
 use frontier::{
     Baseline, WindowFrontier, analyse, assume_synchronisation, device_wait_s,
     join_where_seen,
@@ -272,10 +273,11 @@ impl Job {
             Input::Stack { rank, stack } => self.hangs.stack(rank, stack),
             Input::Network { rank, fault } => self.take_network(rank, fault),
             Input::StacksTold => self.tell_hang(),
-            Input::Entered { rank, group, number, op, detail, completed } => {
+            Input::Entered { rank, group, number, op, detail, completed, in_flight } => {
                 self.seen_ranks.insert(rank);
                 let op = CollectiveOp::from_name(&op);
-                self.hangs.enter(rank, group, number, op, detail, completed);
+                let entered = Entered { number, op, detail, completed, in_flight };
+                self.hangs.enter(rank, group, entered);
             }
             Input::Timed { rank, group, op, number, bytes, busy_ns } => {
                 self.seen_ranks.insert(rank);
@@ -307,11 +309,8 @@ impl Job {
                 self.notes.insert(Note::RankLeft(rank, step), 1);
                 self.take_windows();
             }
-            Input::Killed { rank, signal } => {
-                let first = self.death().is_none();
-                self.hangs.kill(rank, signal);
-                self.lines.extend(self.death().filter(|_| first).map(|death| death.text));
-            }
+            Input::Killed { rank, signal } => self.killed(rank, signal),
+            Input::Failed { rank, .. } => self.failed(rank),
             Input::Restart { .. } => self.restart(),
         }
     }

@@ -307,6 +307,7 @@ impl Agent {
             // we can.
             match end {
                 End::Calm => {}
+                End::Failed(code) => self.tell(Input::Failed { rank, code }),
                 End::Unknown | End::Signal(SIGKILL) if closed => {}
                 End::Unknown => self.tell(Input::Killed { rank, signal: None }),
                 End::Signal(signal) => {

@@ -19,8 +19,10 @@ pub(crate) const SIGKILL: i32 = 9;
 pub(crate) enum End {
     /// It was killed by this signal.
     Signal(i32),
-    /// It ended by itself, or because it was told to.
+    /// It was done, or was told to end.
     Calm,
+    /// It ended by itself with this exit code, which is not 0.
+    Failed(i32),
     /// Its parent asked before we could.
     Unknown,
 }
@@ -74,7 +76,8 @@ fn end_of(process: &OwnedFd, pid: u32) -> End {
     }
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     exit_code(&stat).map_or(End::Unknown, |code| match code & 0x7f {
-        0 => End::Calm,
+        0 if code >> 8 == 0 => End::Calm,
+        0 => End::Failed(code >> 8),
         signal if REQUESTS.contains(&signal) => End::Calm,
         signal => End::Signal(signal),
     })
@@ -110,7 +113,8 @@ mod tests {
 
     #[test]
     fn processes_that_end_or_are_told_to_end_calmly() {
-        assert_eq!(end("exit 3"), End::Calm);
+        assert_eq!(end("exit 0"), End::Calm);
+        assert_eq!(end("exit 3"), End::Failed(3));
         assert_eq!(end("kill -15 $$"), End::Calm);
     }
 }

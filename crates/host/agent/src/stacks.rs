@@ -1,6 +1,6 @@
 use std::fs;
 
-use model::{Frame, ProcessState, Stack};
+use model::{Frame, ProcessState, Stack, Worker};
 use py_spy::{Config, PythonSpy};
 
 use crate::processes::fields;
@@ -9,6 +9,9 @@ use crate::processes::fields;
 const REFUSALS: [&str; 2] = ["(os error 1)", "(os error 13)"];
 /// Whether the kernel restricts tracing beyond users and capabilities.
 const YAMA: &str = "/proc/sys/kernel/yama/ptrace_scope";
+
+/// Workers of one rank that are told. Taste: one that is stopped explains why nothing comes.
+const MOST_WORKERS: usize = 4;
 
 /// Where the main thread of a process is. Does not stop it: a process that hangs stands
 /// still by itself, and one that does not must not be held up.
@@ -21,7 +24,20 @@ pub fn stack_of(pid: u32) -> Stack {
         Err(reason) => (Vec::new(), None, Some(reason)),
     };
     let waits_in = unread.as_ref().and_then(|_| kernel_function(pid));
-    Stack { state: state_of(pid), holds_gil, frames, unread, waits_in }
+    let (state, workers) = (state_of(pid), idle_workers(pid));
+    Stack { state, holds_gil, frames, unread, waits_in, workers }
+}
+
+/// Processes that one has started and that do nothing for it any more: they were stopped, or have
+/// ended and it has not noticed yet.
+fn idle_workers(pid: u32) -> Vec<Worker> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let children = children.unwrap_or_default();
+    let pids = children.split_whitespace().filter_map(|child| child.parse().ok());
+    let workers = pids.map(|pid| Worker { pid, state: state_of(pid) });
+    let is_idle =
+        |it: &Worker| matches!(it.state, ProcessState::Stopped | ProcessState::Ended);
+    workers.filter(is_idle).take(MOST_WORKERS).collect()
 }
 
 /// The frames, and whether the thread holds the interpreter's lock; or why they cannot be read.
@@ -77,6 +93,7 @@ fn state_of(pid: u32) -> ProcessState {
         Some("S" | "I") => ProcessState::Sleeping,
         Some("D") => ProcessState::Uninterruptible,
         Some("T" | "t") => ProcessState::Stopped,
+        Some("Z" | "X") => ProcessState::Ended,
         _ => ProcessState::Unknown,
     }
 }
@@ -97,6 +114,33 @@ mod tests {
         let why = stack.unread.unwrap_or_default();
         assert!(why.to_lowercase().contains("python"), "{why:?}");
         assert_eq!((stack.holds_gil, stack.frames.len()), (None, 0));
+    }
+
+    #[test]
+    fn what_a_process_has_started_and_somebody_stopped_is_told() {
+        let script = "sleep 60 & echo $!; wait";
+        let mut shell = Command::new("sh")
+            .args(["-c", script])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let out = shell.stdout.take().unwrap();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line)
+            .unwrap();
+        let pid: u32 = line.trim().parse().unwrap();
+        let signal = |name: &str| {
+            Command::new("kill").args([name, line.trim()]).status().unwrap();
+        };
+        assert_eq!(idle_workers(shell.id()), []);
+        signal("-STOP");
+        while state_of(pid) != ProcessState::Stopped {
+            std::thread::yield_now();
+        }
+        let stopped = Worker { pid, state: ProcessState::Stopped };
+        assert_eq!(idle_workers(shell.id()), [stopped]);
+        signal("-KILL");
+        shell.wait().unwrap();
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{CollectiveOp, Input, Ranks, fold_ranks};
+use model::{CollectiveOp, InFlight, Input, Ranks, fold_ranks};
 
 use crate::ranks::{Place, job_ranks, tell_hosts};
 use crate::ras::{Communicator, Present, RasReply, Why};
@@ -102,7 +102,8 @@ impl Communicator {
         let entered = |rank: &u32, group, number, op: &str, completed| {
             let (rank, op) = (*of_job.get(rank)?, op.to_owned());
             let detail = String::new();
-            Some(Input::Entered { rank, group, number, op, detail, completed })
+            let in_flight = InFlight::Unknown;
+            Some(Input::Entered { rank, group, number, op, detail, completed, in_flight })
         };
         if !apart || moved {
             // How far a rank came that cannot be reached nobody knows.

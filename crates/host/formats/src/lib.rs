@@ -5,6 +5,7 @@
 
 mod batch;
 mod call_log;
+mod dumps;
 mod error;
 mod events;
 mod flight_recorder;

@@ -1,7 +1,7 @@
 //! What other tools say of a job, in several files: Flight Recorder dumps and stacks of each
 //! rank, replies of NCCL's RAS, logs of NCCL Inspector.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::BufRead;
 use std::path::Path;
 
@@ -13,15 +13,12 @@ use serde_json::Value;
 use verdict::{CALLS, Job, SNAPSHOT, Settings, TIMED, WorkRequests};
 
 use crate::call_log::CallLog;
-use crate::flight_recorder::{Version, op_of};
+use crate::dumps::{self, Dump};
 use crate::inspector::{self, InspectorLog};
 use crate::ras::{RasJob, RasReply};
 use crate::ras_text;
 use crate::work_requests::{self, RequestLog};
 use crate::{FormatError, Limits, launched};
-
-/// Ranks that a job is believed to have without a dump of theirs: as many as laggard is tried with.
-const MOST_RANKS: u32 = 100_000;
 
 /// What one file says of a job.
 #[derive(Clone, Debug)]
@@ -35,56 +32,6 @@ enum What {
     Inspector(InspectorLog),
     Calls(CallLog),
     Requests(RequestLog),
-}
-
-#[derive(Clone, Debug, Deserialize)]
-struct Dump {
-    #[serde(rename = "version")]
-    _version: Version,
-    entries: Vec<Entry>,
-    #[serde(default)]
-    pg_config: BTreeMap<String, GroupConfig>,
-    #[serde(default)]
-    pg_status: BTreeMap<String, GroupStatus>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-struct Entry {
-    /// Name and description.
-    process_group: Vec<String>,
-    collective_seq_id: u64,
-    profiling_name: String,
-    #[serde(default)]
-    is_p2p: bool,
-    #[serde(default)]
-    state: String,
-    #[serde(default)]
-    input_sizes: Value,
-    #[serde(default)]
-    input_dtypes: Value,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-struct GroupConfig {
-    /// `[0, 1]`, in a string.
-    #[serde(default)]
-    ranks: String,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-struct GroupStatus {
-    /// A number in a pickle, the same in a string in JSON; -1 if none or nobody knows.
-    #[serde(default)]
-    last_completed_collective: Value,
-}
-
-impl GroupStatus {
-    /// The last collective of the group that is known to have ended, 0 if none is.
-    fn ended(&self) -> u64 {
-        let number = &self.last_completed_collective;
-        let told = number.as_u64();
-        told.or_else(|| number.as_str()?.parse().ok()).unwrap_or(0)
-    }
 }
 
 #[derive(Deserialize)]
@@ -314,65 +261,10 @@ impl Snapshot {
     /// Tells the job what Flight Recorders recorded; the number of groups.
     fn tell_dumps(&self, job: &mut Job) -> u32 {
         let of_stacks = self.stacks().map(|(rank, _)| rank);
-        let ranks: BTreeSet<u32> =
-            self.dumps().map(|(rank, _)| rank).chain(of_stacks).collect();
-        let mut groups: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
-        let mut names: BTreeMap<&str, &str> = BTreeMap::new();
-        for (rank, dump) in self.dumps() {
-            for (group, name) in dump.entries.iter().filter_map(Entry::group) {
-                groups.entry(group).or_default().insert(rank);
-                names.insert(group, name);
-                if name == "default_pg" {
-                    groups.entry(group).or_default().extend(&ranks);
-                }
-            }
-        }
-        // All of a job are in its default group, also those without a dump.
-        let last = ranks.last().filter(|last| **last < MOST_RANKS);
-        let is_default = |group: &str| names.get(group) == Some(&"default_pg");
-        for (_, members) in groups.iter_mut().filter(|(group, _)| is_default(group)) {
-            members.extend(last.into_iter().flat_map(|last| 0..=*last));
-        }
-        // Gloo tells of one group without a name, which is none of those in the entries.
-        for (_, dump) in self.dumps() {
-            for (group, config) in &dump.pg_config {
-                let members = config.ranks.trim_matches(['[', ']']).split(',');
-                let members = members.filter_map(|rank| rank.trim().parse::<u32>().ok());
-                if let Some(known) = groups.get_mut(group.as_str()) {
-                    known.extend(members);
-                }
-            }
-        }
-        let numbers: BTreeMap<&str, u32> = groups.keys().copied().zip(0..).collect();
-        for (group, members) in &groups {
-            let name = match names.get(group) {
-                Some(name) if *name != "undefined" => {
-                    name.trim_end_matches("_pg").to_owned()
-                }
-                _ => format!("group_{group}"),
-            };
-            let members = members.iter().copied().collect();
-            let group = numbers[group];
-            job.take(Input::Group { group, name, members });
-        }
-        for (rank, dump) in self.dumps() {
-            for entry in dump.entries.iter().filter(|entry| entry.counts()) {
-                let Some((group, _)) = entry.group() else { continue };
-                job.take(Input::Entered {
-                    rank,
-                    group: numbers[group],
-                    number: entry.collective_seq_id,
-                    op: op_of(&entry.profiling_name).name().to_owned(),
-                    detail: format!("{} {}", entry.input_sizes, entry.input_dtypes),
-                    completed: entry.state == "completed"
-                        || dump.ended(entry) >= entry.collective_seq_id,
-                });
-            }
-        }
-        numbers.len() as u32
+        dumps::tell(self.dumps(), of_stacks, &mut |input| job.take(input))
     }
 
-    fn dumps(&self) -> impl Iterator<Item = (u32, &Dump)> {
+    fn dumps(&self) -> impl Iterator<Item = (u32, &Dump)> + Clone {
         self.0.iter().filter_map(|Part(what)| match what {
             What::Dump { rank, dump } => Some((*rank, dump)),
             _ => None,
@@ -403,14 +295,6 @@ impl Snapshot {
     }
 }
 
-impl Dump {
-    /// The last collective that has ended of the group of an entry.
-    fn ended(&self, entry: &Entry) -> u64 {
-        let status = entry.group().and_then(|(group, _)| self.pg_status.get(group));
-        status.map_or(0, GroupStatus::ended)
-    }
-}
-
 /// Connections with the ranks at their ends, if calls tell who is in their communicators.
 fn named(
     links: Vec<SlowLink>,
@@ -430,16 +314,4 @@ fn named(
     };
     let links = links.into_iter();
     links.map(|link| (link.clone(), ranks(&link))).collect()
-}
-
-impl Entry {
-    fn group(&self) -> Option<(&str, &str)> {
-        let mut parts = self.process_group.iter().map(String::as_str);
-        Some((parts.next()?, parts.next().unwrap_or("undefined")))
-    }
-
-    /// Whether it is a collective of the whole group.
-    fn counts(&self) -> bool {
-        !self.is_p2p && !op_of(&self.profiling_name).is_point_to_point()
-    }
 }

@@ -175,10 +175,6 @@ impl Job {
         }
         self.join_waits(incidents);
     }
-
-    pub(super) fn death(&self) -> Option<Incident> {
-        self.hangs.death(self.scene())
-    }
 }
 
 /// Takes from the incidents that all ranks became slower, where what is slow inside a collective then

@@ -69,6 +69,141 @@ fn the_rank_that_was_killed_first_is_told_also_after_a_restart() {
     assert!(notes.iter().all(|note| !note.contains("went on to")), "{notes:?}");
 }
 
+/// A job of three in which ranks 0 and 2 wait for rank 1.
+fn waits_for_one() -> Job {
+    let mut job = Job::new("job", "run", Settings::default());
+    let members = (0..3).collect();
+    job.take(Input::Group { group: 1, name: "default".to_owned(), members });
+    for (rank, number) in [(0, 47), (1, 46), (2, 47)] {
+        take_mark(&mut job, rank, 10, MarkKind::CollectiveIssue, [1, 0, number, 0, 0]);
+    }
+    job
+}
+
+const NEVER: &str = "hang since step 40: rank 1 never entered ALLREDUCE #47 of group default (ranks 0,2 wait in it)";
+
+#[test]
+fn a_rank_that_a_watchdog_aborts_is_a_victim_of_the_one_that_never_came() {
+    let mut job = waits_for_one();
+    quiet(&mut job, 12);
+    // Nothing was said yet: stacks were not read.
+    job.take(Input::Killed { rank: 0, signal: Some(6) });
+    job.take(Input::Killed { rank: 2, signal: Some(6) });
+    job.take(Input::Left { rank: 0, step: 40, orderly: false });
+    job.take(Input::Left { rank: 2, step: 40, orderly: false });
+    assert_eq!(job.take_lines(), [NEVER]);
+    let [hang] = &job.verdict().incidents[..] else { panic!("{:?}", job.verdict()) };
+    assert_eq!((&hang.subject.ranks[..], hang.severity), (&[1][..], Severity::Critical));
+    assert_eq!(hang.victims, [0, 2].into_iter().collect());
+}
+
+#[test]
+fn a_rank_that_aborts_where_others_were_about_to_come_is_the_reason() {
+    let mut job = waits_for_one();
+    job.take(Input::Killed { rank: 0, signal: Some(6) });
+    take_mark(&mut job, 1, 11, MarkKind::CollectiveIssue, [1, 0, 47, 0, 0]);
+    let [death] = &job.verdict().incidents[..] else { panic!("{:?}", job.verdict()) };
+    assert_eq!(death.subject.ranks, [0]);
+}
+
+#[test]
+fn ranks_that_fail_once_another_has_ended_gave_up_waiting_for_it() {
+    let mut job = waits_for_one();
+    job.take(Input::Left { rank: 1, step: 40, orderly: true });
+    // What a rank leaves is no work.
+    take_mark(&mut job, 0, 11, MarkKind::BackwardEnd, [0; 5]);
+    for rank in [0, 2] {
+        job.take(Input::Failed { rank, code: 1 });
+        job.take(Input::Left { rank, step: 40, orderly: true });
+    }
+    assert_eq!(job.take_lines(), [format!("{NEVER}; rank 1 has ended")]);
+    let [hang] = &job.verdict().incidents[..] else { panic!("{:?}", job.verdict()) };
+    assert_eq!((&hang.subject.ranks[..], hang.severity), (&[1][..], Severity::Critical));
+}
+
+#[test]
+fn how_a_rank_was_killed_may_be_heard_once_others_gave_up() {
+    let mut job = waits_for_one();
+    job.take(Input::Left { rank: 1, step: 40, orderly: false });
+    job.take(Input::Failed { rank: 0, code: 1 });
+    job.take(Input::Killed { rank: 1, signal: Some(9) });
+    let [death] = &job.verdict().incidents[..] else { panic!("{:?}", job.verdict()) };
+    let expected = "rank 1 was killed by signal 9 (SIGKILL) in step 40, before it entered \
+                    ALLREDUCE #47 of group default (ranks 0,2 were in it)";
+    assert_eq!(death.text, expected);
+}
+
+#[test]
+fn who_called_something_else_is_the_reason_whoever_aborts_first() {
+    let mut job = Job::new("job", "run", Settings::default());
+    let members = (0..4).collect();
+    job.take(Input::Group { group: 1, name: "default".to_owned(), members });
+    let issue = |job: &mut Job, rank, bytes: u64| {
+        take_mark(job, rank, 10, MarkKind::CollectiveIssue, [1, 0, 47, bytes + 1, 0]);
+    };
+    issue(&mut job, 0, 800);
+    issue(&mut job, 2, 16);
+    job.take(Input::Killed { rank: 0, signal: Some(6) });
+    issue(&mut job, 1, 800);
+    issue(&mut job, 3, 800);
+    job.take(Input::Killed { rank: 2, signal: None });
+    let [hang] = &job.verdict().incidents[..] else { panic!("{:?}", job.verdict()) };
+    let expected = "hang since step 40: rank 2 entered ALLREDUCE (16 bytes) where the others \
+                    entered ALLREDUCE #47 of group default (800 bytes)";
+    assert_eq!((hang.text.as_str(), &hang.subject.ranks[..]), (expected, &[2][..]));
+}
+
+#[test]
+fn a_hang_that_was_told_stays_when_ranks_give_up() {
+    for failed_first in [true, false] {
+        let mut job = waits_for_one();
+        quiet(&mut job, 12);
+        job.take(Input::StacksTold);
+        assert_eq!(job.take_lines(), [NEVER]);
+        for rank in [0, 1, 2] {
+            // Leaving the loop is no movement.
+            take_mark(&mut job, rank, 20, MarkKind::BackwardEnd, [0; 5]);
+            let left = Input::Left { rank, step: 40, orderly: true };
+            let failed = Input::Failed { rank, code: 1 };
+            let inputs = if failed_first { [failed, left] } else { [left, failed] };
+            for input in inputs {
+                job.take(input);
+            }
+        }
+        assert!(job.take_lines().is_empty());
+        let [hang] = &job.verdict().incidents[..] else { panic!("{:?}", job.verdict()) };
+        assert_eq!(
+            (&hang.subject.ranks[..], hang.severity),
+            (&[1][..], Severity::Critical)
+        );
+    }
+}
+
+#[test]
+fn a_job_in_which_nothing_moves_and_nobody_waits_is_told() {
+    let mut job = waits_for_one();
+    take_mark(&mut job, 1, 11, MarkKind::CollectiveIssue, [1, 0, 47, 0, 0]);
+    assert!(quiet(&mut job, 60).is_empty());
+    assert_eq!(quiet(&mut job, 72).len(), 3);
+    job.take(Input::StacksTold);
+    let said = "nothing has moved for 61.00 s since step 40: ranks 0-2 issued ALLREDUCE #47 of \
+                group default and did nothing since: whether devices stand still or hosts are \
+                busy cannot be told";
+    assert_eq!(job.take_lines(), [said]);
+    let [hang] = &job.verdict().incidents[..] else { panic!("{:?}", job.verdict()) };
+    assert_eq!((hang.subject.ranks.len(), hang.severity), (0, Severity::Warning));
+    // After as long as pauses may last at most it is serious.
+    assert_eq!(quiet(&mut job, 700).len(), 3);
+    job.take(Input::StacksTold);
+    assert_eq!(job.verdict().incidents[0].severity, Severity::Critical);
+    take_mark(&mut job, 1, 701, MarkKind::DataBegin, [0; 5]);
+    assert!(
+        job.take_lines()
+            .last()
+            .is_some_and(|line| line.starts_with("the job moves again"))
+    );
+}
+
 /// A job of two that rank 0 waits for rank 1 to begin.
 fn begins() -> Job {
     let mut job = Job::new("job", "run", Settings::default());

@@ -2,6 +2,7 @@
 
 mod batches;
 mod clocks;
+mod less_evidence;
 mod recordings;
 mod replays;
 mod roles;

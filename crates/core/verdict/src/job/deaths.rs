@@ -1,0 +1,33 @@
+//! Ranks whose processes did not end in good order.
+
+use incident::Scene;
+use model::Incident;
+
+use super::{Job, scene};
+
+impl Job {
+    /// A rank's process was killed.
+    pub(super) fn killed(&mut self, rank: u32, signal: Option<i32>) {
+        let is_first = self.death().is_none();
+        if self.hangs.kill(rank, signal) && is_first {
+            self.lines.extend(self.death().map(|death| death.text));
+        }
+        self.tell_given_up();
+    }
+
+    /// A rank's process has ended by itself, and not as one that is done.
+    pub(super) fn failed(&mut self, rank: u32) {
+        self.hangs.fail(rank);
+        self.tell_given_up();
+    }
+
+    pub(super) fn death(&self) -> Option<Incident> {
+        self.hangs.death(self.scene())
+    }
+
+    /// A hang that was not said before a rank gave up in it.
+    fn tell_given_up(&mut self) {
+        let scene: Scene<'_> = scene(&self.names, &self.hosts, &self.seen_ranks);
+        self.lines.extend(self.hangs.given_up(scene).map(|hang| hang.text));
+    }
+}

@@ -1,0 +1,336 @@
+//! What Flight Recorder dumps of several ranks say together.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::{CollectiveOp, InFlight, Input, fold_ranks};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::flight_recorder::{Version, op_of};
+
+/// Ranks that a job is believed to have without a dump of theirs: as many as laggard is tried with.
+const MOST_RANKS: u32 = 100_000;
+/// Times before are none of a clock that was set: September 2001, in nanoseconds.
+const SET_CLOCK_NS: u64 = 1_000_000_000_000_000_000;
+
+/// A Flight Recorder dump.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Dump {
+    #[serde(rename = "version")]
+    _version: Version,
+    entries: Vec<Entry>,
+    #[serde(default)]
+    pg_config: BTreeMap<String, GroupConfig>,
+    #[serde(default)]
+    pg_status: BTreeMap<String, GroupStatus>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Entry {
+    /// Name and description.
+    process_group: Vec<String>,
+    /// By which the status of its group is told; of no other group of the same rank.
+    #[serde(default)]
+    pg_id: Value,
+    collective_seq_id: u64,
+    profiling_name: String,
+    #[serde(default)]
+    is_p2p: bool,
+    #[serde(default)]
+    state: String,
+    /// Whether nobody waits for it any more.
+    #[serde(default)]
+    retired: Value,
+    #[serde(default)]
+    input_sizes: Value,
+    #[serde(default)]
+    input_dtypes: Value,
+    #[serde(default)]
+    time_created_ns: Value,
+    /// A number if devices are timed.
+    #[serde(default)]
+    time_discovered_started_ns: Value,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct GroupConfig {
+    /// `[0, 1]`, in a string.
+    #[serde(default)]
+    ranks: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct GroupStatus {
+    /// A number in a pickle, the same in a string in JSON; -1 if none or nobody knows.
+    #[serde(default)]
+    last_completed_collective: Value,
+}
+
+/// What the dumps of one rank say of a collective.
+#[derive(Clone, Debug)]
+struct Told {
+    op: CollectiveOp,
+    /// Its sizes and types.
+    detail: String,
+    completed: bool,
+    in_flight: InFlight,
+    /// Whether devices were asked, rather than what the host has noticed of them, which is later.
+    is_exact: bool,
+}
+
+/// Collectives of one rank by their group and number.
+type OfRank<'a> = BTreeMap<(&'a str, u64), Told>;
+
+impl GroupConfig {
+    fn ranks(&self) -> impl Iterator<Item = u32> {
+        let ranks = self.ranks.trim_matches(['[', ']']).split(',');
+        ranks.filter_map(|rank| rank.trim().parse().ok())
+    }
+}
+
+impl GroupStatus {
+    /// The last collective of the group that is known to have ended, 0 if none is.
+    fn ended(&self) -> u64 {
+        let number = &self.last_completed_collective;
+        let told = number.as_u64();
+        told.or_else(|| number.as_str()?.parse().ok()).unwrap_or(0)
+    }
+}
+
+impl Entry {
+    fn group(&self) -> Option<(&str, &str)> {
+        let mut parts = self.process_group.iter().map(String::as_str);
+        Some((parts.next()?, parts.next().unwrap_or("undefined")))
+    }
+
+    /// Whether it is a collective of the whole group.
+    fn counts(&self) -> bool {
+        !self.is_p2p && !op_of(&self.profiling_name).is_point_to_point()
+    }
+}
+
+impl Dump {
+    /// Whether the recorder would tell if the device had begun a collective.
+    fn is_timed(&self) -> bool {
+        let begun = |entry: &Entry| entry.time_discovered_started_ns.as_u64();
+        self.entries.iter().any(|entry| begun(entry).is_some_and(|at| at > 0))
+    }
+
+    fn told(&self, entry: &Entry, is_timed: bool) -> Told {
+        let by_name = || entry.group().and_then(|(group, _)| self.pg_status.get(group));
+        let by_id = |id: u64| self.pg_status.get(&id.to_string());
+        let status = entry.pg_id.as_u64().map_or_else(by_name, by_id);
+        let ended = status.map_or(0, GroupStatus::ended);
+        // A collective that was given up counts as completed in the status alone.
+        let completed = entry.state == "completed"
+            || entry.state != "started" && ended >= entry.collective_seq_id;
+        Told {
+            op: op_of(&entry.profiling_name),
+            detail: format!("{} {}", entry.input_sizes, entry.input_dtypes),
+            completed,
+            is_exact: entry.profiling_name.starts_with("nccl"),
+            in_flight: match entry.state.as_str() {
+                _ if completed || entry.retired.as_bool() != Some(false) => {
+                    InFlight::Unknown
+                }
+                "started" => InFlight::Started,
+                _ if is_timed => InFlight::NotStarted,
+                _ => InFlight::Issued,
+            },
+        }
+    }
+
+    /// When each entry was made, on a clock that was set.
+    fn times(&self) -> Option<Vec<u64>> {
+        let times = self.entries.iter().map(|entry| entry.time_created_ns.as_u64());
+        let times: Vec<u64> = times.collect::<Option<_>>()?;
+        times.last().is_some_and(|last| *last > SET_CLOCK_NS).then_some(times)
+    }
+}
+
+/// Tells what dumps say of a job of which there are also stacks `of_stacks`; the number of groups.
+///
+/// Of a rank with several dumps what they say together counts. A dump that cannot be of the same
+/// moment as the others, or of the rank whose name it has, is left out.
+pub(crate) fn tell<'a>(
+    dumps: impl Iterator<Item = (u32, &'a Dump)> + Clone,
+    of_stacks: impl Iterator<Item = u32>,
+    take: &mut dyn FnMut(Input),
+) -> u32 {
+    let ranks: BTreeSet<u32> =
+        dumps.clone().map(|(rank, _)| rank).chain(of_stacks).collect();
+    let copied = copied(dumps.clone());
+    if !copied.is_empty() {
+        let ranks = fold_ranks(&copied.iter().copied().collect::<Vec<_>>());
+        let text = format!(
+            "the dumps of ranks {ranks} are left out: they are copies of one dump, and whose it \
+             is cannot be told"
+        );
+        take(Input::Note { text });
+    }
+    let is_own = |(rank, _): &(u32, &Dump)| !copied.contains(rank);
+    let dumps: Vec<(u32, &Dump)> = dumps.filter(is_own).collect();
+    let (members_of, names) = groups(&dumps, &ranks);
+    let numbers: BTreeMap<&str, u32> = members_of.keys().copied().zip(0..).collect();
+    for (group, members) in &members_of {
+        let members = members.iter().copied().collect();
+        let (group, name) = (numbers[group], name_of(group, &names));
+        take(Input::Group { group, name, members });
+    }
+    let mut told = by_rank(&dumps);
+    for (rank, group, number, of) in earlier(&told) {
+        let collective = format!("{} #{number}", told[&of][&(group, number)].op.name());
+        let text = format!(
+            "the dump of rank {rank} is left out: it is older than the others; {collective} of \
+             group {} has ended on rank {of} and is not in it",
+            name_of(group, &names)
+        );
+        take(Input::Note { text });
+        told.remove(&rank);
+    }
+    let default = names.iter().find(|(_, name)| **name == "default_pg");
+    let of_job = default.and_then(|(group, _)| members_of.get(group));
+    let lost = of_job.into_iter().flatten().filter(|rank| !told.contains_key(rank));
+    let lost: Vec<u32> = lost.copied().collect();
+    if !lost.is_empty() {
+        let (ranks, plural) = (fold_ranks(&lost), if lost.len() == 1 { "" } else { "s" });
+        let text = format!(
+            "there is no dump of rank{plural} {ranks}: which collectives they entered is not known"
+        );
+        take(Input::Note { text });
+    }
+    let ended = ended(&told);
+    for (rank, collectives) in told {
+        for ((group, number), told) in &collectives {
+            let (group, number) = (*group, *number);
+            // What was issued after it, or has ended elsewhere, says that it has ended too.
+            let after = collectives.range((group, number.saturating_add(1))..).next();
+            let is_last = after.is_none_or(|((other, _), _)| *other != group);
+            let is_over = ended.get(group).is_some_and(|(last, _)| *last >= number);
+            let Told { op, detail, completed, mut in_flight, is_exact } = told.clone();
+            if !is_exact && (!is_last || is_over) {
+                in_flight = InFlight::Unknown;
+            }
+            let (group, op) = (numbers[group], op.name().to_owned());
+            take(Input::Entered {
+                rank,
+                group,
+                number,
+                op,
+                detail,
+                completed,
+                in_flight,
+            });
+        }
+    }
+    numbers.len() as u32
+}
+
+/// Members and descriptions of groups, by their names.
+type Groups<'a> = (BTreeMap<&'a str, BTreeSet<u32>>, BTreeMap<&'a str, &'a str>);
+
+/// The groups that dumps tell of, in a job that has `ranks`.
+fn groups<'a>(dumps: &[(u32, &'a Dump)], ranks: &BTreeSet<u32>) -> Groups<'a> {
+    let mut groups: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
+    let mut names: BTreeMap<&str, &str> = BTreeMap::new();
+    for (rank, dump) in dumps {
+        for (group, name) in dump.entries.iter().filter_map(Entry::group) {
+            groups.entry(group).or_default().insert(*rank);
+            names.insert(group, name);
+        }
+    }
+    // Gloo tells of one group without a name, which is none of those in the entries: its members
+    // are at least ranks of the job.
+    let configs = dumps.iter().flat_map(|(_, dump)| &dump.pg_config);
+    let told: BTreeSet<u32> = configs.flat_map(|(_, config)| config.ranks()).collect();
+    // All of a job are in its default group, also those without a dump.
+    let last = ranks.iter().chain(&told).max().filter(|last| **last < MOST_RANKS);
+    let is_default = |group: &str| names.get(group) == Some(&"default_pg");
+    for (_, members) in groups.iter_mut().filter(|(group, _)| is_default(group)) {
+        members.extend(ranks);
+        members.extend(last.into_iter().flat_map(|last| 0..=*last));
+    }
+    for (_, dump) in dumps {
+        for (group, config) in &dump.pg_config {
+            if let Some(known) = groups.get_mut(group.as_str()) {
+                known.extend(config.ranks());
+            }
+        }
+    }
+    (groups, names)
+}
+
+fn name_of(group: &str, names: &BTreeMap<&str, &str>) -> String {
+    match names.get(group) {
+        Some(name) if *name != "undefined" => name.trim_end_matches("_pg").to_owned(),
+        _ => format!("group_{group}"),
+    }
+}
+
+/// What the dumps of each rank say together.
+fn by_rank<'a>(dumps: &[(u32, &'a Dump)]) -> BTreeMap<u32, OfRank<'a>> {
+    let mut of_ranks: BTreeMap<u32, OfRank<'_>> = BTreeMap::new();
+    for (rank, dump) in dumps {
+        let is_timed = dump.is_timed();
+        let of_rank = of_ranks.entry(*rank).or_default();
+        for entry in dump.entries.iter().filter(|entry| entry.counts()) {
+            let Some((group, _)) = entry.group() else { continue };
+            let new = dump.told(entry, is_timed);
+            let known = of_rank.entry((group, entry.collective_seq_id));
+            // Of two dumps the one that knows of its end is the later one.
+            known
+                .and_modify(|known| {
+                    if !known.completed {
+                        *known = new.clone();
+                    }
+                })
+                .or_insert(new);
+        }
+    }
+    of_ranks
+}
+
+/// Ranks whose dump has the same entries, made at the same nanoseconds, as that of another rank.
+fn copied<'a>(dumps: impl Iterator<Item = (u32, &'a Dump)>) -> BTreeSet<u32> {
+    let mut ranks: BTreeMap<Vec<u64>, BTreeSet<u32>> = BTreeMap::new();
+    for (rank, dump) in dumps {
+        if let Some(times) = dump.times() {
+            ranks.entry(times).or_default().insert(rank);
+        }
+    }
+    ranks.into_values().filter(|ranks| ranks.len() > 1).flatten().collect()
+}
+
+/// The last collective of each group that has ended on some rank and does so on none before all
+/// have entered it, with that rank.
+fn ended<'a>(told: &BTreeMap<u32, OfRank<'a>>) -> BTreeMap<&'a str, (u64, u32)> {
+    let mut ended: BTreeMap<&str, (u64, u32)> = BTreeMap::new();
+    for (rank, collectives) in told {
+        let over = collectives.iter().filter(|(_, it)| it.completed && it.op.joins_all());
+        for ((group, number), _) in over {
+            let known = ended.entry(group).or_default();
+            if *number > known.0 {
+                *known = (*number, *rank);
+            }
+        }
+    }
+    ended
+}
+
+/// Ranks whose dump is from before a moment at which they entered a collective: it has ended on
+/// another rank, which it does not before all are in it. With the collective and that rank.
+fn earlier<'a>(told: &BTreeMap<u32, OfRank<'a>>) -> Vec<(u32, &'a str, u64, u32)> {
+    let ended = ended(told);
+    let mut last: BTreeMap<(&str, u32), u64> = BTreeMap::new();
+    for (rank, collectives) in told {
+        last.extend(collectives.keys().map(|(group, number)| ((*group, *rank), *number)));
+    }
+    let mut found: Vec<(u32, &str, u64, u32)> = Vec::new();
+    for ((group, rank), last) in last {
+        let (number, of) = ended.get(group).copied().unwrap_or_default();
+        if last < number && found.iter().all(|(known, ..)| *known != rank) {
+            found.push((rank, group, number, of));
+        }
+    }
+    found
+}
