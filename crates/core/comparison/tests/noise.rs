@@ -46,6 +46,7 @@ fn run(steps: &[[f64; 3]]) -> Run {
             cut: "backward end".to_owned(),
             exposed_s: 0.0,
             device_wait_share: None,
+            sampled_steps: 0,
             lost_records: 0,
         },
         stages: stages.to_vec(),

@@ -50,8 +50,10 @@ pub use threshold::{threshold, thresholds};
 pub use usage::CoreUsage;
 pub use verdict::{
     Cause, Claim, Contradiction, Evidence, Incident, IncidentKind, JobSummary, Label,
-    Method, NextInLine, Pace, PipelineSummary, Question, SCHEMA, Severity, SideSummary,
-    StageSummary, Subject, Verdict, WindowSummary, fold_ranks,
+    Method, NextInLine, Pace, PipelineSummary, Question, SCHEMA, Severity, Side,
+    SideSummary, StageSummary, Subject, Verdict, WindowSummary, fold_ranks,
 };
 pub use what_if::{Attribution, PartSlowdown, RankSlowdown, Removal, WhatIf};
-pub use window::{Block, Boundary, Closure, Cut, DeviceEvents, Meeting, Sync, Window};
+pub use window::{
+    Block, Boundary, Closure, Cut, DeviceEvents, DeviceWindow, Meeting, Sync, Window,
+};

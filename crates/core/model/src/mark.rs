@@ -62,11 +62,21 @@ pub enum MarkKind {
     InitBegin = 22,
     /// It has made it, or has failed to.
     InitEnd = 23,
+    /// The host saw that its device got to what it issued at an earlier mark of a run of sampled
+    /// steps. `step` is that mark's and `code` its kind, 0 for the end of the run. `args[0]` is
+    /// when the host made the mark, on the clock of `at`; `args[1]` when the device got there, in
+    /// nanoseconds since it got to the run's first mark; `args[2]` the mark's own code, shifted by
+    /// 32, and its group; `args[3]` the run's first step; `args[4]` the mark's place in the run.
+    DeviceTime = 24,
+    /// The host begins to read something back from its device; seen in sampled steps only.
+    ReadBackBegin = 25,
+    /// It has it.
+    ReadBackEnd = 26,
 }
 
 impl MarkKind {
     /// All kinds, in the order of their numbers.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 25] = [
         Self::DataBegin,
         Self::DataEnd,
         Self::DataStop,
@@ -89,13 +99,16 @@ impl MarkKind {
         Self::ProfilerEnd,
         Self::InitBegin,
         Self::InitEnd,
+        Self::DeviceTime,
+        Self::ReadBackBegin,
+        Self::ReadBackEnd,
     ];
 
     /// The kind behind a number, `None` if this build knows none.
     #[inline]
     pub fn from_number(number: u8) -> Option<Self> {
-        const BY_NUMBER: [Option<MarkKind>; 24] = {
-            let mut table = [None; 24];
+        const BY_NUMBER: [Option<MarkKind>; 27] = {
+            let mut table = [None; 27];
             let mut at = 0;
             while at < MarkKind::ALL.len() {
                 table[MarkKind::ALL[at] as usize] = Some(MarkKind::ALL[at]);

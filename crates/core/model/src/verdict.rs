@@ -57,12 +57,20 @@ pub struct JobSummary {
     pub cut: String,
     /// Exposed time of all analysed steps, in seconds.
     pub exposed_s: f64,
-    /// Share of it in which all hosts waited for their devices, where that is most of it: what
-    /// devices do there is not seen.
+    /// Share of it in which all hosts waited for their devices, where that is most of it. What
+    /// devices do there is seen in sampled steps only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_wait_share: Option<f64>,
+    /// Steps that were accounted on the clocks of the devices, too.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub sampled_steps: u64,
     /// Records that were lost before they could be read.
     pub lost_records: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// The pipeline of a job, as its calls of NCCL show it.
@@ -335,6 +343,21 @@ pub struct Subject {
     pub block: Option<String>,
     /// The function.
     pub function: Option<String>,
+    /// Whether the ranks' hosts or their devices are slow, where device marks tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub side: Option<Side>,
+}
+
+/// What of a rank is slow.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Side {
+    /// Its host, for which the device waits.
+    Host,
+    /// Its device, for which the host waits.
+    Device,
 }
 
 /// One method's support of an incident.

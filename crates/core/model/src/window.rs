@@ -196,6 +196,21 @@ impl Window {
     }
 }
 
+/// Some sampled steps of ranks that are compared, on their devices' clocks.
+#[derive(Clone, Debug)]
+pub struct DeviceWindow {
+    /// What segments took on the devices, waits for other ranks included.
+    pub window: Window,
+    /// In place of each duration of the window, in the same order of blocks: the least of it in
+    /// which the host may have held the device up.
+    pub host_bound_least_s: Vec<Vec<f64>>,
+    /// The most.
+    pub host_bound_most_s: Vec<Vec<f64>>,
+    /// How far hosts are ahead of their devices where that is most in a step: the median over
+    /// steps and ranks, in seconds, at least.
+    pub run_ahead_s: f64,
+}
+
 /// Complete steps of ranks 0, 1, 2, … of one role, cut as published.
 impl From<Block> for Window {
     fn from(block: Block) -> Self {

@@ -100,24 +100,34 @@ fn build(
         let is_there = delivered * 2 > steps.len();
         if is_there { &mut ranks } else { &mut missing_ranks }.push(*rank);
     }
-    let first_step = steps.first()?.step;
     let (cut, meeting) = if published_cut {
         (Cut::Data, Meeting::Issued)
     } else {
         choose_cut(previous, steps, &ranks)
     };
+    Some(Window { meeting, missing_ranks, ..build_cut(previous, steps, &ranks, cut)? })
+}
+
+/// The window of ranks that delivered most of its steps, cut in one place.
+pub(crate) fn build_cut(
+    previous: Option<&JobStep>,
+    steps: &[JobStep],
+    ranks: &[u32],
+    cut: Cut,
+) -> Option<Window> {
+    let first_step = steps.first()?.step;
     let mut window = Window {
         first_step: u64::from(first_step),
         steps: steps.iter().filter(|step| step.is_trained()).count() as u64,
-        ranks,
-        missing_ranks,
+        ranks: ranks.to_vec(),
+        missing_ranks: Vec::new(),
         unseen_ranks: 0,
         incomplete_steps: 0,
         blocks: Vec::new(),
         cut,
-        meeting,
+        meeting: Meeting::default(),
         closure: Closure::default(),
-        device: device_events(steps, expected),
+        device: device_events(steps, ranks),
         odd_accumulation_steps: odd_accumulation_steps(steps),
         accumulation_collapsed: false,
         roles: 1,

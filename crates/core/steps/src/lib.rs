@@ -2,12 +2,14 @@
 //!
 //! [`StepCounter`] numbers steps where the marks are made, [`Segmenter`] turns one rank's
 //! marks into steps, [`Aligner`] puts the steps of all ranks side by side, cuts them where
-//! the ranks last met and closes [`model::Window`]s. [`IterationLearner`] finds the loop's
+//! the ranks last met and closes [`model::Window`]s. [`DeviceClock`] does so on the clock of the
+//! devices, for steps that were sampled. [`IterationLearner`] finds the loop's
 //! own period where one iteration takes several optimizer steps, [`IterationTimer`] times it.
 
 mod align;
 mod build;
 mod counter;
+mod device;
 mod iteration;
 mod learner;
 mod meeting;
@@ -17,6 +19,7 @@ mod testkit;
 
 pub use align::{Aligner, WindowSettings};
 pub use counter::StepCounter;
+pub use device::{DeviceClock, is_sampled, run_of};
 pub use iteration::{Iteration, IterationTimer};
 pub use learner::{Heard, IterationLearner};
 pub use segment::Segmenter;

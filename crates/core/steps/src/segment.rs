@@ -50,14 +50,17 @@ impl Segmenter {
                 self.issue(mark);
                 None
             }
-            // Blocks lie inside stages, and so does what a profiler costs; groups are made
-            // before the first step.
+            // Blocks lie inside stages, and so do read-backs and what a profiler costs; groups are
+            // made before the first step; what devices say is on another clock.
             MarkKind::BlockBegin
             | MarkKind::BlockEnd
             | MarkKind::ProfilerBegin
             | MarkKind::ProfilerEnd
             | MarkKind::InitBegin
-            | MarkKind::InitEnd => None,
+            | MarkKind::InitEnd
+            | MarkKind::DeviceTime
+            | MarkKind::ReadBackBegin
+            | MarkKind::ReadBackEnd => None,
             _ if !mark.on_loop_thread => None,
             _ => self.push_loop_mark(mark, stage),
         }

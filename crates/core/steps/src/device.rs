@@ -1,0 +1,421 @@
+//! Sampled steps on the clock of the device.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use model::{DeviceWindow, Mark, MarkKind, RankNs, RankStep, StageId};
+
+use crate::Segmenter;
+use crate::align::JobStep;
+use crate::build::build_cut;
+use crate::meeting::choose_cut;
+
+/// Marks one run of sampled steps may have; a rank that sends more is not believed.
+const MAX_MARKS: usize = 16_384;
+/// Sampled steps that wait for the other ranks' or for an account.
+const MAX_STEPS: usize = 256;
+/// Rows an account needs to tell a fault from noise. Ours: a steady fault strikes five times.
+const MIN_ROWS: usize = 5;
+
+/// Steps that are sampled together: one after another, so that what precedes a step is seen, too.
+const RUN_STEPS: u32 = 4;
+/// One run of so many is sampled.
+const ONE_OF: u32 = 10;
+/// Steps in which every second run is: a job has its first verdict soon.
+const FIRST_STEPS: u32 = 128;
+
+/// The run of steps that a step belongs to, sampled or not as a whole.
+pub fn run_of(step: u32) -> RangeInclusive<u32> {
+    let first = step - step % RUN_STEPS;
+    first..=first.saturating_add(RUN_STEPS - 1)
+}
+
+/// Whether device marks are made in a step: of one in ten on average, the same on all ranks and
+/// at no fixed distance.
+pub fn is_sampled(step: u32) -> bool {
+    // Multiplicative hashing by the golden ratio, as Knuth has it; high bits are well mixed.
+    let hash = (step / RUN_STEPS).wrapping_add(1).wrapping_mul(0x9e37_79b9) >> 16;
+    hash.is_multiple_of(if step < FIRST_STEPS { 2 } else { ONE_OF })
+}
+
+/// What the device did at one mark of the host.
+#[derive(Clone, Copy, Debug)]
+struct Point {
+    mark: Mark,
+    stage: StageId,
+    host: RankNs,
+    device: RankNs,
+}
+
+/// How far the host was ahead of its device at a mark, in seconds.
+///
+/// The clocks of host and device are not compared: a device gets to a mark after the host made it
+/// and before the host saw that it did. Over a run of steps this bounds the offset of the clocks
+/// from both sides.
+///
+/// Once the host has made a mark, all before it is launched. Of the time that the device takes up
+/// to that mark, the host can only have held it up in what lies more than the run-ahead before its
+/// end.
+/// # Source
+/// Ours: docs/math/device.md.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct RunAhead {
+    least_s: f64,
+    most_s: f64,
+}
+
+/// One sampled step of one rank: the same segments with what each took on the device, and the
+/// least and the most of it in which the host may have held the device up.
+#[derive(Clone, Debug)]
+struct SampledStep {
+    device: RankStep,
+    host_bound_least: RankStep,
+    host_bound_most: RankStep,
+    run_ahead_s: f64,
+}
+
+/// Turns the device marks of one rank into sampled steps.
+#[derive(Debug, Default)]
+struct DeviceMarks {
+    run: Run,
+    /// Where the clocks of [`SampledStep`] stood at the end of the last run: one that follows at
+    /// once begins with the mark which that one ended with.
+    ended: [u64; 3],
+}
+
+/// Device marks of steps that follow one another.
+#[derive(Debug, Default)]
+struct Run {
+    first_step: Option<u64>,
+    points: Vec<Point>,
+    /// When the host saw that the device had got to a mark, less when the device did: the least
+    /// so far.
+    seen_ns: Option<i128>,
+    broken: bool,
+}
+
+impl DeviceMarks {
+    /// Takes the next [`MarkKind::DeviceTime`]; `stage` is the job-wide id behind the code of the
+    /// mark that it is about, where its kind has one. Returns the steps of a run that it ends.
+    fn push(&mut self, mark: &Mark, stage: StageId) -> Vec<SampledStep> {
+        let [host, device, code_and_group, first_step, place] = mark.args;
+        if self.run.first_step != Some(first_step) {
+            self.run = Run { first_step: Some(first_step), ..Run::default() };
+        }
+        let run = &mut self.run;
+        let kind = u8::try_from(mark.code).ok().and_then(MarkKind::from_number);
+        run.broken |= place != run.points.len() as u64 || run.points.len() >= MAX_MARKS;
+        let Some(kind) = kind else {
+            let run = std::mem::take(run);
+            return if run.broken { Vec::new() } else { run.steps(&mut self.ended) };
+        };
+        if run.broken {
+            return Vec::new();
+        }
+        let seen_ns = i128::from(mark.at.0) - i128::from(device);
+        run.seen_ns = Some(run.seen_ns.map_or(seen_ns, |known| known.min(seen_ns)));
+        let (code, group) = ((code_and_group >> 32) as u16, code_and_group & 0xffff_ffff);
+        let args = [group, 0, 0, 0, 0];
+        let (host, device) = (RankNs(host), RankNs(device));
+        let mark = Mark { at: device, kind, code, args, ..*mark };
+        run.points.push(Point { mark, stage, host, device });
+        Vec::new()
+    }
+}
+
+impl Run {
+    /// The steps of a run that is whole, on clocks that go on from `clocks`.
+    fn steps(self, clocks: &mut [u64; 3]) -> Vec<SampledStep> {
+        let offset_ns =
+            |point: &Point| i128::from(point.host.0) - i128::from(point.device.0);
+        let Some(least_ns) = self.points.iter().map(offset_ns).max() else {
+            return Vec::new();
+        };
+        let most_ns = self.seen_ns.unwrap_or(least_ns).max(least_ns);
+        let run_ahead = |point: &Point| RunAhead {
+            least_s: (least_ns - offset_ns(point)) as f64 * 1e-9,
+            most_s: (most_ns - offset_ns(point)) as f64 * 1e-9,
+        };
+        let mut planes: [Plane; 3] = Default::default();
+        let mut steps = Vec::new();
+        let mut before: Option<&Point> = None;
+        let mut furthest_s = 0.0f64;
+        for point in &self.points {
+            let ahead = run_ahead(point);
+            if let Some(from) = before {
+                let device_s = point.device.seconds_since(from.device);
+                let bound_s = |ahead_s: f64| (device_s - ahead_s).clamp(0.0, device_s);
+                let passed_s = [device_s, bound_s(ahead.most_s), bound_s(ahead.least_s)];
+                for (clock, seconds) in clocks.iter_mut().zip(passed_s) {
+                    *clock = clock.saturating_add((seconds * 1e9).round() as u64);
+                }
+            }
+            before = Some(point);
+            furthest_s = furthest_s.max(ahead.least_s);
+            let planes = planes.iter_mut().zip(&*clocks);
+            let ended = planes.filter_map(|(plane, at)| plane.push(point, RankNs(*at)));
+            let ended: Vec<RankStep> = ended.collect();
+            if let Ok([device, host_bound_least, host_bound_most]) =
+                <[RankStep; 3]>::try_from(ended)
+            {
+                let run_ahead_s = std::mem::take(&mut furthest_s);
+                steps.push(SampledStep {
+                    device,
+                    host_bound_least,
+                    host_bound_most,
+                    run_ahead_s,
+                });
+            }
+        }
+        steps
+    }
+}
+
+/// The segments of a run on one clock.
+#[derive(Debug, Default)]
+struct Plane(Segmenter);
+
+impl Plane {
+    fn push(&mut self, point: &Point, at: RankNs) -> Option<RankStep> {
+        self.0.push(&Mark { at, ..point.mark }, point.stage)
+    }
+}
+
+/// Collects the sampled steps of a job.
+///
+/// # Properties
+/// Memory is bounded by 256 steps.
+#[derive(Debug, Default)]
+pub struct DeviceClock {
+    ranks: BTreeMap<u32, DeviceMarks>,
+    steps: BTreeMap<u32, BTreeMap<u32, SampledStep>>,
+}
+
+impl DeviceClock {
+    /// Takes a [`MarkKind::DeviceTime`] of a rank, with the stage that its mark names.
+    pub fn push(&mut self, rank: u32, mark: &Mark, stage: StageId) {
+        for step in self.ranks.entry(rank).or_default().push(mark, stage) {
+            self.steps.entry(step.device.step).or_default().insert(rank, step);
+        }
+        while self.steps.len() > MAX_STEPS {
+            self.steps.pop_first();
+        }
+    }
+
+    /// Whether any rank had device marks.
+    pub fn is_used(&self) -> bool {
+        !self.ranks.is_empty()
+    }
+
+    /// The sampled steps of these ranks up to a step, once they are enough for an account; they
+    /// are not given again.
+    pub fn take_window(&mut self, ranks: &[u32], last_step: u32) -> Option<DeviceWindow> {
+        let whole = self
+            .steps
+            .range(..=last_step)
+            .filter(|(_, sampled)| ranks.iter().all(|rank| sampled.contains_key(rank)));
+        let numbers: Vec<u32> = whole.map(|(step, _)| *step).collect();
+        let rows = numbers.windows(2).filter(|pair| pair[0] + 1 == pair[1]).count();
+        if rows < MIN_ROWS {
+            return None;
+        }
+        let sampled: Vec<(u32, BTreeMap<u32, SampledStep>)> = numbers
+            .iter()
+            .filter_map(|step| {
+                let all = self.steps.get_mut(step)?;
+                let taken =
+                    ranks.iter().filter_map(|rank| Some((*rank, all.remove(rank)?)));
+                Some((*step, taken.collect()))
+            })
+            .collect();
+        self.steps.retain(|_, sampled| !sampled.is_empty());
+        let plane = |of: fn(&SampledStep) -> &RankStep| -> Vec<JobStep> {
+            let steps = sampled.iter().map(|(step, ranks)| JobStep {
+                step: *step,
+                ranks: ranks.iter().map(|(rank, it)| (*rank, of(it).clone())).collect(),
+            });
+            steps.collect()
+        };
+        let device = plane(|step| &step.device);
+        let (cut, meeting) = choose_cut(None, &device, ranks);
+        let mut window = build_cut(None, &device, ranks, cut)?;
+        window.meeting = meeting;
+        // Steps between the sampled ones are no hole in what was seen.
+        window.incomplete_steps = 0;
+        let values = |of: fn(&SampledStep) -> &RankStep| -> Option<Vec<Vec<f64>>> {
+            let same = build_cut(None, &plane(of), ranks, cut)?;
+            Some(same.blocks.into_iter().map(|block| block.durations_s).collect())
+        };
+        let run_ahead = sampled.iter().flat_map(|(_, ranks)| ranks.values());
+        let mut run_ahead_s: Vec<f64> = run_ahead.map(|step| step.run_ahead_s).collect();
+        Some(DeviceWindow {
+            host_bound_least_s: values(|step| &step.host_bound_least)?,
+            host_bound_most_s: values(|step| &step.host_bound_most)?,
+            run_ahead_s: model::median(&mut run_ahead_s).unwrap_or(0.0),
+            window,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::Ending;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::testkit::marks;
+
+    const MS: u64 = 1_000_000;
+
+    /// Device marks of one run: `device_ms(place, host_ms)` is when the device gets there on the
+    /// host's clock, seen `seen_ms` later.
+    fn device_marks(
+        text: &str,
+        seen_ms: u64,
+        device_ms: impl Fn(usize, u64) -> u64,
+    ) -> Vec<Mark> {
+        let host = marks(text);
+        let at = |place: usize| device_ms(place, host[place].0.at.0 / MS) * MS;
+        let mut times: Vec<Mark> = (0..host.len())
+            .map(|place| {
+                let mark = host[place].0;
+                Mark {
+                    at: RankNs(at(place) + seen_ms * MS),
+                    kind: MarkKind::DeviceTime,
+                    code: mark.kind as u16,
+                    args: [
+                        mark.at.0,
+                        at(place) - at(0),
+                        u64::from(mark.code) << 32,
+                        0,
+                        place as u64,
+                    ],
+                    ..mark
+                }
+            })
+            .collect();
+        let end = Mark { code: 0, args: [0, 0, 0, 0, times.len() as u64], ..times[0] };
+        times.push(end);
+        times
+    }
+
+    fn steps_of(marks: &[Mark]) -> Vec<SampledStep> {
+        let mut of_rank = DeviceMarks::default();
+        marks.iter().flat_map(|mark| of_rank.push(mark, StageId::OTHER)).collect()
+    }
+
+    fn segments_ms(step: &RankStep) -> Vec<u64> {
+        let mut from = step.start;
+        let segments = step.segments.iter().map(|segment| {
+            let ms = (segment.end.0 - from.0) / MS;
+            from = segment.end;
+            ms
+        });
+        segments.collect()
+    }
+
+    /// Host: 1 ms between marks. The device takes 20 ms of forward and of backward.
+    const STEP: &str = "D0 D1 B0 K B1 O0 O1 D0";
+
+    fn busy(place: usize, host_ms: u64) -> u64 {
+        host_ms + [0, 0, 19, 28, 37, 36, 35, 34][place]
+    }
+
+    #[test]
+    fn a_step_is_tiled_by_what_its_segments_take_on_the_device() {
+        let [step] = &steps_of(&device_marks(STEP, 0, busy))[..] else {
+            panic!("a step")
+        };
+        assert_eq!(segments_ms(&step.device), [1, 20, 10, 10, 0, 0, 0]);
+        let issue = &step.device.segments[2];
+        assert!(matches!(issue.ending, Ending::Issue { .. }));
+        assert!((step.run_ahead_s - 0.037).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_host_that_is_far_ahead_cannot_have_held_its_device_up() {
+        let [step] = &steps_of(&device_marks(STEP, 0, busy))[..] else {
+            panic!("a step")
+        };
+        // It launched the forward pass within 1 ms, and the backward pass meanwhile.
+        assert_eq!(segments_ms(&step.host_bound_most), [1, 1, 0, 0, 0, 0, 0]);
+        assert_eq!(segments_ms(&step.host_bound_least), [1, 1, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_device_that_waits_for_its_host_is_held_up_all_the_time() {
+        let text = "D0 D1+60 B0+5 K B1 O0 O1 D0";
+        let waits = device_marks(text, 0, |_, host_ms| host_ms);
+        let [step] = &steps_of(&waits)[..] else { panic!("a step") };
+        assert_eq!(segments_ms(&step.device), [60, 5, 1, 1, 1, 1, 1]);
+        assert_eq!(segments_ms(&step.host_bound_least), [60, 5, 1, 1, 1, 1, 1]);
+    }
+
+    #[test]
+    fn what_nobody_looked_at_in_time_is_known_between_two_bounds() {
+        // The host never waits, and looks 30 ms late: was the device behind, or not looked at?
+        let late = device_marks(STEP, 30, |place, host_ms| busy(place, host_ms) + 30);
+        let [step] = &steps_of(&late)[..] else { panic!("a step") };
+        assert_eq!(segments_ms(&step.host_bound_most)[1], 1);
+        assert_eq!(segments_ms(&step.host_bound_least)[1], 0);
+    }
+
+    #[test]
+    fn a_run_that_follows_at_once_goes_on_where_the_last_one_ended() {
+        let mut of_rank = DeviceMarks::default();
+        let mut both = Vec::new();
+        for first_step in [0, 1] {
+            for mut mark in device_marks(STEP, 0, busy) {
+                mark.step += first_step;
+                mark.args[3] = first_step.into();
+                both.extend(of_rank.push(&mark, StageId::OTHER));
+            }
+        }
+        let end = both[0].device.segments.last().map(|segment| segment.end);
+        assert_eq!(Some(both[1].device.start), end);
+    }
+
+    #[test]
+    fn a_run_that_lost_a_mark_is_left_out() {
+        let whole = device_marks(STEP, 0, busy);
+        for lost in 0..whole.len() {
+            let mut marks = whole.clone();
+            marks.remove(lost);
+            assert!(steps_of(&marks).is_empty(), "without {lost}");
+        }
+    }
+
+    #[test]
+    fn one_step_in_ten_is_sampled_and_half_of_the_first() {
+        let share = |steps: std::ops::Range<u32>| {
+            let all = steps.len() as f64;
+            steps.filter(|step| is_sampled(*step)).count() as f64 / all
+        };
+        assert!((0.35..0.65).contains(&share(0..FIRST_STEPS)));
+        let later = share(FIRST_STEPS..FIRST_STEPS + 100_000);
+        assert!((0.09..0.11).contains(&later), "{later}");
+        assert!(
+            (0..1000)
+                .all(|step| run_of(step).all(|of| is_sampled(of) == is_sampled(step)))
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_rank_sends_is_borne(
+            marks in prop::collection::vec((any::<u16>(), any::<[u64; 5]>(), 0u32..9), 0..50),
+        ) {
+            let mut clock = DeviceClock::default();
+            for (place, (code, mut args, step)) in marks.into_iter().enumerate() {
+                // Mostly in order, as else nothing gets through.
+                (args[3], args[4]) = (0, place as u64);
+                let (at, kind) = (RankNs(args[0]), MarkKind::DeviceTime);
+                let code = code % 28;
+                let mark = Mark { at, step, kind, on_loop_thread: true, code, args };
+                clock.push(0, &mark, StageId::OTHER);
+                clock.push(1, &mark, StageId::OTHER);
+            }
+            clock.take_window(&[0, 1], u32::MAX);
+        }
+    }
+}
