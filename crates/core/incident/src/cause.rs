@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use frontier::WindowFrontier;
-use model::{Meeting, StageId, Sync, Window, median};
+use model::{Meeting, Side, StageId, Sync, Window, median};
 
-use crate::{Fault, FaultKind, IncidentSettings};
+use crate::{DeviceAccount, Devices, Fault, FaultKind, IncidentSettings};
 
 /// Fewest rows of a window that may serve as, or be compared with, the job's own past.
 const MIN_ROWS: usize = 10;
@@ -20,56 +20,125 @@ pub(crate) struct Reference {
 impl Reference {
     /// What a window would set as reference, `None` if it is too short.
     pub(crate) fn of(found: &WindowFrontier) -> Option<Self> {
-        if found.steps.len() < MIN_ROWS {
-            return None;
-        }
+        (found.steps.len() >= MIN_ROWS).then(|| Self::of_rows(found))
+    }
+
+    /// The same of sampled steps, however few.
+    pub(crate) fn of_rows(found: &WindowFrontier) -> Self {
         let advances = found.stages.iter().enumerate().map(|(slot, stage)| {
             let steps = found.steps.iter();
             let mut advances: Vec<f64> =
                 steps.filter_map(|step| Some(step.stages[slot]?.advance_s)).collect();
             (*stage, median(&mut advances).unwrap_or(0.0))
         });
-        Some(Self { advance_s: advances.collect(), step_s: found.median_step_s() })
+        Self { advance_s: advances.collect(), step_s: found.median_step_s() }
     }
 
     /// The better of two.
     pub(crate) fn better(self, other: Self) -> Self {
         if other.step_s < self.step_s { other } else { self }
     }
+
+    /// The stage that takes longer now, by most.
+    fn slower_stage(&self, now: &Self) -> Option<StageId> {
+        let growth = |stage: &StageId| {
+            now.advance_s[stage] - self.advance_s.get(stage).copied().unwrap_or(0.0)
+        };
+        let stages = now.advance_s.keys().copied();
+        stages.max_by(|a, b| growth(a).total_cmp(&growth(b)).then(b.cmp(a)))
+    }
+}
+
+/// What a group of ranks did at best, by its hosts' clocks and by its devices'.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Best {
+    pub(crate) host: Option<Reference>,
+    pub(crate) device: Option<Reference>,
+}
+
+impl Best {
+    /// Takes in another window, and the account of its devices.
+    pub(crate) fn take(&mut self, found: &WindowFrontier, devices: Devices<'_>) {
+        let better = |known: Option<Reference>, now: Option<Reference>| match (known, now)
+        {
+            (Some(known), Some(now)) => Some(known.better(now)),
+            (known, now) => known.or(now),
+        };
+        self.host = better(self.host.take(), Reference::of(found));
+        if let Devices::Accounted(account) = devices {
+            let now = Reference::of_rows(&account.found);
+            self.device = better(self.device.take(), Some(now));
+        }
+    }
 }
 
 /// Finds what holds all ranks of a window back alike.
 ///
-/// `faults` are those of single ranks: what they explain is not explained again.
+/// `faults` are those of single ranks: what they explain is not explained again. Where hosts run
+/// ahead of their devices, these say in which stage, and nothing is found until they do.
 pub(crate) fn common_causes(
     window: &Window,
     found: &WindowFrontier,
     faults: &[Fault],
-    reference: Option<&Reference>,
+    best: &Best,
+    devices: Devices<'_>,
     settings: &IncidentSettings,
 ) -> Vec<Fault> {
-    let mut causes = Vec::new();
-    let explained_s = |stage: StageId| {
-        let of_stage = faults.iter().filter(|fault| fault.stage == stage);
-        of_stage.map(|fault| fault.cost_s).sum::<f64>()
+    let account = match devices {
+        Devices::Awaited { .. } => return Vec::new(),
+        Devices::Accounted(account) if account.runs_ahead() => Some(account),
+        _ => None,
     };
-    if let Some(slot) = found.slot(StageId::DATA) {
-        let cost_s = (found.advance_s[slot] - explained_s(StageId::DATA))
-            .min(usual_s(window, StageId::DATA));
-        let dominant = cost_s >= settings.input_share_min * found.exposed_s;
-        if dominant && cost_s > 0.0 {
-            let kind = FaultKind::InputBound;
-            causes.push(common(kind, StageId::DATA, cost_s, (window, found)));
-        }
-    }
+    let mut causes = Vec::new();
+    causes.extend(input_bound(window, found, faults, account, settings));
     if causes.is_empty() {
         let all_s: f64 = faults.iter().map(|fault| fault.cost_s).sum();
-        causes.extend(degraded(window, found, all_s, reference, settings));
+        let degraded = degraded(window, found, all_s, best.host.as_ref(), settings);
+        causes.extend(degraded.map(|fault| match account.zip(best.device.as_ref()) {
+            Some((account, best)) => on_devices(fault, account, best),
+            None => fault,
+        }));
     }
-    if causes.is_empty() && !faults.iter().any(|fault| fault.notable) {
+    let is_explained = causes.is_empty() && !faults.iter().any(|fault| fault.notable);
+    if is_explained && account.is_none() {
         causes.extend(unknown_rank(window, found, settings));
     }
     causes
+}
+
+/// All ranks wait for data, their devices too.
+fn input_bound(
+    window: &Window,
+    found: &WindowFrontier,
+    faults: &[Fault],
+    account: Option<&DeviceAccount>,
+    settings: &IncidentSettings,
+) -> Option<Fault> {
+    let of_stage = faults.iter().filter(|fault| fault.stage == StageId::DATA);
+    let explained_s: f64 = of_stage.map(|fault| fault.cost_s).sum();
+    let waited_s = |window: &Window, found: &WindowFrontier, explained_s: f64| {
+        let charged_s = found.advance_s[found.slot(StageId::DATA)?];
+        Some((charged_s - explained_s).min(usual_s(window, StageId::DATA)))
+    };
+    let cost_s = match account {
+        Some(DeviceAccount { sampled, found: sampled_found }) => {
+            let scale = found.exposed_s / sampled_found.exposed_s;
+            scale * waited_s(&sampled.window, sampled_found, explained_s / scale)?
+        }
+        None => waited_s(window, found, explained_s)?,
+    };
+    let dominant = cost_s >= settings.input_share_min * found.exposed_s;
+    let is_bound = dominant && cost_s > 0.0;
+    is_bound
+        .then(|| common(FaultKind::InputBound, StageId::DATA, cost_s, (window, found)))
+}
+
+/// Where the devices became slower, and whether they wait for their hosts there.
+fn on_devices(fault: Fault, account: &DeviceAccount, best: &Reference) -> Fault {
+    let now = Reference::of_rows(&account.found);
+    let Some(stage) = best.slower_stage(&now) else { return fault };
+    let side = if account.is_host_bound(stage) { Side::Host } else { Side::Device };
+    Fault { stage, side: Some(side), ..fault }
 }
 
 /// Seconds the usual rank spends in a stage, over all steps: where all wait, so does it.
@@ -106,12 +175,7 @@ fn degraded(
     if !slower {
         return None;
     }
-    let growth = |stage: &StageId| {
-        let before = reference.advance_s.get(stage).copied().unwrap_or(0.0);
-        now.advance_s.get(stage).copied().unwrap_or(0.0) - before
-    };
-    let stage =
-        found.stages.iter().copied().max_by(|a, b| growth(a).total_cmp(&growth(b)))?;
+    let stage = reference.slower_stage(&now)?;
     let cost_s = (unexplained_s - reference.step_s) * steps;
     // One slow window is weather: the tracker speaks of it when a second one follows.
     Some(Fault {
@@ -152,6 +216,8 @@ fn common(
         stage,
         other_stages: Vec::new(),
         place: None,
+        side: None,
+        level_s: 0.0,
         strikes: found.steps.iter().map(|account| account.step).collect(),
         lateness_s: cost_s / steps,
         cost_s,

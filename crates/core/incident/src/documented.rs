@@ -27,6 +27,8 @@ fn fault(kind: FaultKind, stage: StageId) -> Fault {
         stage,
         other_stages: Vec::new(),
         place: None,
+        side: None,
+        level_s: 0.0,
         strikes: Vec::new(),
         lateness_s: 0.1,
         cost_s: 0.1,

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use frontier::{Gates, WindowFrontier, ranking};
-use model::{Boundary, Ending, MarkKind, Pace, Ranks, StageId, Window, median};
+use model::{Boundary, Ending, MarkKind, Pace, Ranks, Side, StageId, Window, median};
 
 use crate::IncidentSettings;
 use crate::lateness::{Lateness, medians_of_others};
@@ -77,6 +77,11 @@ pub struct Fault {
     pub other_stages: Vec<StageId>,
     /// Where in the stage, if that says more than its name.
     pub place: Option<String>,
+    /// What of the ranks is late, where their devices were seen.
+    pub side: Option<Side>,
+    /// What the other ranks' devices take in its stages, in seconds a step; 0 where devices were
+    /// not seen.
+    pub level_s: f64,
     /// Steps it struck, ascending.
     pub strikes: Vec<u64>,
     /// Mean lateness of a struck step, in seconds.
@@ -138,7 +143,9 @@ pub fn find_faults(
     candidates.truncate(MAX_CANDIDATES);
     let weighed = weigh(window, found, &lateness, &candidates);
     let mut faults = join_stages(weighed);
-    judge(&mut faults, found, settings);
+    let steps: Vec<u64> = found.steps.iter().map(|account| account.step).collect();
+    let (exposed_s, median_s) = (found.exposed_s, found.median_step_s());
+    judge(&mut faults, Stretch { steps: &steps, exposed_s, median_s }, settings);
     faults.sort_by(|a, b| b.cost_s.total_cmp(&a.cost_s));
     faults
 }
@@ -439,6 +446,8 @@ fn describe(
         stage,
         other_stages: Vec::new(),
         place: place(window, found, lateness, candidate),
+        side: None,
+        level_s: 0.0,
         strikes,
         lateness_s,
         cost_s: 0.0,
@@ -531,12 +540,26 @@ fn join_stages(faults: Vec<Fault>) -> Vec<Fault> {
     joined
 }
 
-/// Decides which faults this window alone is reason enough to speak of.
-fn judge(faults: &mut [Fault], found: &WindowFrontier, settings: &IncidentSettings) {
-    let last_step = found.steps.last().map_or(0, |account| account.step);
-    let seen: Seen = found.steps.iter().map(|account| account.step).collect();
-    let step_s = found.median_step_s();
-    let exposed_s = found.exposed_s;
+/// Steps that faults are judged over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stretch<'steps> {
+    /// Their numbers, ascending.
+    pub(crate) steps: &'steps [u64],
+    /// Their exposed time, in seconds.
+    pub(crate) exposed_s: f64,
+    /// What one of them usually takes, in seconds.
+    pub(crate) median_s: f64,
+}
+
+/// Decides which faults of some steps are alone reason enough to speak of.
+pub(crate) fn judge(
+    faults: &mut [Fault],
+    stretch: Stretch<'_>,
+    settings: &IncidentSettings,
+) {
+    let Stretch { steps, exposed_s, median_s: step_s } = stretch;
+    let last_step = steps.last().copied().unwrap_or_default();
+    let seen: Seen = steps.iter().copied().collect();
     let record = |fault: &Fault, weight_s: f64| {
         let strikes = fault.strikes.len() as u64;
         let pace = pace_of(&fault.strikes, &seen, last_step);

@@ -6,12 +6,13 @@ use model::{
     StageNames, Subject, Window,
 };
 
-use crate::cause::{Reference, common_causes};
-use crate::fault::{OTHER_SIZE_RATIO, Record};
+use crate::cause::{Best, common_causes};
+use crate::fault::{OTHER_SIZE_RATIO, Record, Stretch};
 use crate::pace::{Seen, pace_of};
+use crate::sides::settle;
 use crate::vouch::vouch;
 use crate::words::{self, Telling};
-use crate::{Fault, FaultKind, Hidden, IncidentSettings, find_faults};
+use crate::{Devices, Fault, FaultKind, Hidden, IncidentSettings, find_faults};
 
 /// Struck steps remembered of one incident: enough to tell its pace.
 const MAX_STRIKES: usize = 512;
@@ -25,6 +26,9 @@ const MISSED_STRIKES: u64 = 3;
 /// now and then.
 const STEADY_PATIENCE: u64 = 10;
 const SPORADIC_PATIENCE: u64 = 50;
+
+/// Steps without an account of their devices that are remembered: more than ten windows.
+const MAX_UNACCOUNTED: usize = 1024;
 
 /// What the words of an incident need to know of the job.
 #[derive(Clone, Copy, Debug)]
@@ -76,9 +80,12 @@ pub struct Tracker {
 struct Group {
     /// Of its last window.
     ranks: Vec<u32>,
-    /// Its best window.
-    reference: Option<Reference>,
+    /// Its best windows.
+    best: Best,
     steps: Seen,
+    /// Steps since devices were last accounted for, and the time they were exposed.
+    unaccounted: Vec<u64>,
+    unaccounted_s: f64,
 }
 
 /// One incident in the making.
@@ -128,18 +135,13 @@ impl Tracker {
         &mut self,
         window: &Window,
         found: &mut WindowFrontier,
+        devices: Devices<'_>,
         scene: Scene<'_>,
     ) -> Vec<String> {
-        let mut faults = find_faults(window, found, &self.gates, &self.settings);
         let place = self.groups.iter().position(|group| meet(&group.ranks, window));
         let mut group = place.map(|at| self.groups.swap_remove(at)).unwrap_or_default();
-        let reference = group.reference.as_ref();
-        faults.extend(common_causes(window, found, &faults, reference, &self.settings));
+        let mut faults = self.faults(window, found, devices, &mut group);
         group.ranks.clone_from(&window.ranks);
-        group.reference = match (group.reference, Reference::of(found)) {
-            (Some(known), Some(now)) => Some(known.better(now)),
-            (known, now) => known.or(now),
-        };
         group.steps.extend(found.steps.iter().map(|account| account.step));
         self.last_step =
             self.last_step.max(found.steps.last().map_or(0, |last| last.step));
@@ -165,13 +167,53 @@ impl Tracker {
             .map(|fault| self.follow(fault, window, found, &group.steps))
             .collect();
         self.groups.push(group);
+        let awaits = matches!(devices, Devices::Awaited { .. });
         for (track, _) in self.tracks.iter_mut().zip(open).filter(|(_, open)| *open) {
-            track.quiet_windows += u32::from(!shown.contains(&track.id));
+            // What devices showed last holds until they are accounted for again.
+            let is_awaited = awaits && track.fault.side.is_some();
+            let is_seen = shown.contains(&track.id) || is_awaited;
+            track.quiet_windows += u32::from(!is_seen);
         }
         self.forget();
         let told = self.told().into_iter().filter(|(track, _)| shown.contains(&track.id));
         told.map(|(track, ranks)| words::sentence(&self.telling(track, &ranks, scene)))
             .collect()
+    }
+
+    /// What a window shows, once it is known what its devices did.
+    fn faults(
+        &self,
+        window: &Window,
+        found: &WindowFrontier,
+        devices: Devices<'_>,
+        group: &mut Group,
+    ) -> Vec<Fault> {
+        group.unaccounted.extend(found.steps.iter().map(|account| account.step));
+        group.unaccounted_s += found.exposed_s;
+        let forgotten = group.unaccounted.len().saturating_sub(MAX_UNACCOUNTED);
+        group.unaccounted.drain(..forgotten);
+        let (gates, settings) = (&self.gates, &self.settings);
+        let mut faults = settle(
+            find_faults(window, found, gates, settings),
+            devices,
+            Stretch {
+                steps: &group.unaccounted,
+                exposed_s: group.unaccounted_s,
+                median_s: found.median_step_s(),
+            },
+            gates,
+            settings,
+        );
+        // Faults of steps without an account are costs of more steps than these.
+        let causes =
+            common_causes(window, found, &faults, &group.best, devices, settings);
+        faults.extend(causes);
+        group.best.take(found, devices);
+        if !matches!(devices, Devices::Awaited { .. }) {
+            group.unaccounted.clear();
+            group.unaccounted_s = 0.0;
+        }
+        faults
     }
 
     /// The job is started over: its steps are counted anew, and what is found now is another
@@ -352,6 +394,7 @@ impl Tracker {
                 ranks: track.fault.ranks.clone(),
                 hosts: scene.hosts_of(&track.fault.ranks),
                 stage: Some(scene.names.name(track.fault.stage).to_owned()),
+                side: track.fault.side,
                 ..Subject::default()
             },
             pace: telling.pace,
@@ -384,7 +427,14 @@ impl Fault {
         let ratio = later.lateness_s / self.lateness_s;
         let same_size = (1.0 / OTHER_SIZE_RATIO..=OTHER_SIZE_RATIO).contains(&ratio);
         let same_size = same_size || self.kind != FaultKind::LateRanks;
-        self.kind == later.kind && self.ranks == later.ranks && same_stage && same_size
+        // Whose it is may have been seen since.
+        let side_fits =
+            self.side == later.side || self.side.is_none() || later.side.is_none();
+        self.kind == later.kind
+            && self.ranks == later.ranks
+            && same_stage
+            && same_size
+            && side_fits
     }
 }
 
@@ -447,7 +497,8 @@ impl Track {
             }
         }
         let hidden = self.fault.hidden && fault.hidden;
-        self.fault = Fault { hidden, ..fault };
+        let side = fault.side.or(self.fault.side);
+        self.fault = Fault { side, hidden, ..fault };
     }
 
     /// Its pace in the steps seen of its ranks until one.

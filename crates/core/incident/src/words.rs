@@ -1,6 +1,6 @@
 //! The sentences of an incident. docs/incidents.md shows them all.
 
-use model::{Pace, StageId, StageNames, fold_ranks};
+use model::{Pace, Side, StageId, StageNames, fold_ranks};
 
 use crate::Fault;
 use crate::fault::{FaultKind, Hidden};
@@ -60,6 +60,10 @@ pub(crate) fn sentence(telling: &Telling<'_>) -> String {
         FaultKind::LateRanks => {
             let who = who(&telling.fault.ranks);
             let mut text = match telling.pace {
+                Pace::Steady if telling.fault.side.is_some() => {
+                    let lateness = on_device(telling);
+                    format!("{lateness} a step, {percent} of exposed step time {since}")
+                }
                 Pace::Once { step } => {
                     format!(
                         "{who} stalled once in {stage}{place}: {lateness} at step {step}"
@@ -114,17 +118,44 @@ pub(crate) fn sentence(telling: &Telling<'_>) -> String {
              {since}; no rank in particular is to blame",
             telling.everyone()
         ),
-        FaultKind::Degraded => format!(
-            "steps are {lateness} slower than the job's best window {since}, on {}, \
-             mostly in {stage}",
-            telling.everyone()
-        ),
+        FaultKind::Degraded => {
+            let whose = match telling.fault.side {
+                Some(Side::Device) => "; all devices are slower",
+                Some(Side::Host) => "; the devices wait for their hosts",
+                None => "",
+            };
+            format!(
+                "steps are {lateness} slower than the job's best window {since}, on {}, \
+                 mostly in {stage}{whose}",
+                telling.everyone()
+            )
+        }
         FaultKind::UnknownRank => format!(
             "{stage} takes {} of exposed step time {since}; it holds a synchronisation and \
              nobody recorded when each rank arrived: rank unknown, arrival times needed",
             self::percent(telling.share)
         ),
     }
+}
+
+/// What of late ranks is slow, and by how much: their devices, or their hosts that these wait for.
+fn on_device(telling: &Telling<'_>) -> String {
+    let Telling { fault, lateness_s, .. } = telling;
+    let (stage, place) = (telling.stage(), telling.place());
+    let lateness = duration(*lateness_s);
+    let (devices, are, their) = match &fault.ranks[..] {
+        [rank] => (format!("rank {rank}'s device"), "is", "its host"),
+        ranks => (format!("the devices of {}", who(ranks)), "are", "their hosts"),
+    };
+    if fault.side == Some(Side::Device) {
+        let usual = duration(fault.level_s);
+        let own = duration(fault.level_s + lateness_s);
+        return format!(
+            "{devices} {are} slow in {stage}{place}: {own} instead of {usual}"
+        );
+    }
+    let waits = if are == "is" { "waits" } else { "wait" };
+    format!("{devices} {waits} for {their} in {stage}{place}: {lateness}")
 }
 
 /// What supports the sentence.
@@ -185,6 +216,10 @@ pub(crate) fn advice(telling: &Telling<'_>) -> String {
              rank issues each collective"
                 .to_owned()
         }
+        FaultKind::LateRanks if fault.side == Some(Side::Device) => format!(
+            "compare the clocks, power, temperature and links of {whose} devices with those of \
+             their peers, and the sizes of their inputs"
+        ),
         FaultKind::LateRanks => match fault.stage {
             StageId::DATA | StageId::DATA_GAP => format!(
                 "look at {whose} data loader: storage, decoding, worker processes, CPU cores"

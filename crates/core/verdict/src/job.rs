@@ -1,6 +1,7 @@
 mod calls;
 mod compared;
 mod deaths;
+mod devices;
 mod fusion;
 mod network;
 mod profile;
@@ -34,6 +35,7 @@ use crate::usages::Usages;
 use crate::{Remember, Series, Settings, WindowRecord};
 pub use calls::WorkRequests;
 use calls::{pipeline_notes, pipeline_summary};
+use devices::DeviceSteps;
 use network::SlowerLink;
 use profile::Profiled;
 
@@ -49,9 +51,6 @@ pub const WHAT_IF: &str = "what-if";
 pub const CALLS: &str = "calls";
 /// Collectives whose logs end at different places that are told.
 const MAX_ENDS: usize = 8;
-/// Share of exposed time from which hosts mostly wait for their devices. Ours: what no host does is
-/// then the larger part.
-const DEVICE_WAIT_SHARE: f64 = 0.5;
 /// Window summaries kept; the oldest make room.
 const MAX_WINDOWS: usize = 4096;
 
@@ -90,6 +89,7 @@ pub struct Job {
     cut: Option<(Cut, Meeting)>,
     /// Seconds that hosts waited for their devices where they meet.
     device_wait_s: f64,
+    devices: DeviceSteps,
     notes: BTreeMap<Note, u64>,
     exposed_s: f64,
     /// Steps of recordings' own windows, and of attempts before the last restart.
@@ -123,6 +123,22 @@ struct RankInput {
     segmenter: Segmenter,
     /// Stages behind the codes of the rank's name table.
     stages: Vec<StageId>,
+}
+
+impl RankInput {
+    /// The stage that a mark names.
+    fn stage(&self, kind: MarkKind, code: u16) -> StageId {
+        match kind {
+            MarkKind::StageBegin
+            | MarkKind::StageEnd
+            | MarkKind::SideSample
+            | MarkKind::SideLost => {
+                // A name that found no room in the rank's table.
+                self.stages.get(usize::from(code)).copied().unwrap_or(StageId::OTHER)
+            }
+            _ => StageId::OTHER,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -176,6 +192,7 @@ impl Job {
             records: None,
             cut: None,
             device_wait_s: 0.0,
+            devices: DeviceSteps::default(),
             notes: BTreeMap::new(),
             exposed_s: 0.0,
             earlier_steps: 0,
@@ -329,6 +346,7 @@ impl Job {
         self.hangs.restart(self.settings.hang.clone());
         self.holdups.restart();
         self.pipelines.restart(self.settings.schedule.clone());
+        self.devices.restart();
         self.arrivals = Arrivals::new(self.settings.arrival.clone());
         self.usages = Usages::default();
         self.slower_links.clear();
@@ -370,6 +388,10 @@ impl Job {
     }
 
     fn mark(&mut self, rank: u32, mark: &Mark) {
+        if mark.kind == MarkKind::DeviceTime {
+            self.device_time(rank, mark);
+            return;
+        }
         let moves = self.hangs.mark(rank, mark);
         self.moves_again(moves);
         let left_out = |step| self.aligner.is_left_out(step);
@@ -378,20 +400,7 @@ impl Job {
             self.lines.extend(line);
         }
         let input = self.ranks.entry(rank).or_default();
-        let stage = match mark.kind {
-            MarkKind::StageBegin
-            | MarkKind::StageEnd
-            | MarkKind::SideSample
-            | MarkKind::SideLost => {
-                // A name that found no room in the rank's table.
-                input
-                    .stages
-                    .get(usize::from(mark.code))
-                    .copied()
-                    .unwrap_or(StageId::OTHER)
-            }
-            _ => StageId::OTHER,
-        };
+        let stage = input.stage(mark.kind, mark.code);
         if matches!(mark.kind, MarkKind::SideSample | MarkKind::SideLost) {
             let total = self.side_channels.entry(stage).or_default();
             if mark.kind == MarkKind::SideSample {
@@ -530,8 +539,10 @@ impl Job {
     }
 
     fn follow(&mut self, window: &Window, found: &mut WindowFrontier) {
+        let account = self.devices.account(window, &self.settings, &self.baseline);
+        let devices = self.devices.seen_by(account.as_ref());
         let scene = scene(&self.names, &self.hosts, &self.seen_ranks);
-        let mut lines = self.tracker.observe(window, found, scene);
+        let mut lines = self.tracker.observe(window, found, devices, scene);
         if self.pipelines.has_waits() {
             // Who only waits for another stage is told with it.
             let told = self.incidents();
@@ -629,6 +640,7 @@ impl Job {
                     .map_or("none".into(), |(cut, meeting)| meeting.describe(cut)),
                 exposed_s: self.exposed_s,
                 device_wait_share: self.device_wait_share(),
+                sampled_steps: self.devices.sampled_steps(),
                 lost_records: self.lost_records(),
             },
             stages: stages.collect(),
@@ -643,12 +655,6 @@ impl Job {
             notes: self.note_texts(),
             profile: self.profiled.as_ref().map(|profiled| profiled.summary.clone()),
         }
-    }
-
-    /// Share of exposed time in which all hosts waited for their devices, if that is most of it.
-    fn device_wait_share(&self) -> Option<f64> {
-        let share = self.device_wait_s / self.exposed_s;
-        (share >= DEVICE_WAIT_SHARE).then_some(share)
     }
 
     fn lost_records(&self) -> u64 {
@@ -725,14 +731,7 @@ impl Job {
         if self.profiled.is_none() {
             texts.extend(self.timed_texts());
         }
-        if let Some(share) = self.device_wait_share() {
-            texts.push(format!(
-                "the hosts spend {:.0} % of the step where they wait for their devices; which \
-                 device is slow, and what a host does there itself, cannot be seen without \
-                 device marks",
-                100.0 * share
-            ));
-        }
+        texts.extend(self.device_wait_text());
         texts.extend(self.call_logs.iter().flat_map(pipeline_notes));
         if !self.lost_records.is_empty() {
             let ranks: Vec<u32> = self.lost_records.keys().copied().collect();

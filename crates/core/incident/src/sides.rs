@@ -1,0 +1,230 @@
+//! Whether late ranks have a slow device or a slow host, and what their lateness costs where hosts
+//! run ahead of their devices.
+
+use frontier::{Gates, WindowFrontier};
+use model::{DeviceWindow, Pace, Side, StageId};
+
+use crate::fault::{Stretch, judge};
+use crate::lateness::{Lateness, medians_of_others};
+use crate::pace::{Seen, pace_of};
+use crate::{Fault, FaultKind, IncidentSettings, find_faults};
+
+/// Share of lateness that the host must have determined for it to be the host's. Ours.
+const HOST_SHARE: f64 = 0.5;
+/// How far hosts must be ahead of their devices for the two clocks to tell different stories: in
+/// seconds, and as a share of the step. Ours: below, what a host is late by its device is late by.
+const AHEAD_S: f64 = 1e-3;
+const AHEAD_SHARE: f64 = 0.05;
+/// Times the run-ahead by which a host must be late now and then for its device to be late, too,
+/// without being seen. Ours: what is queued differs from step to step.
+const BEYOND_RATIO: f64 = 2.0;
+/// Share of sampled steps that a fault must strike to strike those between them as well.
+const STEADY_SHARE: f64 = 0.6;
+
+/// Sampled steps of a window's ranks, accounted on their devices' clocks.
+#[derive(Clone, Debug)]
+pub struct DeviceAccount {
+    /// The steps.
+    pub sampled: DeviceWindow,
+    /// Their account.
+    pub found: WindowFrontier,
+}
+
+/// What is known of the devices behind a window of the hosts.
+#[derive(Clone, Copy, Debug)]
+pub enum Devices<'account> {
+    /// Nothing: hosts are judged by their own clocks.
+    Unseen,
+    /// Too few steps were sampled since the last account, which said how far hosts are ahead.
+    Awaited {
+        /// Seconds, as [`DeviceWindow::run_ahead_s`].
+        run_ahead_s: f64,
+    },
+    /// An account of the steps since the last one.
+    Accounted(&'account DeviceAccount),
+}
+
+impl Devices<'_> {
+    /// How far hosts are ahead of their devices, if so far that it matters.
+    fn run_ahead_s(self) -> Option<f64> {
+        match self {
+            Self::Awaited { run_ahead_s } => Some(run_ahead_s),
+            Self::Accounted(account) if account.runs_ahead() => {
+                Some(account.sampled.run_ahead_s)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl DeviceAccount {
+    /// Whether hosts are so far ahead that what they are late by need not delay their devices.
+    pub fn runs_ahead(&self) -> bool {
+        let least_s = AHEAD_S.max(AHEAD_SHARE * self.found.median_step_s());
+        self.sampled.run_ahead_s >= least_s
+    }
+
+    /// Whether hosts determined half of what a stage took on the devices, or more.
+    pub(crate) fn is_host_bound(&self, stage: StageId) -> bool {
+        let (mut all_s, mut bound_s) = (0.0, 0.0);
+        let planes = &self.sampled.host_bound_least_s;
+        for (block, bound) in self.sampled.window.blocks.iter().zip(planes) {
+            let stages = block.boundaries.iter().map(|boundary| boundary.stage);
+            let stages = stages.flat_map(|stage| std::iter::repeat_n(stage, block.ranks));
+            let cells = block.durations_s.iter().zip(bound).zip(stages.cycle());
+            for ((device_s, bound_s_here), _) in
+                cells.filter(|(_, known)| *known == stage)
+            {
+                all_s += device_s;
+                bound_s += bound_s_here;
+            }
+        }
+        bound_s >= HOST_SHARE * all_s
+    }
+
+    /// Ranks that are late on their devices' clocks, and what of them is slow, as faults of the
+    /// `steps` since the last account, of which these were sampled.
+    fn faults(
+        &self,
+        steps: &[u64],
+        gates: &Gates,
+        settings: &IncidentSettings,
+    ) -> Vec<Fault> {
+        let Self { sampled, found } = self;
+        let notable_s = |makespan| gates.notable_s(makespan);
+        let mut faults = find_faults(&sampled.window, found, gates, settings);
+        let lateness = Lateness::of_window(&sampled.window, found, notable_s, settings);
+        let rows = found.steps.len().max(1) as f64;
+        let scale = steps.len().max(1) as f64 / rows;
+        for fault in &mut faults {
+            if fault.kind == FaultKind::LateRanks {
+                self.take_side(fault, &lateness);
+            }
+            if fault.strikes.len() as f64 >= STEADY_SHARE * rows {
+                let first = fault.strikes.first().copied().unwrap_or_default();
+                let struck = steps.iter().copied().filter(|step| *step >= first);
+                fault.strikes = struck.collect();
+            }
+            fault.cost_s *= scale;
+            fault.gain_alone_s *= scale;
+            for hidden in &mut fault.hides {
+                hidden.gain_alone_s *= scale;
+                hidden.gain_both_s *= scale;
+            }
+        }
+        faults
+    }
+
+    /// Whose the lateness of a fault is: the host's if it may have held its device up for longer
+    /// than the other ranks' hosts did theirs, by half of the lateness; the device's if it cannot.
+    ///
+    /// # Source
+    /// Ours: docs/math/device.md.
+    fn take_side(&self, fault: &mut Fault, lateness: &Lateness<'_>) {
+        let Self { sampled, found } = self;
+        let (mut late_s, mut least_s, mut most_s) = (0.0, 0.0, 0.0);
+        let (mut level_s, mut struck) = (0.0, 0.0f64);
+        for (row, account) in found.steps.iter().enumerate() {
+            let block = &sampled.window.blocks[account.block];
+            let stages = block.boundaries.iter().map(|boundary| boundary.stage);
+            let is_its = |stage: &StageId| {
+                *stage == fault.stage || fault.other_stages.contains(stage)
+            };
+            let its: Vec<usize> = stages
+                .enumerate()
+                .filter(|(_, it)| is_its(it))
+                .map(|(at, _)| at)
+                .collect();
+            // What precedes the cut happened in the step before.
+            let is_carried = its.first().is_some_and(|at| *at < block.carried);
+            let step = account.step - u64::from(is_carried);
+            if fault.strikes.binary_search(&step).is_err() {
+                continue;
+            }
+            struck += 1.0;
+            for at in its {
+                let own_s = lateness.own_s(row, at);
+                let usual_s = medians_of_others(&own_s);
+                let first = (account.row * block.boundaries.len() + at) * block.ranks;
+                let cells = |plane: &[Vec<f64>]| {
+                    let cells = &plane[account.block][first..first + block.ranks];
+                    (cells.to_vec(), medians_of_others(cells))
+                };
+                let (bound_least_s, usual_least_s) = cells(&sampled.host_bound_least_s);
+                let (bound_most_s, usual_most_s) = cells(&sampled.host_bound_most_s);
+                for rank in &fault.ranks {
+                    let Ok(column) = sampled.window.ranks.binary_search(rank) else {
+                        continue;
+                    };
+                    late_s += (own_s[column] - usual_s[column]).max(0.0);
+                    least_s += bound_least_s[column] - usual_most_s[column];
+                    most_s += bound_most_s[column] - usual_least_s[column];
+                    level_s += usual_s[column] / fault.ranks.len() as f64;
+                }
+            }
+        }
+        fault.side = if least_s >= HOST_SHARE * late_s {
+            Some(Side::Host)
+        } else if most_s < HOST_SHARE * late_s {
+            Some(Side::Device)
+        } else {
+            None
+        };
+        fault.level_s = level_s / struck.max(1.0);
+        // A device has no lines of code.
+        if fault.side == Some(Side::Device) {
+            fault.place = None;
+        }
+    }
+}
+
+/// The faults of a window, once it is known what its devices did.
+///
+/// Where hosts run ahead, lateness of a host counts as far as its device was late for it, and
+/// sampled steps tell. What strikes now and then may strike between them: if the devices had not
+/// nearly as much work left, it is charged what they had not.
+/// # Source
+/// Ours: docs/math/device.md.
+pub(crate) fn settle(
+    mut faults: Vec<Fault>,
+    devices: Devices<'_>,
+    stretch: Stretch<'_>,
+    gates: &Gates,
+    settings: &IncidentSettings,
+) -> Vec<Fault> {
+    let Some(run_ahead_s) = devices.run_ahead_s() else { return faults };
+    let seen: Seen = stretch.steps.iter().copied().collect();
+    let last_step = stretch.steps.last().copied().unwrap_or_default();
+    let is_steady =
+        |fault: &Fault| pace_of(&fault.strikes, &seen, last_step) == Pace::Steady;
+    faults.retain(|fault| fault.kind == FaultKind::LateRanks);
+    let (steady, mut faults): (Vec<Fault>, Vec<Fault>) =
+        faults.into_iter().partition(is_steady);
+    faults.retain(|fault| fault.lateness_s >= BEYOND_RATIO * run_ahead_s);
+    for fault in &mut faults {
+        let kept = (fault.lateness_s - run_ahead_s) / fault.lateness_s;
+        fault.cost_s *= kept;
+        fault.gain_alone_s *= kept;
+        fault.side = Some(Side::Host);
+    }
+    if let Devices::Accounted(account) = devices {
+        let mut found = account.faults(stretch.steps, gates, settings);
+        let is_same = |one: &Fault, other: &Fault| {
+            one.ranks == other.ranks && one.stage == other.stage
+        };
+        // A host that is late in each step is late for its device where that has nothing left.
+        for fault in found.iter_mut().filter(|fault| !is_steady(fault)) {
+            if let Some(host) = steady.iter().find(|host| is_same(fault, host)) {
+                fault.strikes.clone_from(&host.strikes);
+                fault.lateness_s = fault.cost_s / fault.strikes.len() as f64;
+            }
+        }
+        // Of what strikes now and then the hosts saw all, of the rest the devices see the truth.
+        found.retain(|one| is_steady(one) || !faults.iter().any(|it| is_same(one, it)));
+        faults.retain(|one| !found.iter().any(|it| is_same(one, it)));
+        faults.extend(found);
+    }
+    judge(&mut faults, stretch, settings);
+    faults.sort_by(|a, b| b.cost_s.total_cmp(&a.cost_s));
+    faults
+}
