@@ -19,7 +19,7 @@ import zlib
 
 import laggard_autoload
 
-from . import _events, _megatron, _native, _profile
+from . import _device, _events, _megatron, _native, _profile
 from ._native import mark
 
 # Numbers of MarkKind in crates/core/model.
@@ -173,6 +173,13 @@ def _patch_device(torch):
         _forward_events = _events.ForwardEvents(torch.cuda, _native) if in_use else None
 
     _forward_events = _events.AwaitDevice(torch.cuda, settle)
+
+
+def _patch_accelerator(torch):
+    accelerator = _device.Accelerator(torch, _note)
+    accelerator.watch_captures()
+    _native.set_accelerator(accelerator)
+    _device.watch_read_backs(torch, _native.read_back)
 
 
 def _patch_data_loader(torch):
@@ -464,6 +471,7 @@ def _attach():
         _patch_collectives,
         _switch_on_flight_recorder,
         _patch_device,
+        _patch_accelerator,
         _patch_profiler,
     ):
         try:

@@ -7,6 +7,7 @@
 #![deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 mod contexts;
+mod device;
 mod hooks;
 mod probe;
 mod profile;
@@ -18,6 +19,8 @@ use pyo3::prelude::*;
 mod _native {
     #[pymodule_export]
     use crate::contexts::{SideChannel, Stage, Step, side_channel, stage, step};
+    #[pymodule_export]
+    use crate::device::{read_back, set_accelerator};
     #[pymodule_export]
     use crate::hooks::{
         CollectiveHook, EngineProxy, OptimizerHook, block, hook_next, init, mark,

@@ -16,6 +16,7 @@ use ring::{
 };
 use steps::StepCounter;
 
+use crate::device::DeviceMarks;
 use crate::profile::Windows;
 
 /// The active probe, null while the process is no rank. A probe is never freed: a thread
@@ -45,6 +46,7 @@ pub(crate) struct Probe {
     pid: u32,
     /// Touched under the interpreter's lock only; `None` if there was no room for a desk.
     windows: Option<Windows>,
+    device: DeviceMarks,
 }
 
 /// What the loop thread keeps to itself.
@@ -60,7 +62,7 @@ struct LoopState {
     proved: Cell<bool>,
 }
 
-// SAFETY: `of_loop` and `windows` are touched only by functions that Python calls, so under the
+// SAFETY: `of_loop`, `windows` and `device` are touched only by functions that Python calls, so under the
 // interpreter's lock (the stable ABI excludes builds without one); everything else is atomic
 // or never changes.
 unsafe impl Sync for Probe {}
@@ -158,7 +160,7 @@ impl Probe {
     ) {
         let bytes_and_1 = passed.map_or(0, |passed| passed.bytes.saturating_add(1));
         let element_bytes = passed.map_or(0, |passed| passed.element_bytes);
-        self.ring.write(Mark {
+        self.write(Mark {
             at: now(),
             step: self.step.load(Relaxed),
             kind: MarkKind::CollectiveIssue,
@@ -186,7 +188,7 @@ impl Probe {
         let at = now();
         let step = self.count(of_loop, kind);
         let [stage, microbatch, stages, first_rank] = place.map(u64::from);
-        self.ring.write(Mark {
+        self.write(Mark {
             at,
             step,
             kind,
@@ -212,14 +214,25 @@ impl Probe {
     fn write_of_loop(&self, of_loop: &LoopState, kind: MarkKind, code: u16) {
         let at = now();
         let step = self.count(of_loop, kind);
-        self.ring.write(Mark {
-            at,
-            step,
-            kind,
-            on_loop_thread: true,
-            code,
-            args: [0; 5],
-        });
+        self.write(Mark { at, step, kind, on_loop_thread: true, code, args: [0; 5] });
+    }
+
+    /// Writes a mark that the device gets to as well.
+    #[inline]
+    fn write(&self, mark: Mark) {
+        self.ring.write(mark);
+        self.device.mark(&mark, |time| self.ring.write(time));
+    }
+
+    /// Takes note that the host waits for its device, if this step is sampled; whether it is.
+    pub(crate) fn read_back(&self, kind: MarkKind) -> bool {
+        if !self.device.is_recording() || !self.is_loop_thread() {
+            return false;
+        }
+        let (step, on_loop_thread) = (self.step.load(Relaxed), true);
+        let (code, args) = (0, [0; 5]);
+        self.write(Mark { at: now(), step, kind, on_loop_thread, code, args });
+        true
     }
 
     #[inline]
@@ -230,6 +243,7 @@ impl Probe {
         of_loop.counter.set(counter);
         if step != before {
             self.step.store(step, Relaxed);
+            self.device.on_step(step);
             if let Some(windows) = &self.windows {
                 windows.on_step(step, |kind| {
                     let (at, on_loop_thread) = (now(), true);
@@ -360,6 +374,7 @@ pub(crate) fn activate(
         step: AtomicU32::new(0),
         pid,
         windows: desk.ok().map(Windows::new),
+        device: DeviceMarks::default(),
     }));
     PROBE.store(probe, Release);
     Ok(())

@@ -1,0 +1,307 @@
+//! When the device gets to the marks of sampled steps: events recorded on its stream, looked at
+//! later and never waited for.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+
+use model::{Mark, MarkKind};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::{ffi, intern};
+use steps::{is_sampled, run_of};
+
+use crate::probe::{now, with_probe};
+
+/// `Accelerator` of `python/laggard/_device.py`.
+static ACCELERATOR: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+/// Events that may be in flight: a device this far behind is left alone.
+const MAX_WAITING: usize = 4096;
+/// Events that are looked at by one mark.
+const MAX_LOOKS: usize = 8;
+/// Runs of steps after which a process that has not started its device is one without.
+const MAX_UNSTARTED: u32 = 64;
+
+/// Device marks of a process. Touched under the interpreter's lock only.
+#[derive(Default)]
+pub(crate) struct DeviceMarks {
+    /// Whether a mark is worth more than this look.
+    awake: Cell<bool>,
+    /// Whether the marks of this step are recorded.
+    recording: Cell<bool>,
+    state: RefCell<State>,
+}
+
+#[derive(Default)]
+struct State {
+    use_of: Use,
+    last_step: Option<u32>,
+    run: Option<Run>,
+    waiting: VecDeque<Waiting>,
+    spare: Vec<Py<PyAny>>,
+}
+
+/// What is known of the process's device.
+enum Use {
+    /// It was not started in so many runs of sampled steps. Starting it is not ours to do.
+    Unstarted(u32),
+    Started,
+    /// There is none, or it failed.
+    Without,
+}
+
+impl Default for Use {
+    fn default() -> Self {
+        Self::Unstarted(0)
+    }
+}
+
+/// The run of sampled steps that is being recorded.
+struct Run {
+    first_step: u32,
+    /// The event of its first mark, from which its times count.
+    first: Py<PyAny>,
+    /// The stream of the loop's thread. Collectives may be issued on others, and count by how far
+    /// the computation is.
+    stream: Py<PyAny>,
+    marks: u64,
+}
+
+/// A mark that the device has not been seen to get to.
+struct Waiting {
+    /// `None` for the end of the run.
+    event: Option<Py<PyAny>>,
+    first: Py<PyAny>,
+    first_step: u32,
+    place: u64,
+    mark: Mark,
+}
+
+impl DeviceMarks {
+    /// A step begins.
+    #[inline]
+    pub(crate) fn on_step(&self, step: u32) {
+        if is_sampled(step) {
+            self.awake.set(true);
+        }
+    }
+
+    /// Whether the marks of this step are recorded.
+    #[inline]
+    pub(crate) fn is_recording(&self) -> bool {
+        self.recording.get()
+    }
+
+    /// Takes note of a mark of the host. `write` takes what is to be told of earlier ones.
+    #[inline]
+    pub(crate) fn mark(&self, mark: &Mark, write: impl Fn(Mark)) {
+        if self.awake.get() {
+            self.attend(mark, &write);
+        }
+    }
+
+    #[cold]
+    fn attend(&self, mark: &Mark, write: &dyn Fn(Mark)) {
+        // SAFETY: marks are made by functions that Python calls.
+        let py = unsafe { Python::assume_attached() };
+        // SAFETY: the interpreter is attached. What the loader raises at its end is on its way to
+        // the script: nothing may be called before it is there.
+        if !unsafe { ffi::PyErr_Occurred() }.is_null() {
+            return;
+        }
+        // A call into PyTorch may let another thread run, which may come here.
+        let Ok(mut state) = self.state.try_borrow_mut() else { return };
+        if let Err(error) = state.take(py, mark, write) {
+            state.use_of = Use::Without;
+            (state.run, state.waiting) = (None, VecDeque::new());
+            note(py, &error);
+        }
+        self.recording.set(state.run.is_some());
+        self.awake.set(
+            state.run.is_some()
+                || !state.waiting.is_empty()
+                || (is_sampled(mark.step) && !matches!(state.use_of, Use::Without)),
+        );
+    }
+}
+
+impl State {
+    fn take(
+        &mut self,
+        py: Python<'_>,
+        mark: &Mark,
+        write: &dyn Fn(Mark),
+    ) -> PyResult<()> {
+        if mark.on_loop_thread {
+            let is_first = self.last_step.replace(mark.step) != Some(mark.step);
+            if is_first && run_of(mark.step).start() == &mark.step {
+                self.settle_use(py)?;
+            }
+            if matches!(self.use_of, Use::Started) && ask(py, "is_capturing")? {
+                // Neither recorded nor asked for: either would spoil what is captured.
+                self.abandon();
+                return Ok(());
+            }
+            self.look(py, write)?;
+            let is_over = |run: &Run| !run_of(run.first_step).contains(&mark.step);
+            if self.run.as_ref().is_some_and(is_over) {
+                self.record(py, mark)?;
+                self.end();
+            }
+            let begins = is_first && *run_of(mark.step).start() == mark.step;
+            if begins && is_sampled(mark.step) && self.waiting.len() < MAX_WAITING {
+                self.begin(py, mark.step)?;
+            }
+        }
+        self.record(py, mark)
+    }
+
+    /// Finds out whether the script uses a device by now.
+    fn settle_use(&mut self, py: Python<'_>) -> PyResult<()> {
+        let Use::Unstarted(runs) = self.use_of else { return Ok(()) };
+        let Some(accelerator) = ACCELERATOR.get(py) else {
+            self.use_of = Use::Without;
+            return Ok(());
+        };
+        let started = accelerator.call_method0(py, intern!(py, "is_started"))?;
+        self.use_of = match started.extract::<Option<bool>>(py)? {
+            Some(true) => Use::Started,
+            Some(false) if runs < MAX_UNSTARTED => Use::Unstarted(runs + 1),
+            _ => Use::Without,
+        };
+        Ok(())
+    }
+
+    fn begin(&mut self, py: Python<'_>, first_step: u32) -> PyResult<()> {
+        if !matches!(self.use_of, Use::Started) {
+            return Ok(());
+        }
+        let Some(accelerator) = ACCELERATOR.get(py) else { return Ok(()) };
+        let stream = accelerator.call_method0(py, intern!(py, "stream"))?;
+        let first = py.None();
+        self.run = Some(Run { first_step, first, stream, marks: 0 });
+        Ok(())
+    }
+
+    fn record(&mut self, py: Python<'_>, mark: &Mark) -> PyResult<()> {
+        let Some(run) = &mut self.run else { return Ok(()) };
+        if self.waiting.len() >= MAX_WAITING {
+            self.abandon();
+            return Ok(());
+        }
+        let event = if let Some(event) = self.spare.pop() {
+            event
+        } else {
+            let Some(accelerator) = ACCELERATOR.get(py) else { return Ok(()) };
+            accelerator.call_method0(py, intern!(py, "event"))?
+        };
+        let record = intern!(py, "record");
+        if mark.kind == MarkKind::CollectiveIssue {
+            event.call_method1(py, record, (&run.stream,))?;
+        } else {
+            event.call_method0(py, record)?;
+        }
+        if run.marks == 0 {
+            run.first = event.clone_ref(py);
+        }
+        self.waiting.push_back(Waiting {
+            event: Some(event),
+            first: run.first.clone_ref(py),
+            first_step: run.first_step,
+            place: run.marks,
+            mark: *mark,
+        });
+        run.marks += 1;
+        Ok(())
+    }
+
+    /// Ends the run with the mark that was recorded last.
+    fn end(&mut self) {
+        let (Some(run), Some(last)) = (self.run.take(), self.waiting.back()) else {
+            return;
+        };
+        let mark = last.mark;
+        self.waiting.push_back(Waiting {
+            event: None,
+            first: run.first,
+            first_step: run.first_step,
+            place: run.marks,
+            mark,
+        });
+    }
+
+    /// Gives up the run that is recorded, and what it waits for.
+    fn abandon(&mut self) {
+        self.run = None;
+        let waiting = std::mem::take(&mut self.waiting);
+        // The first event of a run stands in its marks, too.
+        self.spare.extend(waiting.into_iter().filter_map(|waiting| waiting.event));
+    }
+
+    /// Tells the marks that the device has got to since.
+    fn look(&mut self, py: Python<'_>, write: &dyn Fn(Mark)) -> PyResult<()> {
+        for _ in 0..MAX_LOOKS {
+            let Some(next) = self.waiting.front() else { return Ok(()) };
+            let mut device_ns = 0;
+            if let Some(event) = &next.event {
+                let event = event.bind(py);
+                if !event.call_method0(intern!(py, "query"))?.is_truthy()? {
+                    return Ok(());
+                }
+                if next.place > 0 {
+                    let first = next.first.bind(py);
+                    let ms = first.call_method1(intern!(py, "elapsed_time"), (event,))?;
+                    device_ns = (ms.extract::<f64>()? * 1e6).max(0.0) as u64;
+                }
+            }
+            let Some(next) = self.waiting.pop_front() else { return Ok(()) };
+            let Waiting { event, first, first_step, place, mark } = next;
+            let is_issue = mark.kind == MarkKind::CollectiveIssue;
+            let group = if is_issue { mark.args[0] & 0xffff_ffff } else { 0 };
+            let code = u64::from(mark.code) << 32;
+            write(Mark {
+                at: now(),
+                step: mark.step,
+                kind: MarkKind::DeviceTime,
+                on_loop_thread: mark.on_loop_thread,
+                code: if event.is_some() { mark.kind as u16 } else { 0 },
+                args: [mark.at.0, device_ns, code | group, first_step.into(), place],
+            });
+            match event {
+                // Times count from it to the run's end.
+                Some(_) if place == 0 => {}
+                Some(event) => self.spare.push(event),
+                None => self.spare.push(first),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn ask(py: Python<'_>, method: &str) -> PyResult<bool> {
+    let Some(accelerator) = ACCELERATOR.get(py) else { return Ok(false) };
+    accelerator.bind(py).call_method0(method)?.is_truthy()
+}
+
+/// Says beside the verdict why there are no device marks.
+fn note(py: Python<'_>, error: &PyErr) {
+    let Some(accelerator) = ACCELERATOR.get(py) else { return };
+    drop(accelerator.bind(py).call_method1("failed", (error.value(py),)));
+}
+
+/// Says what the device is, for marks on its clock: an object with ``is_started()``, ``event()``,
+/// ``stream()``, ``is_capturing()`` and ``failed(error)``.
+#[pyfunction]
+pub(crate) fn set_accelerator(accelerator: &Bound<'_, PyAny>) {
+    drop(ACCELERATOR.set(accelerator.py(), accelerator.clone().unbind()));
+}
+
+/// Takes note that the loop begins to read something back from its device, or has it; whether
+/// this step is sampled.
+#[pyfunction]
+pub(crate) fn read_back(begins: bool) -> bool {
+    let kind = if begins { MarkKind::ReadBackBegin } else { MarkKind::ReadBackEnd };
+    let mut recorded = false;
+    with_probe(|probe| recorded = probe.read_back(kind));
+    recorded
+}
