@@ -14,9 +14,13 @@
 //! [`CalledJob`] is a pipeline-parallel job as logs of NCCL calls tell it, with slow blocks or a rank
 //! that stops.
 //!
+//! [`AheadJob`] is a data-parallel job whose hosts run ahead of their devices, with hosts or devices
+//! that are slow. What a fault costs is the difference to the same job without it.
+//!
 //! # Source
 //! StageFrontier (2026), its controlled study and examples.
 
+mod ahead;
 mod callbacks;
 mod calls;
 mod campaign;
@@ -28,6 +32,7 @@ mod transfer;
 mod watch;
 mod window;
 
+pub use ahead::{AheadJob, AheadRun, ReadBack, Slow, Spot as SlowSpot};
 pub use callbacks::{Begun, Callback, Route, Stage};
 pub use calls::{CalledJob, Delay, Primitive, Spot, Stop, log_text};
 pub use campaign::{Campaign, MAGNITUDES, Row, Scenario, Score, magnitude, simulate};

@@ -1,5 +1,6 @@
 //! What simulated jobs hide is found.
 
+mod ahead;
 mod calls;
 mod collective;
 mod what_if;

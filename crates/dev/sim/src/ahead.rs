@@ -1,0 +1,492 @@
+//! A data-parallel job whose hosts run ahead of their devices.
+
+use model::{CollectiveOp, Input, Mark, MarkKind, RankNs};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+/// Time from a launch until an idle device begins, in seconds: what GPUs take.
+const LAUNCH_S: f64 = 10e-6;
+/// Collectives of a step, issued as parts of the backward pass are done.
+const BUCKETS: usize = 3;
+/// Kernels that a pass is launched as.
+const KERNELS: usize = 6;
+/// Number of the group of all ranks.
+const GROUP: u64 = 1;
+/// Where the script reads the loss back from the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadBack {
+    /// After the optimizer, every so many steps.
+    Every(u32),
+    /// Between backward and optimizer.
+    BeforeOptimizer,
+    /// In the optimizer, which clips gradients.
+    InOptimizer,
+    /// Between forward and backward.
+    BeforeBackward,
+    /// Nowhere.
+    Never,
+}
+
+/// A part of the loop that can be slow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spot {
+    /// The host loads data.
+    Data,
+    /// The host's part of the forward pass, at its begin.
+    HostForward,
+    /// What the host does between optimizer and data.
+    Callback,
+    /// Each launch of forward and backward takes longer.
+    Launches,
+    /// The device's part of the forward pass.
+    DeviceForward,
+    /// The device's part of the backward pass.
+    DeviceBackward,
+    /// The device's part of the optimizer.
+    DeviceOptimizer,
+}
+
+impl Spot {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Data,
+        Self::HostForward,
+        Self::Callback,
+        Self::Launches,
+        Self::DeviceForward,
+        Self::DeviceBackward,
+        Self::DeviceOptimizer,
+    ];
+
+    /// Whether it is a part of the device's work.
+    pub fn is_device(self) -> bool {
+        matches!(self, Self::DeviceForward | Self::DeviceBackward | Self::DeviceOptimizer)
+    }
+}
+
+/// What is wrong.
+#[derive(Clone, Copy, Debug)]
+pub struct Slow {
+    /// Where.
+    pub spot: Spot,
+    /// On which rank, on all if none.
+    pub rank: Option<u32>,
+    /// By how much a step, in seconds.
+    pub late_s: f64,
+    /// From which step on.
+    pub since: u32,
+    /// In every so many steps.
+    pub every: u32,
+}
+
+/// The job. Times are seconds a step.
+#[derive(Clone, Debug)]
+pub struct AheadJob {
+    /// Ranks.
+    pub ranks: u32,
+    /// Steps.
+    pub steps: u32,
+    /// What the host takes in loader, forward, backward, optimizer and callbacks.
+    pub host_s: [f64; 5],
+    /// What the device takes in forward, backward and optimizer.
+    pub device_s: [f64; 3],
+    /// What a collective takes once all have arrived.
+    pub collective_s: f64,
+    /// Kernels that may be launched and not begun.
+    pub queue: usize,
+    /// Relative noise of each time.
+    pub noise: f64,
+    /// Where the loss is read.
+    pub read_back: ReadBack,
+    /// Faults.
+    pub slow: Vec<Slow>,
+    /// Whether the device makes marks, too.
+    pub device_marks: bool,
+    /// Seed of the noise.
+    pub seed: u64,
+}
+
+/// What a job did.
+#[derive(Debug)]
+pub struct AheadRun {
+    /// What its analysis is told, in order.
+    pub inputs: Vec<Input>,
+    /// What a step took from the sixth on, in seconds.
+    pub step_s: f64,
+}
+
+/// What a host does next.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    Work(f64),
+    Launch(f64),
+    Issue,
+    /// The compute stream waits for all collectives so far.
+    Join,
+    ReadBack,
+    Mark(MarkKind),
+}
+
+/// What stands in the queue of a compute stream.
+#[derive(Clone, Copy, Debug)]
+struct Task {
+    launched_s: f64,
+    takes_s: f64,
+    /// The collective it waits for, plus 1.
+    waits_for: usize,
+    ended_s: Option<f64>,
+}
+
+/// One rank as it runs.
+#[derive(Debug)]
+struct Rank {
+    acts: Vec<(u32, Act)>,
+    next: usize,
+    now_s: f64,
+    tasks: Vec<Task>,
+    /// Tasks whose end is known.
+    known: usize,
+    /// Kernels only: places in `tasks`.
+    kernels: Vec<usize>,
+    /// For each collective, the task after which the device arrives, and the host's time.
+    issued: Vec<(usize, f64)>,
+    marks: Vec<Seen>,
+    steps_began_s: Vec<f64>,
+}
+
+/// A mark of the host, and the task by which the device gets there.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    step: u32,
+    kind: MarkKind,
+    at_s: f64,
+    task: usize,
+    number: u64,
+}
+
+impl Rank {
+    fn push(&mut self, takes_s: f64, waits_for: usize) {
+        let launched_s = self.now_s + LAUNCH_S;
+        self.tasks.push(Task { launched_s, takes_s, waits_for, ended_s: None });
+    }
+
+    /// When the device ends a task, once that is known; `usize::MAX` is before all.
+    fn ended_s(&self, task: usize) -> Option<f64> {
+        if task == usize::MAX { Some(0.0) } else { self.tasks.get(task)?.ended_s }
+    }
+
+    fn settle(&mut self, collectives: &[Option<f64>]) -> bool {
+        let before = self.known;
+        while let Some(task) = self.tasks.get(self.known).copied() {
+            let previous_s = self.ended_s(self.known.wrapping_sub(1)).unwrap_or(0.0);
+            let met_s = match task.waits_for.checked_sub(1) {
+                Some(at) => match collectives.get(at).copied().flatten() {
+                    Some(met_s) => met_s,
+                    None => break,
+                },
+                None => 0.0,
+            };
+            let begins_s = previous_s.max(task.launched_s).max(met_s);
+            self.tasks[self.known].ended_s = Some(begins_s + task.takes_s);
+            self.known += 1;
+        }
+        self.known > before
+    }
+
+    /// Does what comes next, unless it must wait for something not known yet.
+    fn act(&mut self, queue: usize) -> bool {
+        let Some((step, act)) = self.acts.get(self.next).copied() else { return false };
+        let last = self.tasks.len().wrapping_sub(1);
+        match act {
+            Act::Work(seconds) => self.now_s += seconds,
+            Act::Launch(takes_s) => {
+                if let Some(full) = self.kernels.len().checked_sub(queue) {
+                    let Some(free_s) = self.ended_s(self.kernels[full]) else {
+                        return false;
+                    };
+                    self.now_s = self.now_s.max(free_s);
+                }
+                self.kernels.push(self.tasks.len());
+                self.push(takes_s, 0);
+            }
+            Act::Issue => {
+                self.mark(step, MarkKind::CollectiveIssue);
+                self.issued.push((self.tasks.len() - 1, self.now_s));
+            }
+            Act::Join => self.push(0.0, self.issued.len()),
+            Act::ReadBack => {
+                self.mark(step, MarkKind::ReadBackBegin);
+                let Some(ended_s) = self.ended_s(last) else {
+                    self.marks.pop();
+                    self.tasks.pop();
+                    return false;
+                };
+                self.now_s = self.now_s.max(ended_s) + LAUNCH_S;
+                self.mark(step, MarkKind::ReadBackEnd);
+            }
+            Act::Mark(kind) => {
+                if kind == MarkKind::DataBegin {
+                    self.steps_began_s.push(self.now_s);
+                }
+                self.mark(step, kind);
+            }
+        }
+        self.next += 1;
+        true
+    }
+
+    /// Records an event, too: a task that takes no time.
+    fn mark(&mut self, step: u32, kind: MarkKind) {
+        let number = self.issued.len() as u64 + 1;
+        self.push(0.0, 0);
+        let (at_s, task) = (self.now_s, self.tasks.len() - 1);
+        self.marks.push(Seen { step, kind, at_s, task, number });
+    }
+}
+
+impl AheadJob {
+    /// A job like those that were measured: 27 ms a step on the device, 9 ms on the host.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            ranks: 4,
+            steps: 160,
+            host_s: [0.002, 0.003, 0.002, 0.001, 0.001],
+            device_s: [0.012, 0.010, 0.005],
+            collective_s: 0.0005,
+            queue: 48,
+            noise: 0.05,
+            read_back: ReadBack::Every(1),
+            slow: Vec::new(),
+            device_marks: true,
+            seed,
+        }
+    }
+
+    /// The same without its faults.
+    #[must_use]
+    pub fn healthy(&self) -> Self {
+        Self { slow: Vec::new(), ..self.clone() }
+    }
+
+    /// Runs it.
+    pub fn run(&self) -> AheadRun {
+        let mut ranks: Vec<Rank> = (0..self.ranks).map(|rank| self.rank(rank)).collect();
+        let mut collectives: Vec<Option<f64>> = Vec::new();
+        loop {
+            let mut moves = false;
+            for rank in &mut ranks {
+                while rank.settle(&collectives) | rank.act(self.queue) {
+                    moves = true;
+                }
+            }
+            moves |= self.meet(&ranks, &mut collectives);
+            if !moves {
+                break;
+            }
+        }
+        let end_s = |rank: &Rank| {
+            rank.now_s.max(rank.tasks.last().and_then(|t| t.ended_s).unwrap_or(0.0))
+        };
+        let end_s = ranks.iter().map(end_s).fold(0.0, f64::max);
+        let first = 5.min(self.steps.saturating_sub(1)) as usize;
+        let begin_s =
+            ranks.iter().map(|rank| rank.steps_began_s[first]).fold(0.0, f64::max);
+        let step_s = (end_s - begin_s) / (self.steps as usize - first) as f64;
+        AheadRun { inputs: self.inputs(&ranks), step_s }
+    }
+
+    /// Ends the collectives that all devices have arrived at, in order.
+    fn meet(&self, ranks: &[Rank], collectives: &mut Vec<Option<f64>>) -> bool {
+        let mut moves = false;
+        loop {
+            let at = collectives.len();
+            let arrivals = ranks.iter().map(|rank| {
+                let (task, issued_s) = rank.issued.get(at)?;
+                Some(rank.ended_s(*task)?.max(*issued_s))
+            });
+            let Some(arrivals) = arrivals.collect::<Option<Vec<f64>>>() else {
+                return moves;
+            };
+            let before = collectives.last().copied().flatten().unwrap_or(0.0);
+            let all_s = arrivals.into_iter().fold(before, f64::max);
+            collectives.push(Some(all_s + self.collective_s));
+            moves = true;
+        }
+    }
+
+    fn rank(&self, rank: u32) -> Rank {
+        let mut rng = SmallRng::seed_from_u64(self.seed * 1000 + u64::from(rank));
+        let mut acts = Vec::new();
+        for step in 0..self.steps {
+            self.acts_of_step(rank, step, &mut rng, &mut acts);
+        }
+        Rank {
+            acts,
+            next: 0,
+            now_s: 0.0,
+            tasks: Vec::new(),
+            known: 0,
+            kernels: Vec::new(),
+            issued: Vec::new(),
+            marks: Vec::new(),
+            steps_began_s: Vec::new(),
+        }
+    }
+
+    fn acts_of_step(
+        &self,
+        rank: u32,
+        step: u32,
+        rng: &mut SmallRng,
+        acts: &mut Vec<(u32, Act)>,
+    ) {
+        let mut noisy = |seconds: f64| {
+            seconds * (1.0 + self.noise * (2.0 * rng.random::<f64>() - 1.0))
+        };
+        let late_s = |spot: Spot| -> f64 {
+            let strikes = self.slow.iter().filter(|slow| {
+                slow.spot == spot
+                    && slow.rank.is_none_or(|slow| slow == rank)
+                    && step >= slow.since
+                    && (step - slow.since).is_multiple_of(slow.every)
+            });
+            strikes.map(|slow| slow.late_s).sum()
+        };
+        let [data_s, forward_s, backward_s, optimizer_s, callback_s] = self.host_s;
+        let [on_forward_s, on_backward_s, on_optimizer_s] = self.device_s;
+        let launches_s = late_s(Spot::Launches) / (2 * KERNELS) as f64;
+        let mut push = |act| acts.push((step, act));
+        push(Act::Mark(MarkKind::DataBegin));
+        push(Act::Work(noisy(data_s) + late_s(Spot::Data)));
+        push(Act::Mark(MarkKind::DataEnd));
+        push(Act::Work(late_s(Spot::HostForward)));
+        let of_kernel = |seconds: f64| seconds / KERNELS as f64;
+        for _ in 0..KERNELS {
+            push(Act::Work(of_kernel(noisy(forward_s)) + launches_s));
+            let late_s = late_s(Spot::DeviceForward);
+            push(Act::Launch(of_kernel(noisy(on_forward_s) + late_s)));
+        }
+        if self.read_back == ReadBack::BeforeBackward {
+            push(Act::ReadBack);
+        }
+        push(Act::Mark(MarkKind::BackwardBegin));
+        for kernel in 0..KERNELS {
+            push(Act::Work(of_kernel(noisy(backward_s)) + launches_s));
+            let late_s = late_s(Spot::DeviceBackward);
+            push(Act::Launch(of_kernel(noisy(on_backward_s) + late_s)));
+            if (kernel + 1).is_multiple_of(KERNELS / BUCKETS) {
+                push(Act::Issue);
+            }
+        }
+        push(Act::Join);
+        push(Act::Mark(MarkKind::BackwardEnd));
+        if self.read_back == ReadBack::BeforeOptimizer {
+            push(Act::ReadBack);
+        }
+        push(Act::Mark(MarkKind::OptimizerBegin));
+        if self.read_back == ReadBack::InOptimizer {
+            push(Act::ReadBack);
+        }
+        push(Act::Work(noisy(optimizer_s)));
+        push(Act::Launch(noisy(on_optimizer_s) + late_s(Spot::DeviceOptimizer)));
+        push(Act::Mark(MarkKind::OptimizerEnd));
+        if matches!(self.read_back, ReadBack::Every(steps) if (step + 1).is_multiple_of(steps))
+        {
+            push(Act::ReadBack);
+        }
+        push(Act::Work(noisy(callback_s) + late_s(Spot::Callback)));
+    }
+
+    fn inputs(&self, ranks: &[Rank]) -> Vec<Input> {
+        let mut inputs = Vec::new();
+        for rank in 0..self.ranks {
+            inputs.push((
+                0,
+                Input::Rank {
+                    rank,
+                    host: "sim".to_owned(),
+                    role: None,
+                    first_local: 0,
+                    locals: self.ranks,
+                    world_size: self.ranks,
+                },
+            ));
+        }
+        for (rank, told) in (0..).zip(ranks) {
+            let ns = |seconds: f64| 1 + (seconds * 1e9) as u64;
+            for seen in &told.marks {
+                if matches!(seen.kind, MarkKind::ReadBackBegin | MarkKind::ReadBackEnd) {
+                    continue;
+                }
+                let is_issue = seen.kind == MarkKind::CollectiveIssue;
+                let args = if is_issue { [GROUP, 0, seen.number, 0, 0] } else { [0; 5] };
+                let mark = Mark {
+                    at: RankNs(ns(seen.at_s)),
+                    step: seen.step,
+                    kind: seen.kind,
+                    on_loop_thread: true,
+                    code: if is_issue { CollectiveOp::ALLREDUCE.0 } else { 0 },
+                    args,
+                };
+                inputs.push((mark.at.0, Input::Mark { rank, mark }));
+            }
+            if self.device_marks {
+                let times = device_times(told, ns).into_iter();
+                inputs.extend(times.map(|mark| (mark.at.0, Input::Mark { rank, mark })));
+            }
+        }
+        inputs.sort_by_key(|(at, _)| *at);
+        inputs.into_iter().map(|(_, input)| input).collect()
+    }
+}
+
+/// The device marks of a rank's sampled steps, as a probe makes them: seen at a later mark.
+fn device_times(rank: &Rank, ns: impl Fn(f64) -> u64) -> Vec<Mark> {
+    let mut times = Vec::new();
+    let mut at = 0;
+    while let Some(first) = rank.marks.get(at).copied() {
+        if !steps::is_sampled(first.step) {
+            at += 1;
+            continue;
+        }
+        let run = steps::run_of(first.step);
+        let ends = |seen: &Seen| !run.contains(&seen.step);
+        let here = &rank.marks[at..];
+        let length = here.iter().position(ends).map_or(here.len(), |end| end + 1);
+        let ended_s = |seen: &Seen| rank.ended_s(seen.task).unwrap_or(f64::INFINITY);
+        let began_s = ended_s(&first);
+        let mut seen_s = 0.0f64;
+        for (place, seen) in here[..length].iter().enumerate() {
+            let later = here[place + 1..].iter().map(|later| later.at_s);
+            let Some(polled_s) = later.into_iter().find(|at_s| *at_s >= ended_s(seen))
+            else {
+                return times;
+            };
+            seen_s = seen_s.max(polled_s);
+            let is_issue = seen.kind == MarkKind::CollectiveIssue;
+            let of_issue = u64::from(CollectiveOp::ALLREDUCE.0) << 32 | GROUP;
+            times.push(Mark {
+                at: RankNs(ns(seen_s)),
+                step: seen.step,
+                kind: MarkKind::DeviceTime,
+                on_loop_thread: true,
+                code: seen.kind as u16,
+                args: [
+                    ns(seen.at_s),
+                    ((ended_s(seen) - began_s) * 1e9) as u64,
+                    if is_issue { of_issue } else { 0 },
+                    u64::from(*run.start()),
+                    place as u64,
+                ],
+            });
+        }
+        let end = Mark {
+            code: 0,
+            args: [0, 0, 0, u64::from(*run.start()), length as u64],
+            ..times[times.len() - 1]
+        };
+        times.push(end);
+        at += length.saturating_sub(1).max(1);
+    }
+    times
+}

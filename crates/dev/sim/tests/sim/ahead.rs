@@ -1,0 +1,145 @@
+//! Verdicts on jobs whose hosts run ahead of their devices, beside what faults really cost.
+
+use model::{Incident, Side, Verdict};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use sim::{AheadJob, ReadBack, Slow, SlowSpot};
+use verdict::{Job, Settings};
+
+/// Jobs that are tried; `LAGGARD_TEST_JOBS` tries more.
+const JOBS: u64 = 400;
+/// Share of a step that a fault must cost to be named, and up to which it may be.
+const NAMED_SHARE: f64 = 0.08;
+const SILENT_SHARE: f64 = 0.025;
+/// How far off its true cost a fault may be charged: of the cost, and of a step.
+const OFF_RATIO: f64 = 0.10;
+const OFF_SHARE: f64 = 0.02;
+/// The same where the loss is read every tenth step: the lateness that the queue does not absorb
+/// lies in few steps then, and one in ten is sampled.
+const OFF_RATIO_OF_FEW: f64 = 0.25;
+const OFF_SHARE_OF_FEW: f64 = 0.05;
+
+fn verdict(job: &AheadJob) -> (Verdict, f64) {
+    let run = job.run();
+    let mut analysis = Job::new("ahead", "run", Settings::default());
+    for input in run.inputs {
+        analysis.take(input);
+    }
+    analysis.finish();
+    (analysis.verdict(), run.step_s)
+}
+
+fn stage_of(spot: SlowSpot) -> &'static [&'static str] {
+    match spot {
+        SlowSpot::Data => &["data.next_wait"],
+        SlowSpot::HostForward | SlowSpot::DeviceForward => &["model.fwd_loss_cpu_wall"],
+        SlowSpot::Callback => &["callbacks.cpu_wall"],
+        SlowSpot::Launches => &["model.fwd_loss_cpu_wall", "model.backward_cpu_wall"],
+        SlowSpot::DeviceBackward => &["model.backward_cpu_wall"],
+        SlowSpot::DeviceOptimizer => &["optim.step_cpu_wall"],
+    }
+}
+
+/// A job of any shape, without a fault.
+fn any_job(seed: u64, rng: &mut SmallRng) -> AheadJob {
+    let base = AheadJob::new(seed);
+    let mut any = |low: f64, high: f64| low + (high - low) * rng.random::<f64>();
+    let host_s = base.host_s.map(|seconds| seconds * any(0.3, 1.5));
+    let device_s = base.device_s.map(|seconds| seconds * any(0.5, 3.0));
+    let collective_s = base.collective_s * any(0.2, 4.0);
+    let noise = any(0.005, 0.05);
+    let read_back = match rng.random_range(0..6) {
+        0 => ReadBack::Every(1),
+        1 => ReadBack::BeforeOptimizer,
+        2 => ReadBack::InOptimizer,
+        3 => ReadBack::BeforeBackward,
+        4 => ReadBack::Every(10),
+        _ => ReadBack::Never,
+    };
+    AheadJob {
+        ranks: rng.random_range(3..7),
+        queue: rng.random_range(10..100),
+        host_s,
+        device_s,
+        collective_s,
+        noise,
+        read_back,
+        ..base
+    }
+}
+
+/// What is wrong with what is said, if anything.
+fn wrong(job: &AheadJob, said: &Verdict, gain_s: f64, step_s: f64) -> Option<String> {
+    let [slow] = &job.slow[..] else { return None };
+    let rank = slow.rank.into_iter().collect::<Vec<u32>>();
+    let innocent = |incident: &&Incident| {
+        !incident.subject.ranks.is_empty() && incident.subject.ranks != rank
+    };
+    if let Some(incident) = said.incidents.iter().find(innocent) {
+        return Some(format!("innocent: {}", incident.text));
+    }
+    let costs_s = said.incidents.iter().map(|one| one.cost_s);
+    let charged_s = costs_s.sum::<f64>() / said.job.analysed_steps as f64;
+    if gain_s < SILENT_SHARE * step_s {
+        let is_loud = charged_s > 2.0 * SILENT_SHARE * step_s;
+        return is_loud.then(|| format!("costs nothing: {}", said.incidents[0].text));
+    }
+    if gain_s < NAMED_SHARE * step_s {
+        return None;
+    }
+    let Some(first) = said.incidents.first() else { return Some("silent".to_owned()) };
+    let stage = first.subject.stage.as_deref().unwrap_or("");
+    let side = if slow.spot.is_device() { Side::Device } else { Side::Host };
+    let is_right = first.subject.ranks == rank
+        && stage_of(slow.spot).contains(&stage)
+        && first.subject.side.is_none_or(|known| known == side);
+    if !is_right {
+        return Some(format!("wrong: {}", first.text));
+    }
+    let off_s = (charged_s - gain_s).abs();
+    let (ratio, share) = match job.read_back {
+        ReadBack::Every(10) => (OFF_RATIO_OF_FEW, OFF_SHARE_OF_FEW),
+        _ => (OFF_RATIO, OFF_SHARE),
+    };
+    let is_off = off_s > (ratio * gain_s).max(share * step_s);
+    is_off.then(|| format!("charged {:.1} ms: {}", charged_s * 1e3, first.text))
+}
+
+#[test]
+fn a_fault_is_named_if_and_only_if_it_costs_and_charged_what_it_costs() {
+    let jobs = std::env::var("LAGGARD_TEST_JOBS").ok().and_then(|jobs| jobs.parse().ok());
+    let jobs = jobs.unwrap_or(JOBS);
+    let mut failures = Vec::new();
+    let (mut healthy_said, mut known) = (Vec::new(), 0);
+    for seed in 0..jobs {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let healthy = any_job(seed, &mut rng);
+        let spot = SlowSpot::ALL[rng.random_range(0..SlowSpot::ALL.len())];
+        let late_s = 0.06 * rng.random::<f64>();
+        let rank = Some(rng.random_range(0..healthy.ranks));
+        let slow = Slow { spot, rank, late_s, since: 0, every: 1 };
+        let (said, healthy_s) = verdict(&healthy);
+        if let Some(incident) = said.incidents.first() {
+            healthy_said
+                .push(format!("{seed} {:?}: {}", healthy.read_back, incident.text));
+        }
+        let job = AheadJob { slow: vec![slow], ..healthy.clone() };
+        let (said, step_s) = verdict(&job);
+        let gain_s = step_s - healthy_s;
+        known +=
+            u32::from(said.incidents.first().is_some_and(|it| it.subject.side.is_some()));
+        if let Some(what) = wrong(&job, &said, gain_s, step_s) {
+            failures.push(format!(
+                "{seed}: {:?} {spot:?} {:.1} ms on rank {rank:?} of {}, {:.1} of {:.1} ms: {what}",
+                healthy.read_back,
+                late_s * 1e3,
+                healthy.ranks,
+                gain_s * 1e3,
+                step_s * 1e3,
+            ));
+        }
+    }
+    println!("side known of {known} of {jobs}");
+    assert!(healthy_said.is_empty(), "healthy: {healthy_said:#?}");
+    assert!(failures.is_empty(), "{} of {jobs}: {failures:#?}", failures.len());
+}
