@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import JOBS, accelerated, forked, job_environment
+from conftest import JOBS, accelerated, forked, job_environment, laggard
 
 pytestmark = accelerated
 
@@ -59,21 +59,12 @@ def test_a_device_can_fail_in_the_ways_that_matter(said):
 
 
 def test_ddp_fsdp2_and_a_pipeline_end_with_the_weights_of_the_cpu(tmp_path):
-    for device in ("cpu", "sim"):
-        output(forked(JOBS / "device_weights.py", device, tmp_path))
+    output(forked(JOBS / "device_weights.py", "cpu", tmp_path))
+    # Watched, with marks on the device's clock: these change nothing either.
+    watched = laggard("run", "--", *forked(JOBS / "device_weights.py", "sim", tmp_path))
+    assert watched.code == 0, watched.stderr
     for rank in range(4):
         cpu, sim = (
             json.loads((tmp_path / f"{device}{rank}.json").read_text()) for device in ("cpu", "sim")
         )
         assert cpu == sim
-
-
-def test_a_slow_device_is_slow_where_it_is_told_to_be(tmp_path):
-    faults = {"FAULT": "device_backward", "FACTOR": "3", "STEPS": "20", "TIMES": str(tmp_path)}
-    output(forked(JOBS / "device_loop.py"), **faults)
-    seconds = [json.loads((tmp_path / f"{rank}.json").read_text())["seconds"] for rank in range(4)]
-    # Kernels last at least as long as they are told to; how much longer is up to the machine.
-    for rank in range(4):
-        assert seconds[rank]["backward"] >= 15 * 0.0095 * (3 if rank == 2 else 1)
-        assert seconds[rank]["forward"] >= 15 * 0.0114
-    assert min(range(4), key=lambda rank: seconds[rank]["wait"]) == 2

@@ -176,6 +176,9 @@ struct Probe {
     hooks: bool,
     /// What its worker server can be asked for.
     handlers: Vec<String>,
+    /// The accelerator that it would use.
+    #[serde(default)]
+    device: Option<String>,
 }
 
 const PROBE: &str = r#"
@@ -197,6 +200,10 @@ try:
     found["hooks"] = hasattr(d.ProcessGroup, "register_pre_hook")
     from torch._C import _distributed_c10d as c
     found["handlers"] = c._get_handler_names()
+except Exception: pass
+try:
+    import torch
+    if torch.accelerator.is_available(): found["device"] = str(torch.accelerator.current_accelerator())
 except Exception: pass
 print(json.dumps(found))
 "#;
@@ -372,5 +379,17 @@ fn torch_findings(probe: &Probe) -> Vec<Finding> {
             "PyTorch 2.15 or later has the hooks",
         )
     });
+    findings.extend(probe.device.as_ref().map(|device| {
+        if std::env::var("LAGGARD_DEVICE_MARKS").is_ok_and(|set| set == "0") {
+            Finding::weak(
+                format!("device marks on {device} are off: a slow device is not told"),
+                "unset LAGGARD_DEVICE_MARKS",
+            )
+        } else {
+            Finding::good(format!(
+                "device marks on {device}: a slow device is told from a slow host"
+            ))
+        }
+    }));
     findings
 }

@@ -58,6 +58,20 @@ fn lateness_that_the_launch_queue_absorbs_is_no_warning() {
     assert!(incidents.iter().all(|incident| incident["severity"] == "info"));
 }
 
+/// On real accelerator paths of PyTorch, a device on the CPU whose events have times.
+#[test]
+fn a_slow_device_is_told_from_a_slow_host() {
+    for (recording, stage, gain_ms, side) in [
+        ("late/device_forward_after", "model.fwd_loss_cpu_wall", 17.5, "device"),
+        ("late/device_loader_after", "data.next_wait", 49.6, "host"),
+    ] {
+        assert_named(recording, "data, seen", stage, gain_ms);
+        let verdict = verdict(recording);
+        assert_eq!(verdict["incidents"][0]["subject"]["side"], side);
+        assert_eq!(verdict["job"]["sampled_steps"], 45);
+    }
+}
+
 #[test]
 fn hosts_that_wait_for_their_devices_are_not_called_healthy_unseen() {
     let verdict = verdict("late/none_after");
