@@ -85,13 +85,14 @@ impl Frame {
     /// Whether it is code of the job itself rather than of an installed package, of Python, or
     /// of laggard, which need not be installed.
     pub fn is_own(&self) -> bool {
-        const OTHERS: [&str; 6] = [
+        const OTHERS: [&str; 7] = [
             "/site-packages/",
             "/dist-packages/",
             "/lib/python",
             "<frozen",
             "<string>",
             "/laggard/_attach.py",
+            "/laggard/_device.py",
         ];
         !OTHERS.iter().any(|place| self.file.contains(place))
     }
