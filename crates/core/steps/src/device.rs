@@ -13,7 +13,7 @@ use crate::meeting::choose_cut;
 /// Marks one run of sampled steps may have; a rank that sends more is not believed.
 const MAX_MARKS: usize = 16_384;
 /// Sampled steps that wait for the other ranks' or for an account.
-const MAX_STEPS: usize = 256;
+const MAX_STEPS: usize = 64;
 /// Rows an account needs to tell a fault from noise. Ours: a steady fault strikes five times.
 const MIN_ROWS: usize = 5;
 
@@ -184,7 +184,7 @@ impl Plane {
 /// Collects the sampled steps of a job.
 ///
 /// # Properties
-/// Memory is bounded by 256 steps.
+/// Memory is bounded by 64 steps of all ranks.
 #[derive(Debug, Default)]
 pub struct DeviceClock {
     ranks: BTreeMap<u32, DeviceMarks>,
