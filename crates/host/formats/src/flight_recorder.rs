@@ -142,6 +142,17 @@ mod tests {
     }
 
     #[test]
+    fn what_is_sent_from_one_to_another_is_no_collective_whichever_field_says_so() {
+        let json = br#"{"entries":[
+            {"record_id":1,"time_created_ns":1,"is_p2p":true,"profiling_name":"nccl:coalesced",
+            "collective_seq_id":7},
+            {"record_id":2,"time_created_ns":2,"profiling_name":"nccl:recv 0<-1","collective_seq_id":7},
+            {"record_id":3,"time_created_ns":3,"profiling_name":"nccl:all_reduce","collective_seq_id":7}]}"#;
+        let numbers = recorded_collectives(json).unwrap().into_iter().map(|it| it.number);
+        assert_eq!(numbers.collect::<Vec<_>>(), [0, 0, 7]);
+    }
+
+    #[test]
     fn a_dump_is_read_and_a_broken_one_refused() {
         let json = br#"{"version":"2.10","entries":[{"record_id":1,"time_created_ns":20,
             "profiling_name":"gloo:barrier","input_sizes":[[-1]],"process_group":["0","default_pg"],"state":"x",
