@@ -315,3 +315,24 @@ fn named(
     let links = links.into_iter();
     links.map(|link| (link.clone(), ranks(&link))).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_stack_is_that_of_the_main_thread_wherever_it_stands() {
+        let thread = |id: u64, function: &str| {
+            let frame = json!({"name": function, "filename": "train.py", "line": 7});
+            json!({"pid": 40, "os_thread_id": id, "active": false, "frames": [frame]})
+        };
+        for order in [[41, 40], [40, 41]] {
+            let of = |id| thread(id, if id == 40 { "main" } else { "helper" });
+            let read = Part::stacks(Path::new("rank3.json"), json!(order.map(of)));
+            let Ok(Part(What::Stack { rank, stack })) = read else { panic!("{read:?}") };
+            assert_eq!((rank, stack.frames[0].function.as_str()), (3, "main"));
+        }
+    }
+}
