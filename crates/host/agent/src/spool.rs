@@ -16,8 +16,17 @@ const DISK_BYTES: u64 = 256 << 20;
 pub(crate) const BATCH_BYTES: usize = 1 << 20;
 /// Inputs that later ones stand on, however old they are: who the ranks are, and what became of
 /// them. There are few of each.
-const KEPT: [&str; 8] =
-    ["rank", "name", "note", "left", "killed", "restart", "group", "communicator"];
+const KEPT: [&str; 9] = [
+    "rank",
+    "name",
+    "note",
+    "left",
+    "killed",
+    "failed",
+    "restart",
+    "group",
+    "communicator",
+];
 
 /// Lines that wait to be told, oldest first; bounded.
 ///

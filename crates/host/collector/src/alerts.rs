@@ -221,10 +221,11 @@ mod tests {
         let (begin, mut told) = (Instant::now(), Vec::new());
         for second in 0..200 {
             let ranks = match second {
-                10 => vec![(0, 1), (2, 1), (3, 1)],
-                14 => vec![(1, 1)],
-                19 => vec![(0, 2), (1, 2), (3, 2)],
-                60 => vec![(2, 2)],
+                // Of all of them something is seen.
+                10 => vec![(0, 1), (1, 1), (2, 1), (3, 1), (0, 2), (2, 2), (3, 2)],
+                14 => vec![(1, 2)],
+                19 => vec![(0, 3), (1, 3), (3, 3)],
+                60 => vec![(2, 3)],
                 _ => Vec::new(),
             };
             for (rank, number) in ranks {
