@@ -85,12 +85,11 @@ _OF_TENSORS = "item", "tolist", "cpu", "__bool__", "__float__", "__int__"
 
 def watch_read_backs(torch, read_back):
     """Marks where the host waits for its device, in steps that are sampled."""
-    for name in _OF_TENSORS:
-        setattr(torch.Tensor, name, _waiting(getattr(torch.Tensor, name), read_back))
-    modules = [torch.cuda, getattr(torch, "accelerator", None)]
-    for module in modules:
-        if hasattr(module, "synchronize"):
-            module.synchronize = _waiting(module.synchronize, read_back)
+    places = [(getattr(torch, "Tensor", None), name) for name in _OF_TENSORS]
+    places += [(getattr(torch, name, None), "synchronize") for name in ("cuda", "accelerator")]
+    for place, name in places:
+        if place is not None and hasattr(place, name):
+            setattr(place, name, _waiting(getattr(place, name), read_back))
 
 
 def _waiting(original, read_back):
