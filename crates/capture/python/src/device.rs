@@ -134,7 +134,8 @@ impl State {
     ) -> PyResult<()> {
         if mark.on_loop_thread {
             let is_first = self.last_step.replace(mark.step) != Some(mark.step);
-            if is_first && run_of(mark.step).start() == &mark.step {
+            let may_begin = is_first && *run_of(mark.step).start() == mark.step;
+            if may_begin {
                 self.settle_use(py)?;
             }
             if matches!(self.use_of, Use::Started) && ask(py, "is_capturing")? {
@@ -148,8 +149,7 @@ impl State {
                 self.record(py, mark)?;
                 self.end();
             }
-            let begins = is_first && *run_of(mark.step).start() == mark.step;
-            if begins && is_sampled(mark.step) && self.waiting.len() < MAX_WAITING {
+            if may_begin && is_sampled(mark.step) && self.waiting.len() < MAX_WAITING {
                 self.begin(py, mark.step)?;
             }
         }

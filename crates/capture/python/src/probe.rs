@@ -62,9 +62,9 @@ struct LoopState {
     proved: Cell<bool>,
 }
 
-// SAFETY: `of_loop`, `windows` and `device` are touched only by functions that Python calls, so under the
-// interpreter's lock (the stable ABI excludes builds without one); everything else is atomic
-// or never changes.
+// SAFETY: `of_loop`, `windows` and `device` are touched only by functions that Python calls, so
+// under the interpreter's lock (the stable ABI excludes builds without one); everything else is
+// atomic or never changes.
 unsafe impl Sync for Probe {}
 
 /// Runs `body` with the probe, if there is one. A panic switches the probe off for good and

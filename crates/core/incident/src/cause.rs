@@ -99,8 +99,8 @@ pub(crate) fn common_causes(
             None => fault,
         }));
     }
-    let is_explained = causes.is_empty() && !faults.iter().any(|fault| fault.notable);
-    if is_explained && account.is_none() {
+    let is_open = causes.is_empty() && !faults.iter().any(|fault| fault.notable);
+    if is_open && account.is_none() {
         causes.extend(unknown_rank(window, found, settings));
     }
     causes

@@ -136,7 +136,7 @@ impl Run {
             least_s: (least_ns - offset_ns(point)) as f64 * 1e-9,
             most_s: (most_ns - offset_ns(point)) as f64 * 1e-9,
         };
-        let mut planes: [Plane; 3] = Default::default();
+        let mut segmenters: [Segmenter; 3] = Default::default();
         let mut steps = Vec::new();
         let mut before: Option<&Point> = None;
         let mut furthest_s = 0.0f64;
@@ -152,8 +152,10 @@ impl Run {
             }
             before = Some(point);
             furthest_s = furthest_s.max(ahead.least_s);
-            let planes = planes.iter_mut().zip(&*clocks);
-            let ended = planes.filter_map(|(plane, at)| plane.push(point, RankNs(*at)));
+            let ended =
+                segmenters.iter_mut().zip(&*clocks).filter_map(|(segmenter, at)| {
+                    segmenter.push(&Mark { at: RankNs(*at), ..point.mark }, point.stage)
+                });
             let ended: Vec<RankStep> = ended.collect();
             if let Ok([device, host_bound_least, host_bound_most]) =
                 <[RankStep; 3]>::try_from(ended)
@@ -168,16 +170,6 @@ impl Run {
             }
         }
         steps
-    }
-}
-
-/// The segments of a run on one clock.
-#[derive(Debug, Default)]
-struct Plane(Segmenter);
-
-impl Plane {
-    fn push(&mut self, point: &Point, at: RankNs) -> Option<RankStep> {
-        self.0.push(&Mark { at, ..point.mark }, point.stage)
     }
 }
 
@@ -200,11 +192,6 @@ impl DeviceClock {
         while self.steps.len() > MAX_STEPS {
             self.steps.pop_first();
         }
-    }
-
-    /// Whether any rank had device marks.
-    pub fn is_used(&self) -> bool {
-        !self.ranks.is_empty()
     }
 
     /// The sampled steps of these ranks up to a step, once they are enough for an account; they
