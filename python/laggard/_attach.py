@@ -179,7 +179,7 @@ def _patch_accelerator(torch):
     accelerator = _device.Accelerator(torch, _note)
     accelerator.watch_captures()
     _native.set_accelerator(accelerator)
-    _device.watch_read_backs(torch, _native.read_back)
+    _device.watch_read_backs(torch, _native)
 
 
 def _patch_data_loader(torch):

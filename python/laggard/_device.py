@@ -2,6 +2,7 @@
 
 import functools
 import os
+import sys
 
 
 class Accelerator:
@@ -81,25 +82,48 @@ class Accelerator:
 
 # What makes the host wait for its device.
 _OF_TENSORS = "item", "tolist", "cpu", "__bool__", "__float__", "__int__"
+# A script may read back in as many places as it likes; a ring has room for so many of their names.
+_MAX_LINES = 32
 
 
-def watch_read_backs(torch, read_back):
-    """Marks where the host waits for its device, in steps that are sampled."""
+def watch_read_backs(torch, native):
+    """Marks where the host waits for its device, and for which line, in steps that are sampled."""
+    lines = _Lines(torch)
     places = [(getattr(torch, "Tensor", None), name) for name in _OF_TENSORS]
     places += [(getattr(torch, name, None), "synchronize") for name in ("cuda", "accelerator")]
     for place, name in places:
         if place is not None and hasattr(place, name):
-            setattr(place, name, _waiting(getattr(place, name), read_back))
+            setattr(place, name, _waiting(getattr(place, name), native, lines))
 
 
-def _waiting(original, read_back):
+def _waiting(original, native, lines):
     @functools.wraps(original)
     def waiting(*args, **kwargs):
-        if not read_back(True):
+        if not native.begin_read_back():
             return original(*args, **kwargs)
         try:
             return original(*args, **kwargs)
         finally:
-            read_back(False)
+            native.end_read_back(lines.name(sys._getframe(1)))
 
     return waiting
+
+
+class _Lines:
+    """Lines of the script, by the names they are known by."""
+
+    def __init__(self, torch):
+        files = filter(None, (getattr(torch, "__file__", None), __file__))
+        self._not_theirs = tuple(os.path.dirname(file) + os.sep for file in files)
+        self._names = {}
+
+    def name(self, frame):
+        """The line behind a frame that is the script's own; ``None`` if there are too many."""
+        own = frame
+        while own is not None and own.f_code.co_filename.startswith(self._not_theirs):
+            own = own.f_back
+        own = own or frame
+        line = own.f_code.co_filename, own.f_lineno
+        if line not in self._names and len(self._names) < _MAX_LINES:
+            self._names[line] = f"{os.path.basename(line[0])}:{line[1]}"
+        return self._names.get(line)

@@ -39,6 +39,8 @@ def test_a_slow_device_is_told_from_a_slow_host(tmp_path):
         "model.backward_cpu_wall",
     )
     assert said["job"]["sampled_steps"] > 0
+    [line] = [it for it in said["job"]["read_backs"] if it["line"].startswith("device_loop.py:")]
+    assert line["per_step"] == 1.0
     # Lateness is what its kernels took longer, by the device's own clock.
     longer = [measured[CULPRIT]["backward"] - it["backward"] for it in measured]
     late = first["evidence"][0]["values"]["lateness_s"] * 55

@@ -10,7 +10,8 @@ use pyo3::sync::PyOnceLock;
 use pyo3::{ffi, intern};
 use steps::{is_sampled, run_of};
 
-use crate::probe::{now, with_probe};
+use crate::contexts::stage;
+use crate::probe::{NO_CODE, now, with_probe};
 
 /// `Accelerator` of `python/laggard/_device.py`.
 static ACCELERATOR: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -296,12 +297,25 @@ pub(crate) fn set_accelerator(accelerator: &Bound<'_, PyAny>) {
     drop(ACCELERATOR.set(accelerator.py(), accelerator.clone().unbind()));
 }
 
-/// Takes note that the loop begins to read something back from its device, or has it; whether
-/// this step is sampled.
+/// Takes note that the loop begins to read something back from its device; whether this step is
+/// sampled.
 #[pyfunction]
-pub(crate) fn read_back(begins: bool) -> bool {
-    let kind = if begins { MarkKind::ReadBackBegin } else { MarkKind::ReadBackEnd };
+pub(crate) fn begin_read_back() -> bool {
     let mut recorded = false;
-    with_probe(|probe| recorded = probe.read_back(kind));
+    with_probe(|probe| recorded = probe.read_back(MarkKind::ReadBackBegin, 0));
     recorded
+}
+
+/// Takes note that it has it.
+///
+/// :param line: What the line that wanted it is called, if it has a name.
+#[pyfunction]
+#[pyo3(signature = (line))]
+pub(crate) fn end_read_back(line: Option<&Bound<'_, PyAny>>) {
+    // What it has is on its way to the script, which no fault of ours may reach.
+    let named = line.and_then(|line| stage(line).ok());
+    with_probe(|probe| {
+        let code = named.map_or(NO_CODE, |named| named.get().code(probe));
+        probe.read_back(MarkKind::ReadBackEnd, code);
+    });
 }

@@ -20,7 +20,7 @@ mod _native {
     #[pymodule_export]
     use crate::contexts::{SideChannel, Stage, Step, side_channel, stage, step};
     #[pymodule_export]
-    use crate::device::{read_back, set_accelerator};
+    use crate::device::{begin_read_back, end_read_back, set_accelerator};
     #[pymodule_export]
     use crate::hooks::{
         CollectiveHook, EngineProxy, OptimizerHook, block, hook_next, init, mark,

@@ -24,8 +24,8 @@ use crate::profile::Windows;
 static PROBE: AtomicPtr<Probe> = AtomicPtr::new(ptr::null_mut());
 static FORK_HANDLER: Once = Once::new();
 
-/// Code of a stage whose name found no room in the table.
-const NO_CODE: u16 = u16::MAX;
+/// Code of what has no name, or whose name found no room in the table.
+pub(crate) const NO_CODE: u16 = u16::MAX;
 
 /// What a rank passes to a collective.
 #[derive(Clone, Copy)]
@@ -224,14 +224,14 @@ impl Probe {
         self.device.mark(&mark, |time| self.ring.write(time));
     }
 
-    /// Takes note that the host waits for its device, if this step is sampled; whether it is.
-    pub(crate) fn read_back(&self, kind: MarkKind) -> bool {
+    /// Takes note that the host waits for its device, or has waited for the line behind `code`, if
+    /// this step is sampled; whether it is.
+    pub(crate) fn read_back(&self, kind: MarkKind, code: u16) -> bool {
         if !self.device.is_recording() || !self.is_loop_thread() {
             return false;
         }
         let (step, on_loop_thread) = (self.step.load(Relaxed), true);
-        let (code, args) = (0, [0; 5]);
-        self.write(Mark { at: now(), step, kind, on_loop_thread, code, args });
+        self.write(Mark { at: now(), step, kind, on_loop_thread, code, args: [0; 5] });
         true
     }
 

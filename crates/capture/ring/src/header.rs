@@ -99,7 +99,7 @@ fn text(bytes: &[u8]) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum NameKind {
-    /// A stage or side channel.
+    /// A stage, a side channel, or a line that reads back from the device.
     Stage = 1,
     /// The rank's role; the last one written holds.
     Role = 2,

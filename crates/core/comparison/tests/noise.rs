@@ -47,6 +47,7 @@ fn run(steps: &[[f64; 3]]) -> Run {
             exposed_s: 0.0,
             device_wait_share: None,
             sampled_steps: 0,
+            read_backs: Vec::new(),
             lost_records: 0,
         },
         stages: stages.to_vec(),

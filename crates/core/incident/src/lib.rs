@@ -56,3 +56,4 @@ pub use sides::{DeviceAccount, Devices};
 pub use straggler::straggler;
 pub use tracker::{Scene, Tracker};
 pub use what_if::what_if;
+pub use words::read_back;

@@ -1,6 +1,6 @@
 //! The sentences of an incident. docs/incidents.md shows them all.
 
-use model::{Pace, Side, StageId, StageNames, fold_ranks};
+use model::{Pace, ReadBackSummary, Side, StageId, StageNames, fold_ranks};
 
 use crate::Fault;
 use crate::fault::{FaultKind, Hidden};
@@ -252,6 +252,18 @@ pub(crate) fn advice(telling: &Telling<'_>) -> String {
         text += &format!("; look for what happens every {steps} steps");
     }
     text
+}
+
+/// What a line that reads back from the device does.
+pub fn read_back(of_line: &ReadBackSummary) -> String {
+    let line = of_line.line.as_deref().unwrap_or("other lines");
+    let often = match of_line.per_step.round() as u64 {
+        0 => format!("a read-back in {} of the steps", percent(of_line.per_step)),
+        1 => "1 read-back a step".to_owned(),
+        many => format!("{many} read-backs a step"),
+    };
+    let idle = percent(of_line.idle_share_max);
+    format!("{often} at {line} may leave the device idle for up to {idle} of the step")
 }
 
 fn stage_words(names: &StageNames, stage: StageId) -> String {

@@ -50,10 +50,12 @@ pub use threshold::{threshold, thresholds};
 pub use usage::CoreUsage;
 pub use verdict::{
     Cause, Claim, Contradiction, Evidence, Incident, IncidentKind, JobSummary, Label,
-    Method, NextInLine, Pace, PipelineSummary, Question, SCHEMA, Severity, Side,
-    SideSummary, StageSummary, Subject, Verdict, WindowSummary, fold_ranks,
+    Method, NextInLine, Pace, PipelineSummary, Question, ReadBackSummary, SCHEMA,
+    Severity, Side, SideSummary, StageSummary, Subject, Verdict, WindowSummary,
+    fold_ranks,
 };
 pub use what_if::{Attribution, PartSlowdown, RankSlowdown, Removal, WhatIf};
 pub use window::{
-    Block, Boundary, Closure, Cut, DeviceEvents, DeviceWindow, Meeting, Sync, Window,
+    Block, Boundary, Closure, Cut, DeviceEvents, DeviceWindow, Meeting, ReadBacks,
+    ReadBacksOfLine, Sync, Window,
 };

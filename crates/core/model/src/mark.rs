@@ -70,7 +70,8 @@ pub enum MarkKind {
     DeviceTime = 24,
     /// The host begins to read something back from its device; seen in sampled steps only.
     ReadBackBegin = 25,
-    /// It has it.
+    /// It has it; `code` is the id of the line that wanted it in the rank's name table, `u16::MAX`
+    /// if it has none.
     ReadBackEnd = 26,
 }
 

@@ -64,6 +64,9 @@ pub struct JobSummary {
     /// Steps that were accounted on the clocks of the devices, too.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub sampled_steps: u64,
+    /// What hosts read back from their devices in those steps: what may cost most, first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub read_backs: Vec<ReadBackSummary>,
     /// Records that were lost before they could be read.
     pub lost_records: u64,
 }
@@ -71,6 +74,19 @@ pub struct JobSummary {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
+}
+
+/// A line that reads something back from the device, for which its host waits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReadBackSummary {
+    /// File and line, as `train.py:88`; null for lines beyond the first of many.
+    pub line: Option<String>,
+    /// How often, on the average rank in the average step.
+    pub per_step: f64,
+    /// Share of the step that hosts wait there.
+    pub wait_share: f64,
+    /// Share of the step, at most, in which devices have nothing to do for it.
+    pub idle_share_max: f64,
 }
 
 /// The pipeline of a job, as its calls of NCCL show it.

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+use std::ops::AddAssign;
 use std::sync::Arc;
 
 use crate::{CollectiveOp, Ending, MarkKind, StageId};
@@ -209,6 +211,43 @@ pub struct DeviceWindow {
     /// How far hosts are ahead of their devices where that is most in a step: the median over
     /// steps and ranks, in seconds, at least.
     pub run_ahead_s: f64,
+    /// What hosts read back from their devices.
+    pub read_backs: ReadBacks,
+}
+
+/// What hosts read back from their devices in sampled steps.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ReadBacks {
+    /// Steps, each of one rank.
+    pub steps: u64,
+    /// What these took, in seconds.
+    pub step_s: f64,
+    /// By the line that wanted it, [`StageId::OTHER`] for lines without a name.
+    pub lines: BTreeMap<StageId, ReadBacksOfLine>,
+}
+
+impl AddAssign<&Self> for ReadBacks {
+    fn add_assign(&mut self, other: &Self) {
+        self.steps += other.steps;
+        self.step_s += other.step_s;
+        for (line, more) in &other.lines {
+            let known = self.lines.entry(*line).or_default();
+            known.count += more.count;
+            known.wait_s += more.wait_s;
+            known.idle_most_s += more.idle_most_s;
+        }
+    }
+}
+
+/// Where hosts wait for their devices to read something back.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ReadBacksOfLine {
+    /// How many.
+    pub count: u64,
+    /// Seconds that hosts waited.
+    pub wait_s: f64,
+    /// Seconds, at most, in which a device then had nothing to do before its host was ahead again.
+    pub idle_most_s: f64,
 }
 
 /// Complete steps of ranks 0, 1, 2, … of one role, cut as published.

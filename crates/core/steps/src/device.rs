@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use model::{DeviceWindow, Mark, MarkKind, RankNs, RankStep, StageId};
+use model::{DeviceWindow, Mark, MarkKind, RankNs, RankStep, ReadBacks, StageId};
 
 use crate::Segmenter;
 use crate::align::JobStep;
@@ -19,6 +19,9 @@ const MIN_ROWS: usize = 5;
 
 /// Steps that are sampled together: one after another, so that what precedes a step is seen, too.
 const RUN_STEPS: u32 = 4;
+/// A host that is ahead of its device by no more has only just launched something. Ours: several
+/// times what a launch takes.
+const LAUNCH_S: f64 = 1e-4;
 /// One run of so many is sampled.
 const ONE_OF: u32 = 10;
 /// Steps in which every second run is: a job has its first verdict soon.
@@ -72,6 +75,7 @@ struct SampledStep {
     host_bound_least: RankStep,
     host_bound_most: RankStep,
     run_ahead_s: f64,
+    read_backs: ReadBacks,
 }
 
 /// Turns the device marks of one rank into sampled steps.
@@ -140,12 +144,28 @@ impl Run {
         let mut steps = Vec::new();
         let mut before: Option<&Point> = None;
         let mut furthest_s = 0.0f64;
+        let mut read_backs = ReadBacks::default();
+        // The line that last read something back, until the host is ahead again.
+        let mut drained_by = None;
         for point in &self.points {
             let ahead = run_ahead(point);
             if let Some(from) = before {
                 let device_s = point.device.seconds_since(from.device);
                 let bound_s = |ahead_s: f64| (device_s - ahead_s).clamp(0.0, device_s);
                 let passed_s = [device_s, bound_s(ahead.most_s), bound_s(ahead.least_s)];
+                if let Some(line) = drained_by {
+                    read_backs.lines.entry(line).or_default().idle_most_s += passed_s[2];
+                }
+                if ahead.least_s > LAUNCH_S {
+                    drained_by = None;
+                }
+                let both = (from.mark.kind, point.mark.kind);
+                if both == (MarkKind::ReadBackBegin, MarkKind::ReadBackEnd) {
+                    let of_line = read_backs.lines.entry(point.stage).or_default();
+                    of_line.count += 1;
+                    of_line.wait_s += point.host.seconds_since(from.host);
+                    drained_by = Some(point.stage);
+                }
                 for (clock, seconds) in clocks.iter_mut().zip(passed_s) {
                     *clock = clock.saturating_add((seconds * 1e9).round() as u64);
                 }
@@ -161,11 +181,15 @@ impl Run {
                 <[RankStep; 3]>::try_from(ended)
             {
                 let run_ahead_s = std::mem::take(&mut furthest_s);
+                let end = device.segments.last().map_or(device.start, |last| last.end);
+                (read_backs.steps, read_backs.step_s) =
+                    (1, end.seconds_since(device.start));
                 steps.push(SampledStep {
                     device,
                     host_bound_least,
                     host_bound_most,
                     run_ahead_s,
+                    read_backs: std::mem::take(&mut read_backs),
                 });
             }
         }
@@ -233,12 +257,15 @@ impl DeviceClock {
             let same = build_cut(None, &plane(of), ranks, cut)?;
             Some(same.blocks.into_iter().map(|block| block.durations_s).collect())
         };
-        let run_ahead = sampled.iter().flat_map(|(_, ranks)| ranks.values());
-        let mut run_ahead_s: Vec<f64> = run_ahead.map(|step| step.run_ahead_s).collect();
+        let all = || sampled.iter().flat_map(|(_, ranks)| ranks.values());
+        let mut run_ahead_s: Vec<f64> = all().map(|step| step.run_ahead_s).collect();
+        let mut read_backs = ReadBacks::default();
+        all().for_each(|step| read_backs += &step.read_backs);
         Some(DeviceWindow {
             host_bound_least_s: values(|step| &step.host_bound_least)?,
             host_bound_most_s: values(|step| &step.host_bound_most)?,
             run_ahead_s: model::median(&mut run_ahead_s).unwrap_or(0.0),
+            read_backs,
             window,
         })
     }
@@ -345,6 +372,28 @@ mod tests {
         let [step] = &steps_of(&late)[..] else { panic!("a step") };
         assert_eq!(segments_ms(&step.host_bound_most)[1], 1);
         assert_eq!(segments_ms(&step.host_bound_least)[1], 0);
+    }
+
+    #[test]
+    fn what_is_read_back_is_counted_with_what_it_may_cost() {
+        // Read back 10 ms before the device is done; 3 ms later the host launches again.
+        let text = "D0 D1 B0 B1 R0 R1+10 O0+3 O1 D0";
+        let done = |_, host_ms: u64| host_ms.max(13);
+        let [step] = &steps_of(&device_marks(text, 0, done))[..] else {
+            panic!("a step")
+        };
+        let [(line, read_back)] = step.read_backs.lines.iter().collect::<Vec<_>>()[..]
+        else {
+            panic!("a line")
+        };
+        assert_eq!((*line, read_back.count), (StageId::OTHER, 1));
+        assert!((read_back.wait_s - 0.010).abs() < 1e-9);
+        // No later mark shows the host ahead: all the rest of the step may be lost.
+        assert!(
+            (read_back.idle_most_s - 0.005).abs() < 1e-9,
+            "{}",
+            read_back.idle_most_s
+        );
     }
 
     #[test]

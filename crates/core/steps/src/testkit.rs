@@ -27,6 +27,8 @@ pub(crate) fn marks(text: &str) -> Vec<(Mark, StageId)> {
             "S1" => MarkKind::StepEnd,
             "E0" => MarkKind::StageBegin,
             "E1" => MarkKind::StageEnd,
+            "R0" => MarkKind::ReadBackBegin,
+            "R1" => MarkKind::ReadBackEnd,
             "K" => MarkKind::CollectiveIssue,
             other => panic!("unknown word {other}"),
         };

@@ -132,7 +132,8 @@ impl RankInput {
             MarkKind::StageBegin
             | MarkKind::StageEnd
             | MarkKind::SideSample
-            | MarkKind::SideLost => {
+            | MarkKind::SideLost
+            | MarkKind::ReadBackEnd => {
                 // A name that found no room in the rank's table.
                 self.stages.get(usize::from(code)).copied().unwrap_or(StageId::OTHER)
             }
@@ -641,6 +642,7 @@ impl Job {
                 exposed_s: self.exposed_s,
                 device_wait_share: self.device_wait_share(),
                 sampled_steps: self.devices.sampled_steps(),
+                read_backs: self.devices.read_backs(&self.names),
                 lost_records: self.lost_records(),
             },
             stages: stages.collect(),
@@ -732,6 +734,7 @@ impl Job {
             texts.extend(self.timed_texts());
         }
         texts.extend(self.device_wait_text());
+        texts.extend(self.read_back_texts());
         texts.extend(self.call_logs.iter().flat_map(pipeline_notes));
         if !self.lost_records.is_empty() {
             let ranks: Vec<u32> = self.lost_records.keys().copied().collect();

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn verdict(recording: &str) -> Value {
     let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
@@ -69,6 +69,14 @@ fn a_slow_device_is_told_from_a_slow_host() {
         let verdict = verdict(recording);
         assert_eq!(verdict["incidents"][0]["subject"]["side"], side);
         assert_eq!(verdict["job"]["sampled_steps"], 45);
+        let [read_back] = &verdict["job"]["read_backs"].as_array().expect("lines")[..]
+        else {
+            panic!("one line")
+        };
+        assert_eq!(
+            (&read_back["line"], &read_back["per_step"]),
+            (&Value::Null, &json!(1.0))
+        );
     }
 }
 

@@ -2,7 +2,10 @@
 
 use frontier::{Baseline, analyse, join_where_seen};
 use incident::{DeviceAccount, Devices};
-use model::{Cut, Incident, Mark, MarkKind, Meeting, Side, StageId, Window};
+use model::{
+    Cut, Incident, Mark, MarkKind, Meeting, ReadBackSummary, ReadBacks, Side, StageId,
+    StageNames, Window,
+};
 use steps::DeviceClock;
 
 use super::Job;
@@ -11,6 +14,8 @@ use crate::Settings;
 /// Share of exposed time from which hosts mostly wait for their devices. Ours: what no host does is
 /// then the larger part.
 const DEVICE_WAIT_SHARE: f64 = 0.5;
+/// Share of the step from which a line that reads back is spoken of. Ours: what it may cost, at most.
+const READ_BACK_SHARE: f64 = 0.1;
 /// Windows after which devices that gave no account are seen no more: nothing of them arrives.
 /// Ours: one in ten steps is sampled, so that one of a few windows has enough.
 const MAX_AWAITED: u32 = 5;
@@ -20,6 +25,7 @@ const MAX_AWAITED: u32 = 5;
 pub(super) struct DeviceSteps {
     clock: DeviceClock,
     sampled_steps: u64,
+    read_backs: ReadBacks,
     /// As the last account has it, if it matters, and the windows since.
     run_ahead: Option<(f64, u32)>,
 }
@@ -47,6 +53,7 @@ impl DeviceSteps {
         join_where_seen(&mut sampled.window);
         let found = analyse(&sampled.window, &settings.frontier, baseline);
         self.sampled_steps += found.steps.len() as u64;
+        self.read_backs += &sampled.read_backs;
         let account = DeviceAccount { sampled, found };
         self.run_ahead = account.runs_ahead().then_some((account.sampled.run_ahead_s, 0));
         Some(account)
@@ -64,6 +71,23 @@ impl DeviceSteps {
     /// Steps that devices were accounted in.
     pub(super) fn sampled_steps(&self) -> u64 {
         self.sampled_steps
+    }
+
+    /// What is read back, by what it may cost: the most first.
+    pub(super) fn read_backs(&self, names: &StageNames) -> Vec<ReadBackSummary> {
+        let ReadBacks { steps, step_s, lines } = &self.read_backs;
+        let read = lines.iter().filter(|(_, of_line)| of_line.count > 0);
+        let mut lines: Vec<_> = read
+            .map(|(line, of_line)| ReadBackSummary {
+                line: (*line != StageId::OTHER).then(|| names.name(*line).to_owned()),
+                per_step: of_line.count as f64 / *steps as f64,
+                wait_share: of_line.wait_s / step_s,
+                // Without it a host is done earlier by no more than it waits.
+                idle_share_max: of_line.idle_most_s.min(of_line.wait_s) / step_s,
+            })
+            .collect();
+        lines.sort_by(|a, b| b.idle_share_max.total_cmp(&a.idle_share_max));
+        lines
     }
 
     pub(super) fn restart(&mut self) {
@@ -85,6 +109,13 @@ impl Job {
     pub(super) fn device_wait_share(&self) -> Option<f64> {
         let share = self.device_wait_s / self.exposed_s;
         (share >= DEVICE_WAIT_SHARE).then_some(share)
+    }
+
+    /// Lines that read back so that devices may have nothing to do for a notable part of the step.
+    pub(super) fn read_back_texts(&self) -> Vec<String> {
+        let lines = self.devices.read_backs(&self.names);
+        let notable = lines.iter().filter(|line| line.idle_share_max >= READ_BACK_SHARE);
+        notable.map(incident::read_back).collect()
     }
 
     /// What is said of it.
