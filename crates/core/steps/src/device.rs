@@ -208,6 +208,11 @@ pub struct DeviceClock {
 }
 
 impl DeviceClock {
+    /// Forgets steps that say nothing of the job.
+    pub fn leave_out(&mut self, is_left_out: impl Fn(u32) -> bool) {
+        self.steps.retain(|step, _| !is_left_out(*step));
+    }
+
     /// Takes a [`MarkKind::DeviceTime`] of a rank, with the stage that its mark names.
     pub fn push(&mut self, rank: u32, mark: &Mark, stage: StageId) {
         for step in self.ranks.entry(rank).or_default().push(mark, stage) {

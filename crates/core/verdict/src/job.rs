@@ -395,6 +395,9 @@ impl Job {
         }
         let moves = self.hangs.mark(rank, mark);
         self.moves_again(moves);
+        if matches!(mark.kind, MarkKind::ProfilerBegin | MarkKind::ProfilerEnd) {
+            self.aligner.leave_out_until(self.step().saturating_add(1));
+        }
         let left_out = |step| self.aligner.is_left_out(step);
         if let Some(new) = self.pipelines.mark(rank, mark, left_out) {
             let line = self.pipelines.line(new, self.scene(), &self.settings.incident);
@@ -540,6 +543,7 @@ impl Job {
     }
 
     fn follow(&mut self, window: &Window, found: &mut WindowFrontier) {
+        self.devices.leave_out(|step| self.aligner.is_left_out(step));
         let account = self.devices.account(window, &self.settings, &self.baseline);
         let devices = self.devices.seen_by(account.as_ref());
         let scene = scene(&self.names, &self.hosts, &self.seen_ranks);

@@ -68,6 +68,11 @@ impl DeviceSteps {
         }
     }
 
+    /// Forgets steps that say nothing of the job.
+    pub(super) fn leave_out(&mut self, is_left_out: impl Fn(u32) -> bool) {
+        self.clock.leave_out(is_left_out);
+    }
+
     /// Steps that devices were accounted in.
     pub(super) fn sampled_steps(&self) -> u64 {
         self.sampled_steps
