@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use model::{Block, Boundary, Meeting, StageId, Sync, Window};
+use model::{Block, Boundary, Meeting, StageId, Sync, Window, median};
 
 /// Time, in seconds, by which a rank may seem to leave a synchronisation before its last
 /// rank arrived: the steps of different ranks do not start at exactly the same instant.
@@ -10,6 +10,18 @@ const START_SKEW_SHARE: f64 = 0.1;
 /// How far apart ranks may leave a segment, relative to how far apart they entered it, to come
 /// together in it. Ours: own work would have to make up for half of it by chance.
 const TOGETHER_SHARE: f64 = 0.5;
+
+/// How far from usual a rank must be at a collective to tell whether it is waited for, in seconds.
+/// Ours: below, marks scatter by as much.
+const VARIES_S: f64 = 2e-4;
+/// Share of cases in which a rank may go on before the last one is there although all wait for it.
+/// Ours: starts of steps scatter.
+const OVERTAKEN_SHARE: f64 = 0.1;
+/// Cases that are far from usual that it takes. Ours.
+const MIN_PAIRS: usize = 10;
+/// Part of its earliness that a rank must lose again in the median case. Ours: one that waits loses
+/// all of it, one that works nothing.
+const GROWTH_MIN: f64 = 0.5;
 
 /// One step taken apart into own work and waits, so that it can be run again with some of
 /// the work changed.
@@ -223,9 +235,9 @@ pub fn assume_synchronisation(window: &mut Window) {
     }
 }
 
-/// Marks where ranks synchronise in a window whose ranks do not meet where they issue
-/// collectives: before the segments in which they are seen to come together, and before the one
-/// that ends where they meet.
+/// Marks where ranks synchronise in a window whose ranks do not all meet where they issue
+/// collectives: before the segments in which they are seen to come together, or to wait for the
+/// last one, and before the one that ends where they meet.
 ///
 /// Nobody waits for others in its data loader.
 /// # Source
@@ -234,11 +246,13 @@ pub fn join_where_seen(window: &mut Window) {
     let seen = window.meeting == Meeting::Seen;
     for block in &mut window.blocks {
         let together = comes_together(block);
+        let places = 0..block.boundaries.len();
+        let awaited: Vec<bool> = places.map(|at| is_awaited(block, at)).collect();
         let mut boundaries = block.boundaries.to_vec();
         for at in 0..boundaries.len() {
             let waits = boundaries.get(at + 1).is_some_and(|next| {
                 let meets = seen && at + 2 == together.len();
-                next.stage != StageId::DATA && (together[at + 1] || meets)
+                next.stage != StageId::DATA && (together[at + 1] || awaited[at] || meets)
             });
             boundaries[at].sync = if waits { Sync::Assumed } else { Sync::None };
         }
@@ -263,6 +277,53 @@ fn comes_together(block: &Block) -> Vec<bool> {
         .into_iter()
         .map(|(entered, left)| entered > notable_s && left < TOGETHER_SHARE * entered);
     together.collect()
+}
+
+/// Whether ranks wait, right behind a boundary at which they issue a collective, for the last of
+/// them to get there: none goes past the next boundary before, and by how much a rank is earlier
+/// than usual its next segment takes longer.
+///
+/// Where a rank is late by as much in one segment after the other, all take equally long. Only what
+/// varies from step to step then tells those who wait from those who work.
+fn is_awaited(block: &Block, at: usize) -> bool {
+    let ranks = block.ranks;
+    let sync = block.boundaries[at].sync;
+    let joins = matches!(sync, Sync::Issue(op) if !op.is_point_to_point());
+    if !joins || at + 1 == block.boundaries.len() {
+        return false;
+    }
+    let group = |rank: usize| block.groups.as_ref().map_or(0, |of| of[at * ranks + rank]);
+    // `[rank][row]`, in seconds: how long before the last of its group a rank is here, and what its
+    // next segment takes.
+    let mut early_s = vec![Vec::new(); ranks];
+    let mut next_s = vec![Vec::new(); ranks];
+    let mut overtaken = 0;
+    for (_, row) in block.rows() {
+        let prefixes = prefixes(row, ranks);
+        let here = &prefixes[at * ranks..(at + 1) * ranks];
+        for rank in 0..ranks {
+            let members = (0..ranks).filter(|other| group(*other) == group(rank));
+            let last_s =
+                members.map(|other| here[other]).fold(f64::NEG_INFINITY, f64::max);
+            let (early, next) = (last_s - here[rank], row[(at + 1) * ranks + rank]);
+            overtaken += u32::from(next < (1.0 - START_SKEW_SHARE) * early);
+            early_s[rank].push(early);
+            next_s[rank].push(next);
+        }
+    }
+    for values in early_s.iter_mut().chain(&mut next_s) {
+        let usual = median(&mut values.clone()).unwrap_or(0.0);
+        values.iter_mut().for_each(|value| *value -= usual);
+    }
+    let mut scatter: Vec<f64> = next_s.iter().flatten().map(|next| next.abs()).collect();
+    let least_s = median(&mut scatter).unwrap_or(0.0).max(VARIES_S);
+    let pairs = early_s.iter().flatten().zip(next_s.iter().flatten());
+    let telling = pairs.filter(|(early, _)| early.abs() >= least_s);
+    let mut growth: Vec<f64> = telling.map(|(early, next)| next / early).collect();
+    let cells = (block.steps.len() * ranks) as f64;
+    f64::from(overtaken) <= OVERTAKEN_SHARE * cells
+        && growth.len() >= MIN_PAIRS
+        && median(&mut growth).unwrap_or(0.0) >= GROWTH_MIN
 }
 
 /// Seconds that even the last rank of each step spent in the segment that ends where ranks meet:
@@ -391,6 +452,56 @@ mod tests {
         let syncs: Vec<Sync> =
             window.blocks[0].boundaries.iter().map(|boundary| boundary.sync).collect();
         assert_eq!(syncs, [Sync::None, Sync::Assumed, Sync::None]);
+    }
+
+    /// Steps of three ranks, of which the last is 20 ms late in each of four segments, all but the
+    /// last of which end where a collective is issued. Whether the others wait for it there, or
+    /// take as long in the second by themselves.
+    fn late_in_each_segment(wait: bool) -> Window {
+        let mut durations_s = Vec::new();
+        for step in 0..20u32 {
+            let mut at = [0.0f64; 3];
+            let mut arrived = 0.0f64;
+            for segment in 0..4 {
+                let mut row = [0.0; 3];
+                for rank in 0..3u32 {
+                    let noise =
+                        f64::from((step * 7 + segment * 5 + rank * 3) % 11) * 2e-4;
+                    let own = if rank == 2 || !wait { 0.025 } else { 0.005 } + noise;
+                    let is_first = segment == 0 && rank < 2;
+                    let own = if is_first { 0.005 + noise } else { own };
+                    let begin = at[rank as usize];
+                    let free =
+                        if wait && segment > 0 { begin.max(arrived) } else { begin };
+                    row[rank as usize] = free + own - begin;
+                }
+                (0..3).for_each(|rank| at[rank] += row[rank]);
+                arrived = at.iter().copied().fold(0.0, f64::max);
+                durations_s.extend(row);
+            }
+        }
+        let mut block = block(3, &[ISSUE, ISSUE, ISSUE, Sync::None], &[]);
+        (block.steps, block.durations_s) = ((0..20).collect(), durations_s);
+        let mut window = Window { meeting: Meeting::Seen, ..Window::from(block) };
+        join_where_seen(&mut window);
+        window
+    }
+
+    #[test]
+    fn who_waits_behind_a_collective_takes_longer_the_earlier_it_is() {
+        let joined = |window: &Window| {
+            let boundaries = window.blocks[0].boundaries.iter();
+            boundaries.map(|boundary| boundary.sync == Sync::Assumed).collect::<Vec<_>>()
+        };
+        let waits = late_in_each_segment(true);
+        assert_eq!(joined(&waits), [true, true, true, false]);
+        let block = &waits.blocks[0];
+        let replay = Replay::of_row(block, block.row(3));
+        let late_s: f64 =
+            (0..4).map(|at| replay.own_s(at, 2) - replay.own_s(at, 0)).sum();
+        assert!((late_s - 0.08).abs() < 0.005, "{late_s}");
+        let works = late_in_each_segment(false);
+        assert_eq!(joined(&works), [false, false, true, false]);
     }
 
     /// A group of two does not wait for ranks outside it.
