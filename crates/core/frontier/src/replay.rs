@@ -18,7 +18,7 @@ const VARIES_S: f64 = 2e-4;
 /// Ours: starts of steps scatter.
 const OVERTAKEN_SHARE: f64 = 0.1;
 /// Cases that are far from usual that it takes. Ours.
-const MIN_PAIRS: usize = 10;
+const MIN_PAIRS: usize = 20;
 /// Part of its earliness that a rank must lose again in the median case. Ours: one that waits loses
 /// all of it, one that works nothing.
 const GROWTH_MIN: f64 = 0.5;
@@ -235,9 +235,9 @@ pub fn assume_synchronisation(window: &mut Window) {
     }
 }
 
-/// Marks where ranks synchronise in a window whose ranks do not all meet where they issue
-/// collectives: before the segments in which they are seen to come together, or to wait for the
-/// last one, and before the one that ends where they meet.
+/// Marks where ranks synchronise in a window whose ranks do not meet where they issue
+/// collectives: before the segments in which they are seen to come together, and before the one
+/// that ends where they meet.
 ///
 /// Nobody waits for others in its data loader.
 /// # Source
@@ -246,18 +246,37 @@ pub fn join_where_seen(window: &mut Window) {
     let seen = window.meeting == Meeting::Seen;
     for block in &mut window.blocks {
         let together = comes_together(block);
+        join(block, |at| together[at + 1] || (seen && at + 2 == together.len()));
+    }
+}
+
+/// The same of devices, which also wait for each other where one needs at once what a collective
+/// brings: behind the issues at which they are seen to wait for the last one.
+///
+/// # Source
+/// Ours: docs/math/meetings.md.
+pub fn join_devices_where_seen(window: &mut Window) {
+    let seen = window.meeting == Meeting::Seen;
+    for block in &mut window.blocks {
+        let together = comes_together(block);
         let places = 0..block.boundaries.len();
         let awaited: Vec<bool> = places.map(|at| is_awaited(block, at)).collect();
-        let mut boundaries = block.boundaries.to_vec();
-        for at in 0..boundaries.len() {
-            let waits = boundaries.get(at + 1).is_some_and(|next| {
-                let meets = seen && at + 2 == together.len();
-                next.stage != StageId::DATA && (together[at + 1] || awaited[at] || meets)
-            });
-            boundaries[at].sync = if waits { Sync::Assumed } else { Sync::None };
-        }
-        block.boundaries = boundaries.into();
+        join(block, |at| {
+            together[at + 1] || awaited[at] || (seen && at + 2 == together.len())
+        });
     }
+}
+
+/// Marks where ranks wait in the segment behind a boundary.
+fn join(block: &mut Block, waits_behind: impl Fn(usize) -> bool) {
+    let mut boundaries = block.boundaries.to_vec();
+    for at in 0..boundaries.len() {
+        let next = boundaries.get(at + 1);
+        let waits =
+            next.is_some_and(|next| next.stage != StageId::DATA && waits_behind(at));
+        boundaries[at].sync = if waits { Sync::Assumed } else { Sync::None };
+    }
+    block.boundaries = boundaries.into();
 }
 
 /// Whether ranks leave each segment of a block less than half as far apart as they enter it.
@@ -459,7 +478,7 @@ mod tests {
     /// take as long in the second by themselves.
     fn late_in_each_segment(wait: bool) -> Window {
         let mut durations_s = Vec::new();
-        for step in 0..20u32 {
+        for step in 0..40u32 {
             let mut at = [0.0f64; 3];
             let mut arrived = 0.0f64;
             for segment in 0..4 {
@@ -481,9 +500,9 @@ mod tests {
             }
         }
         let mut block = block(3, &[ISSUE, ISSUE, ISSUE, Sync::None], &[]);
-        (block.steps, block.durations_s) = ((0..20).collect(), durations_s);
+        (block.steps, block.durations_s) = ((0..40).collect(), durations_s);
         let mut window = Window { meeting: Meeting::Seen, ..Window::from(block) };
-        join_where_seen(&mut window);
+        join_devices_where_seen(&mut window);
         window
     }
 

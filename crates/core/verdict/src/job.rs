@@ -396,7 +396,7 @@ impl Job {
         let moves = self.hangs.mark(rank, mark);
         self.moves_again(moves);
         if matches!(mark.kind, MarkKind::ProfilerBegin | MarkKind::ProfilerEnd) {
-            self.aligner.leave_out_until(self.step().saturating_add(1));
+            self.aligner.leave_out_until(self.step());
         }
         let left_out = |step| self.aligner.is_left_out(step);
         if let Some(new) = self.pipelines.mark(rank, mark, left_out) {

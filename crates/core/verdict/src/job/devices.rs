@@ -1,6 +1,6 @@
 //! The devices behind the hosts of a job.
 
-use frontier::{Baseline, analyse, join_where_seen};
+use frontier::{Baseline, analyse, join_devices_where_seen};
 use incident::{DeviceAccount, Devices};
 use model::{
     Cut, Incident, Mark, MarkKind, Meeting, ReadBackSummary, ReadBacks, Side, StageId,
@@ -50,7 +50,7 @@ impl DeviceSteps {
         if sampled.window.meeting == Meeting::Issued && sampled.window.cut != Cut::Data {
             sampled.window.meeting = Meeting::Seen;
         }
-        join_where_seen(&mut sampled.window);
+        join_devices_where_seen(&mut sampled.window);
         let found = analyse(&sampled.window, &settings.frontier, baseline);
         self.sampled_steps += found.steps.len() as u64;
         self.read_backs += &sampled.read_backs;
