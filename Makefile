@@ -55,8 +55,9 @@ test-rust:
 		cargo test --workspace $(TESTED) --locked --quiet -- --show-output
 
 test-python: install
+	@# Two at once, but for those that are marked as alone.
 	@$(PHASE) "Python tests" $(BIN)/python -m pytest python/tests -q --durations 15 \
-		--skipped $(CACHE)/skipped-python
+		--numprocesses 2 --dist loadfile --skipped $(CACHE)/skipped-python
 
 # The Python module has no tests of its own: Python's use it.
 TESTED := --exclude python

@@ -1,6 +1,7 @@
 """What the tests share: running jobs under laggard and looking at what it says."""
 
 import contextlib
+import fcntl
 import gzip
 import json
 import os
@@ -20,6 +21,8 @@ BIN = Path(sys.executable).parent
 JOBS = HERE / "jobs"
 # A real job of the matrices that `make acceptance` counts; `make test` plays its recording.
 matrix = pytest.mark.matrix
+# Has the machine to itself when tests run beside one another: what it asserts follows from times.
+alone = pytest.mark.alone
 # Needs the asynchronous accelerator, which is built where the tests run.
 HEADERS = Path(sysconfig.get_paths()["include"])
 accelerated = pytest.mark.skipif(
@@ -44,13 +47,48 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "matrix: a real job that make acceptance counts")
+    config.addinivalue_line("markers", "alone: has the machine to itself")
+
+
+def is_alone(item):
+    return item.get_closest_marker("alone") is not None
 
 
 def pytest_collection_modifyitems(config, items):
     wanted = config.getoption("--matrix")
     left_out = [item for item in items if (item.get_closest_marker("matrix") is None) == wanted]
     config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in left_out]
+    # At the end nobody waits long for those that have the machine to themselves.
+    items[:] = sorted((item for item in items if item not in left_out), key=is_alone)
+
+
+@contextlib.contextmanager
+def machine(alone=False):
+    """The machine, shared with the tests of other workers or not."""
+    lock = os.open(HERE, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(lock)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    with machine(alone=is_alone(item)):
+        return (yield)
+
+
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["jobs"] = jobs_started
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    """Adds the jobs of a worker that is done."""
+    global jobs_started
+    jobs_started += getattr(node, "workeroutput", {}).get("jobs", 0)
 
 
 def pytest_terminal_summary(terminalreporter, config):
@@ -109,6 +147,11 @@ def torchrun(script, *arguments, ranks=2):
 def forked(script, *arguments, ranks=4):
     """The command that starts it in half the time: its ranks share the import of PyTorch."""
     return real_job((sys.executable, JOBS / "launch.py", ranks, script, *arguments))
+
+
+def bare(script, *arguments, ranks=4):
+    """The command that starts ranks as programs of their own, as torchrun does."""
+    return real_job((sys.executable, JOBS / "launch.py", "--bare", ranks, script, *arguments))
 
 
 def laggard(*arguments, timeout=PATIENCE_S, programs=BIN, **environment):

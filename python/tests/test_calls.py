@@ -10,9 +10,9 @@ from conftest import (
     JOBS,
     PATIENCE_S,
     assert_told_again,
+    bare,
     job_environment,
     matrix,
-    torchrun,
 )
 
 FAKE = HERE.parent.parent / "crates/capture/preload/tests/preload/fake_nccl.c"
@@ -32,7 +32,7 @@ def job(nccl, watch, tmp_path):
     """Starts four ranks under laggard of which rank 1 does not come to the last all-reduce."""
 
     def job(*what, slow_rank=1):
-        command = torchrun(JOBS / "calls.py", *what, ranks=4)
+        command = bare(JOBS / "calls.py", *what)
         meet = tmp_path / "meet"
         meet.mkdir()
         stand_in = {"FAKE_NCCL": str(nccl), "MEET": str(meet)}

@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from conftest import JOBS, accelerated, forked, laggard, matrix
+from conftest import JOBS, accelerated, alone, forked, laggard, matrix
 
-pytestmark = accelerated
+pytestmark = [accelerated, alone]
 
 CULPRIT = 2
 # fault: whether the device or its host is slow, and in which stage

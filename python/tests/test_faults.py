@@ -4,7 +4,9 @@ One seed and four ranks here; `make acceptance` runs three seeds, and two and ei
 """
 
 import pytest
-from conftest import HERE, forked, laggard, matrix
+from conftest import HERE, alone, forked, laggard, matrix
+
+pytestmark = alone
 
 DATA, FORWARD, BACKWARD = "data.next_wait", "model.fwd_loss_cpu_wall", "model.backward_cpu_wall"
 OPTIM, CALLBACKS, OTHER = "optim.step_cpu_wall", "callbacks.cpu_wall", "step.other_cpu_wall"

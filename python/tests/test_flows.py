@@ -1,7 +1,7 @@
 """Collectives of NCCL that stop in the middle or become slow, seen by its profiler plugin."""
 
 import pytest
-from conftest import JOBS, assert_told_again, matrix, torchrun
+from conftest import JOBS, assert_told_again, bare, matrix
 
 
 @pytest.fixture
@@ -11,7 +11,7 @@ def job(watch, tmp_path):
     def job(what):
         meet = tmp_path / "meet"
         meet.mkdir()
-        return watch(torchrun(JOBS / "flows.py", what, ranks=4), SLOW_RANK="1", MEET=str(meet))
+        return watch(bare(JOBS / "flows.py", what), SLOW_RANK="1", MEET=str(meet))
 
     return job
 

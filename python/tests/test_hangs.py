@@ -9,7 +9,7 @@ import signal
 import time
 
 import pytest
-from conftest import JOBS, PATIENCE_S, assert_told_again, forked, matrix, torchrun
+from conftest import JOBS, PATIENCE_S, assert_told_again, bare, forked, matrix, torchrun
 
 CULPRIT = 2
 SEEDS = int(os.environ.get("LAGGARD_TEST_SEEDS", "1"))
@@ -215,7 +215,7 @@ STARTS = {
 
 @pytest.mark.parametrize("reason", ["late", pytest.param("apart", marks=matrix)])
 def test_a_start_that_stands_still_is_explained(reason, watch, early):
-    command = torchrun(JOBS / "starts.py", reason, ranks=3)
+    command = bare(JOBS / "starts.py", reason, ranks=3)
     job = watch(command, LAGGARD_CONFIG=early)
     said = job.line("the start stands still: ")
     pattern, ranks = STARTS[reason]

@@ -5,7 +5,19 @@ import subprocess
 import sys
 
 import pytest
-from conftest import BIN, JOBS, PATIENCE_S, forked, job_environment, matrix, real_job, torchrun
+from conftest import (
+    BIN,
+    JOBS,
+    PATIENCE_S,
+    alone,
+    forked,
+    job_environment,
+    matrix,
+    real_job,
+    torchrun,
+)
+
+pytestmark = alone
 
 # Frameworks whose hooks only a real job shows; FSDP2 is started as by Slurm below.
 OTHERS = ["ddp", "workers", "accumulate", "gan", "lbfgs", "grad_scaler", "fsdp2", "accelerated"]

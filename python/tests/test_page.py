@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import dataclass
 
 import pytest
-from conftest import BIN, JOBS, PATIENCE_S, job_environment, laggard, torchrun
+from conftest import BIN, JOBS, PATIENCE_S, forked, job_environment, laggard, machine
 from playwright.sync_api import Page, sync_playwright
 from test_service import Collector
 
@@ -118,7 +118,8 @@ class Told:
 
 @pytest.fixture(scope="module")
 def told(browser, tmp_path_factory):
-    with contextlib.ExitStack() as ends:
+    # Who wants the machine alone waits for the end of the job.
+    with contextlib.ExitStack() as ends, machine():
         collector = Collector(tmp_path_factory.mktemp("told") / "data")
         ends.callback(collector.kill)
         page = new_page(browser)
@@ -126,7 +127,7 @@ def told(browser, tmp_path_factory):
         page.goto(collector.url)
         page.locator("h1", has_text="No job yet").wait_for()
         tell = ["run", "--collector", collector.url, "--job", "slow", "--"]
-        command = [BIN / "laggard", *tell, *torchrun(JOBS / "ddp.py")]
+        command = [BIN / "laggard", *tell, *forked(JOBS / "ddp.py", ranks=2)]
         environment = job_environment(SLOW_RANK="1", STEPS="100000")
         process = subprocess.Popen(
             [str(part) for part in command], env=environment, stderr=subprocess.DEVNULL

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import BIN, JOBS, PATIENCE_S, forked, job_environment, laggard, matrix, torchrun
+from conftest import BIN, JOBS, PATIENCE_S, alone, forked, job_environment, laggard, matrix
 
 CULPRIT = 2
 SEEDS = int(os.environ.get("LAGGARD_TEST_SEEDS", "1"))
@@ -166,6 +166,7 @@ def beside_users(tmp_path_factory):
     return outcome, recording, trace
 
 
+@alone
 def test_a_recorded_window_says_the_same_again(beside_users):
     live, recording, _ = beside_users
     again = json.loads(laggard("analyze", "--json", recording).stdout)["incidents"]
@@ -175,6 +176,7 @@ def test_a_recorded_window_says_the_same_again(beside_users):
     assert evidence_of(again, "pattern") == told
 
 
+@alone
 def test_a_profiler_of_the_users_is_left_alone(beside_users):
     outcome, _, trace = beside_users
     assert "rank 0 was not profiled: a profiler runs in it" in outcome.verdict["notes"]
@@ -188,7 +190,7 @@ def running(rings):
     jobs = []
 
     def start(steps):
-        command = torchrun(JOBS / "profiled.py", "forward", ranks=2)
+        command = forked(JOBS / "profiled.py", "forward", ranks=2)
         config = rings.parent / "laggard.toml"
         config.write_text("[profile]\nenabled = false\n")
         environment = job_environment(

@@ -13,7 +13,17 @@ import time
 from dataclasses import dataclass
 
 import pytest
-from conftest import BIN, JOBS, PATIENCE_S, descendants, job_environment, laggard, torchrun
+from conftest import (
+    BIN,
+    JOBS,
+    PATIENCE_S,
+    alone,
+    descendants,
+    forked,
+    job_environment,
+    laggard,
+    torchrun,
+)
 from test_service import Collector
 
 TRAIN = JOBS / "weights.py"
@@ -50,7 +60,8 @@ class Plain:
 def untouched(tmp_path_factory):
     path = tmp_path_factory.mktemp("plain") / "weights"
     environment = job_environment(SAVE=str(path))
-    done = subprocess.run(torchrun(TRAIN), env=environment, capture_output=True, timeout=PATIENCE_S)
+    command = forked(TRAIN, ranks=2)
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=PATIENCE_S)
     assert path.exists(), done.stderr.decode()
     return Plain(weights(path), weights(early(path)))
 
@@ -58,10 +69,10 @@ def untouched(tmp_path_factory):
 class Started:
     """A wrapped job under way."""
 
-    def __init__(self, tmp_path, rings, *options, wrapper=True, **environment):
+    def __init__(self, tmp_path, rings, *options, wrapper=True, start=forked, **environment):
         self.save = tmp_path / "weights"
         self.rings = rings
-        command = torchrun(TRAIN)
+        command = start(TRAIN, ranks=2)
         if wrapper:
             command = [str(BIN / "laggard"), "run", *map(str, options), "--", *command]
         self.process = subprocess.Popen(
@@ -126,19 +137,23 @@ def at_once(untouched, tmp_path_factory):
         (folder / name).mkdir()
         slow = str(len(jobs))
         options = ("--json", *options)
-        jobs.append(Started(folder / name, rings, *options, SLOW_RANK=slow, **environment))
+        start = {"odd": torchrun, "profiled": forked}[name]
+        more = {"start": start, "SLOW_RANK": slow}
+        jobs.append(Started(folder / name, rings, *options, **more, **environment))
     for job in jobs:
         job.stdout, job.stderr = job.end()
         assert job.process.returncode == 0, job.stderr
     return jobs
 
 
+@alone
 def test_the_result_is_the_same_under_laggard(untouched, at_once):
     for job in at_once:
         assert weights(job.save) == untouched.late
         assert list(job.rings.iterdir()) == [], "nothing is left behind"
 
 
+@alone
 def test_two_jobs_at_once_do_not_mix(at_once):
     for slow, job in enumerate(at_once):
         # Children that a rank forks and that train in its image are no ranks.
@@ -146,12 +161,14 @@ def test_two_jobs_at_once_do_not_mix(at_once):
         assert job.verdict["incidents"][0]["subject"]["ranks"] == [slow]
 
 
+@alone
 def test_a_run_is_profiled_beside_one_that_is_not(at_once):
     odd, profiled = at_once
     assert "profile" not in odd.verdict or odd.verdict["profile"] is None
     assert [rank["rank"] for rank in profiled.verdict["profile"]["ranks"]] == [0, 1]
 
 
+@alone
 def test_a_report_that_nobody_reads_and_a_recording_without_room_are_said(at_once):
     odd, profiled = at_once
     assert "nobody reads it" in odd.stderr
@@ -203,7 +220,7 @@ def test_killing_the_collector_and_then_the_agent_of_the_host(untouched, tmp_pat
 
 def test_a_script_that_saves_when_it_is_told_to_end(untouched, tmp_path, rings):
     """Its rings were torn away meanwhile."""
-    job = Started(tmp_path, rings, LEAVE="SIGTERM")
+    job = Started(tmp_path, rings, start=torchrun, LEAVE="SIGTERM")
     wait_for(lambda: len(list(tmp_path.glob("weights.rank*"))) == 2, job)
     for directory in rings.iterdir():
         shutil.rmtree(directory)

@@ -1,7 +1,7 @@
 """Ranks that call NCCL 2.20 and know nothing of laggard but the library that is preloaded, with a
 stand-in for NCCL that ``FAKE_NCCL`` names: all-reduces and sends on a common timetable.
 
-    FAKE_NCCL=libnccl.so.2 SLOW_RANK=1 MEET=... torchrun --nproc-per-node 4 calls.py [pauses]
+    FAKE_NCCL=libnccl.so.2 SLOW_RANK=1 MEET=... launch.py --bare 4 calls.py [pauses]
 
 Rank ``SLOW_RANK`` does not come to the last all-reduce: for good, or with ``pauses`` for a while.
 """

@@ -1,6 +1,6 @@
 """A job that does not start: a rank does not come, or the ranks do not find one another.
 
-torchrun --nproc-per-node 3 starts.py late|apart
+launch.py --bare 3 starts.py late|apart
 """
 
 import os
@@ -19,7 +19,9 @@ def prepare():
 if sys.argv[1] == "late" and RANK == 1:
     prepare()
 host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-store = dist.TCPStore(host, port, is_master=False)
+# torchrun has one for its ranks.
+is_master = RANK == 0 and "TORCHELASTIC_RUN_ID" not in os.environ
+store = dist.TCPStore(host, port, is_master=is_master, wait_for_workers=False)
 if sys.argv[1] == "apart":
     # Where each rank looks nobody else leaves an address.
     store = dist.PrefixStore(f"rank {RANK}", store)
