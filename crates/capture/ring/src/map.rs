@@ -15,8 +15,9 @@ use model::{Mark, PAYLOAD_WORDS};
 use crate::header::{
     Header, LAYOUT, MAGIC, MAX_NAMES, NAME_BYTES, SLOTS_AT, StoredIdentity,
 };
-use crate::slots::{self, Slot};
-use crate::{Identity, NameKind, RingDirectory, RingError, file};
+use crate::{Identity, NameKind, RingDirectory, RingError, file, slots};
+
+type Slot = slots::Slot<PAYLOAD_WORDS>;
 
 /// Slots of a ring unless told otherwise: 2 MiB, some thousand steps.
 pub const fn default_slots() -> usize {

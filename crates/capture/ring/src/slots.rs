@@ -2,8 +2,6 @@
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use model::PAYLOAD_WORDS;
-
 // The standard library's here, loom's in `dev/model_check`, which compiles this file once more.
 use super::atomics::{AtomicU64, fence};
 
@@ -13,9 +11,9 @@ use super::atomics::{AtomicU64, fence};
 /// and `2n + 2` once it is whole.
 #[repr(C, align(64))]
 #[derive(Debug)]
-pub(crate) struct Slot {
+pub(crate) struct Slot<const WORDS: usize> {
     pub(crate) stamp: AtomicU64,
-    pub(crate) words: [AtomicU64; PAYLOAD_WORDS],
+    pub(crate) words: [AtomicU64; WORDS],
 }
 
 /// What the writer and readers share besides the slots.
@@ -31,7 +29,11 @@ pub(crate) struct Counters {
 /// Never blocks, allocates, makes a system call or panics. Plain stores only: nothing waits
 /// for the slot's line, which a training step has long pushed out of the cache.
 #[inline]
-pub(crate) fn write(counters: &Counters, slots: &[Slot], words: [u64; PAYLOAD_WORDS]) {
+pub(crate) fn write<const WORDS: usize>(
+    counters: &Counters,
+    slots: &[Slot<WORDS>],
+    words: [u64; WORDS],
+) {
     let number = counters.next.load(Relaxed);
     let Some(slot) = slots.get((number as usize) & (slots.len().wrapping_sub(1))) else {
         return;
@@ -49,13 +51,16 @@ pub(crate) fn write(counters: &Counters, slots: &[Slot], words: [u64; PAYLOAD_WO
 
 /// Reads record `number`; `None` if it is overwritten.
 #[inline]
-pub(crate) fn read(slots: &[Slot], number: u64) -> Option<[u64; PAYLOAD_WORDS]> {
+pub(crate) fn read<const WORDS: usize>(
+    slots: &[Slot<WORDS>],
+    number: u64,
+) -> Option<[u64; WORDS]> {
     let slot = slots.get((number as usize) & (slots.len().wrapping_sub(1)))?;
     let whole = number.wrapping_mul(2).wrapping_add(2);
     if slot.stamp.load(Acquire) != whole {
         return None;
     }
-    let mut words = [0; PAYLOAD_WORDS];
+    let mut words = [0; WORDS];
     for (value, word) in words.iter_mut().zip(&slot.words) {
         *value = word.load(Relaxed);
     }

@@ -1,13 +1,16 @@
 //! The algorithm of the ring in every interleaving that its memory orders allow, by loom.
 //!
 //! A crate of its own, so that what loom brings along is chosen alike for builds and for tests.
+//!
+//! Records have two words here. A torn record has two words of different records; all access to
+//! words is relaxed and nothing depends on their values, so that what is left of an execution without
+//! its other words is an execution too, and is one of those looked at.
 #![cfg(test)]
 
 use std::sync::atomic::Ordering::Acquire;
 
 use loom::sync::{Arc, Mutex};
 use loom::thread;
-use model::PAYLOAD_WORDS;
 
 use self::atomics::AtomicU64;
 use self::slots::{Counters, Slot, read, write};
@@ -18,9 +21,11 @@ mod atomics {
 #[path = "../../../capture/ring/src/slots.rs"]
 mod slots;
 
+const WORDS: usize = 2;
+
 struct Shared {
     counters: Counters,
-    slots: Vec<Slot>,
+    slots: Vec<Slot<WORDS>>,
 }
 
 fn shared(slots: usize) -> Arc<Shared> {
@@ -36,7 +41,7 @@ fn shared(slots: usize) -> Arc<Shared> {
 
 /// A record whose words all carry the same value: a torn one shows.
 fn write_whole(shared: &Shared, value: u64) {
-    write(&shared.counters, &shared.slots, [value; PAYLOAD_WORDS]);
+    write(&shared.counters, &shared.slots, [value; WORDS]);
 }
 
 fn read_whole(shared: &Shared, number: u64) -> Option<u64> {
