@@ -286,9 +286,11 @@ mod tests {
     use std::mem::offset_of;
     use std::os::unix::fs::FileExt;
 
+    use model::{Mark, MarkKind, RankNs};
+
     use super::*;
-    use crate::RingWriter;
     use crate::header::Header;
+    use crate::{RingWriter, process_started};
 
     #[test]
     fn a_group_is_read_with_its_members() {
@@ -322,5 +324,47 @@ mod tests {
         let mut reader = JobReader::new(directory);
         reader.look(&mut |_| {});
         assert_eq!(reader.faults(), u64::MAX);
+    }
+    #[test]
+    fn after_a_restart_rings_of_earlier_attempts_are_not_read() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = RingDirectory::create(root.path(), "job").unwrap();
+        let pid = std::process::id();
+        let ring = |rank, attempt| {
+            let started = process_started(pid).unwrap();
+            let identity =
+                Identity { rank, attempt, pid, started, ..Identity::default() };
+            let ring = RingWriter::create(&directory, &identity, 64).unwrap();
+            ring.set_stepped(0);
+            ring.write(Mark {
+                at: RankNs(1),
+                step: 0,
+                kind: MarkKind::DataBegin,
+                on_loop_thread: true,
+                code: 0,
+                args: [0; 5],
+            });
+            ring
+        };
+        let mut reader = JobReader::new(directory.clone());
+        let mut read = Vec::new();
+        let mut look = |reader: &mut JobReader| {
+            let mut take = |input| match input {
+                Input::Mark { rank, .. } => read.push(rank),
+                Input::Restart { attempt } => assert_eq!(attempt, 1),
+                _ => {}
+            };
+            reader.look(&mut take);
+            reader.drain(&mut take);
+            read.clone()
+        };
+        // Started again with a rank less, while the one that is left out still runs.
+        let _rings = [ring(0, 1), ring(1, 0)];
+        assert_eq!(look(&mut reader), [0]);
+        // Nor is one that only now shows itself.
+        let _late = ring(2, 0);
+        assert_eq!(look(&mut reader), [0]);
+        let _new = ring(3, 1);
+        assert_eq!(look(&mut reader), [0, 3]);
     }
 }
