@@ -49,6 +49,8 @@ test-all:
 	@# Where nobody reads that list, a test that was skipped is one that failed.
 	@test -z "$(CI)" || ! grep --quiet . $(CACHE)/skipped-rust $(CACHE)/skipped-python
 
+# Those of the command take half a minute of a core, and wait for minutes.
+test-rust: export RUST_TEST_THREADS ?= 8
 test-rust:
 	@$(PHASE) "Rust tests, compiled" cargo test --workspace $(TESTED) --locked --no-run
 	@$(PHASE) "Rust tests" scripts/skipped $(CACHE)/skipped-rust \
