@@ -28,6 +28,8 @@ const MAX_UNSTARTED: u32 = 64;
 pub(crate) struct DeviceMarks {
     /// Whether a mark is worth more than this look.
     awake: Cell<bool>,
+    /// Whether this step is sampled.
+    sampled: Cell<bool>,
     /// Whether the marks of this step are recorded.
     recording: Cell<bool>,
     state: RefCell<State>,
@@ -79,10 +81,11 @@ struct Waiting {
 }
 
 impl DeviceMarks {
-    /// A step begins.
+    /// A step begins, which is sampled in any case if it is asked for.
     #[inline]
-    pub(crate) fn on_step(&self, step: u32) {
-        if is_sampled(step) {
+    pub(crate) fn on_step(&self, step: u32, asked_for: bool) {
+        self.sampled.set(asked_for || is_sampled(step));
+        if self.sampled.get() {
             self.awake.set(true);
         }
     }
@@ -112,7 +115,7 @@ impl DeviceMarks {
         }
         // A call into PyTorch may let another thread run, which may come here.
         let Ok(mut state) = self.state.try_borrow_mut() else { return };
-        if let Err(error) = state.take(py, mark, write) {
+        if let Err(error) = state.take(py, mark, self.sampled.get(), write) {
             state.use_of = Use::Without;
             (state.run, state.waiting) = (None, VecDeque::new());
             note(py, &error);
@@ -121,7 +124,7 @@ impl DeviceMarks {
         self.awake.set(
             state.run.is_some()
                 || !state.waiting.is_empty()
-                || (is_sampled(mark.step) && !matches!(state.use_of, Use::Without)),
+                || (self.sampled.get() && !matches!(state.use_of, Use::Without)),
         );
     }
 }
@@ -131,6 +134,7 @@ impl State {
         &mut self,
         py: Python<'_>,
         mark: &Mark,
+        is_sampled: bool,
         write: &dyn Fn(Mark),
     ) -> PyResult<()> {
         if mark.on_loop_thread {
@@ -150,7 +154,7 @@ impl State {
                 self.record(py, mark)?;
                 self.end();
             }
-            if may_begin && is_sampled(mark.step) && self.waiting.len() < MAX_WAITING {
+            if may_begin && is_sampled && self.waiting.len() < MAX_WAITING {
                 self.begin(py, mark.step)?;
             }
         }

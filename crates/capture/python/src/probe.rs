@@ -243,7 +243,8 @@ impl Probe {
         of_loop.counter.set(counter);
         if step != before {
             self.step.store(step, Relaxed);
-            self.device.on_step(step);
+            let wants_device = |windows: &Windows| windows.wants_device(step);
+            self.device.on_step(step, self.windows.as_ref().is_some_and(wants_device));
             if let Some(windows) = &self.windows {
                 windows.on_step(step, |kind| {
                     let (at, on_loop_thread) = (now(), true);

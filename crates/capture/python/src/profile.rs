@@ -33,6 +33,12 @@ impl Windows {
         Self { desk, done: Cell::new(0), recording: Cell::new(None) }
     }
 
+    /// Whether device marks of a step are asked for.
+    #[inline]
+    pub(crate) fn wants_device(&self, step: u32) -> bool {
+        self.desk.wants_device(step)
+    }
+
     /// A step begins. Costs one load unless there is an order. `mark` takes note of when the
     /// loop begins to stand still for it, and when it goes on.
     #[inline]

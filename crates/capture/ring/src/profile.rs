@@ -1,8 +1,10 @@
-//! The desk of a rank: where the agent orders a profile window, and the rank says how it went.
+//! The desk of a rank: where the agent orders a profile window, and the rank says how it went; and
+//! where it asks for device marks of more steps.
 //!
-//! One page that both map. The rank looks at a single word as each step begins; an order is
-//! written before that word counts it, and so is an answer.
+//! One page that both map. The rank looks at two words as each step begins; an order is written
+//! before its word counts it, and so is an answer.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -13,7 +15,7 @@ use crate::{Identity, RingDirectory, RingError, file};
 
 const MAGIC: [u8; 8] = *b"LAGDESK\0";
 /// Bump it with any change of [`Desk`].
-const LAYOUT: u32 = 1;
+const LAYOUT: u32 = 2;
 const BYTES: usize = 4096;
 
 #[repr(C)]
@@ -33,9 +35,11 @@ struct Desk {
     start_ns: AtomicU64,
     stop_ns: AtomicU64,
     write_ns: AtomicU64,
+    /// Steps whose device marks are asked for: the first, and from bit 32 on the one behind the last.
+    device_steps: AtomicU64,
 }
 
-const _: () = assert!(size_of::<Desk>() == 64);
+const _: () = assert!(size_of::<Desk>() == 72);
 
 /// A window that is to be profiled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -166,6 +170,13 @@ impl ProfileDesk {
         }
     }
 
+    /// Whether device marks of a step are asked for; one load.
+    #[inline]
+    pub fn wants_device(&self, step: u32) -> bool {
+        let steps = desk(&self.map).device_steps.load(Relaxed);
+        (steps as u32..(steps >> 32) as u32).contains(&step)
+    }
+
     /// Answers an order.
     pub fn answer(&self, number: u32, answer: ProfileAnswer) {
         let desk = desk(&self.map);
@@ -210,6 +221,12 @@ impl ProfileClerk {
         desk.steps.store(order.steps, Relaxed);
         desk.limit_ms.store(order.limit_ms, Relaxed);
         desk.order.store(self.on_desk(order.number), Release);
+    }
+
+    /// Asks for device marks of these steps, and no longer of others.
+    pub fn ask_for_device(&self, steps: &Range<u32>) {
+        let both = u64::from(steps.start) | u64::from(steps.end) << 32;
+        desk(&self.map).device_steps.store(both, Relaxed);
     }
 
     /// What the rank says of order `number`.
@@ -296,6 +313,15 @@ mod tests {
         desk.answer(desk.last_order(), written);
         assert_eq!(next.answer(1), written);
         assert_eq!(next.trace_path(1), desk.trace_path(desk.last_order()));
+    }
+
+    #[test]
+    fn device_marks_are_asked_for_by_step() {
+        let (_root, desk, clerk) = both();
+        assert!(!desk.wants_device(0));
+        clerk.ask_for_device(&(40..48));
+        let wanted = (0..60).filter(|step| desk.wants_device(*step));
+        assert_eq!(wanted.collect::<Vec<u32>>(), (40..48).collect::<Vec<u32>>());
     }
 
     #[test]

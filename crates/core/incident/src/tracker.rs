@@ -73,6 +73,8 @@ pub struct Tracker {
     groups: Vec<Group>,
     next_id: u64,
     last_step: u64,
+    /// Whether hosts were late in the last window, and their devices not seen.
+    is_unsettled: bool,
 }
 
 /// What was seen of ranks that are compared with one another.
@@ -180,9 +182,17 @@ impl Tracker {
             .collect()
     }
 
+    /// Whether more should be known of the devices: one of them goes on to be slow, or to be held up,
+    /// or hosts are late and nobody saw what that did to their devices.
+    pub fn suspects_devices(&self) -> bool {
+        let is_of_devices = |track: &&Track| track.spoken && track.fault.side.is_some();
+        self.is_unsettled
+            || self.tracks.iter().filter(is_of_devices).any(|it| self.is_open(it))
+    }
+
     /// What a window shows, once it is known what its devices did.
     fn faults(
-        &self,
+        &mut self,
         window: &Window,
         found: &WindowFrontier,
         devices: Devices<'_>,
@@ -193,8 +203,11 @@ impl Tracker {
         let forgotten = group.unaccounted.len().saturating_sub(MAX_UNACCOUNTED);
         group.unaccounted.drain(..forgotten);
         let (gates, settings) = (&self.gates, &self.settings);
+        let late = find_faults(window, found, gates, settings);
+        self.is_unsettled = matches!(devices, Devices::Awaited { .. })
+            && late.iter().any(|fault| fault.notable);
         let mut faults = settle(
-            find_faults(window, found, gates, settings),
+            late,
             devices,
             Stretch {
                 steps: &group.unaccounted,

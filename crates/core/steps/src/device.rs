@@ -1,7 +1,7 @@
 //! Sampled steps on the clock of the device.
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
 use model::{DeviceWindow, Mark, MarkKind, RankNs, RankStep, ReadBacks, StageId};
 
@@ -22,6 +22,8 @@ const RUN_STEPS: u32 = 4;
 /// A host that is ahead of its device by no more has only just launched something. Ours: several
 /// times what a launch takes.
 const LAUNCH_S: f64 = 1e-4;
+/// Steps that may be asked for at a time: enough for an account.
+pub const MAX_ASKED_STEPS: u32 = 8 * RUN_STEPS;
 /// One run of so many is sampled.
 const ONE_OF: u32 = 10;
 /// Steps in which every second run is: a job has its first verdict soon.
@@ -31,6 +33,13 @@ const FIRST_STEPS: u32 = 128;
 pub fn run_of(step: u32) -> RangeInclusive<u32> {
     let first = step - step % RUN_STEPS;
     first..=first.saturating_add(RUN_STEPS - 1)
+}
+
+/// Whole runs of steps, from `step` on: about so many steps, two runs at least.
+pub fn runs_from(step: u32, steps: f64) -> Range<u32> {
+    let first = step.saturating_add(RUN_STEPS - 1) / RUN_STEPS * RUN_STEPS;
+    let runs = (steps.min(f64::from(MAX_ASKED_STEPS)) as u32 / RUN_STEPS).max(2);
+    first..first.saturating_add(runs * RUN_STEPS)
 }
 
 /// Whether device marks are made in a step: of one in ten on average, the same on all ranks and
@@ -424,6 +433,12 @@ mod tests {
             marks.remove(lost);
             assert!(steps_of(&marks).is_empty(), "without {lost}");
         }
+    }
+
+    #[test]
+    fn what_is_asked_for_are_whole_runs() {
+        assert_eq!(runs_from(41, 1e9), 44..76);
+        assert_eq!(runs_from(44, 0.1), 44..52);
     }
 
     #[test]

@@ -19,7 +19,7 @@ mod testkit;
 
 pub use align::{Aligner, WindowSettings};
 pub use counter::StepCounter;
-pub use device::{DeviceClock, is_sampled, run_of};
+pub use device::{DeviceClock, MAX_ASKED_STEPS, is_sampled, run_of, runs_from};
 pub use iteration::{Iteration, IterationTimer};
 pub use learner::{Heard, IterationLearner};
 pub use segment::Segmenter;

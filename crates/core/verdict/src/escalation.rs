@@ -83,16 +83,25 @@ impl ProfileSettings {
         usual_step_s: Option<f64>,
         ahead_s: f64,
     ) -> WantedProfile {
-        let usual_s = usual_step_s.unwrap_or(UNKNOWN_STEP_S).max(1e-6);
-        let ahead = (AHEAD_STEPS + ahead_s / usual_s).ceil();
-        let steps = (self.max_s / usual_s).floor();
+        let steps = (self.max_s / known_step_s(usual_step_s)).floor();
         WantedProfile {
             ranks,
-            first_step: step.saturating_add(ahead as u32),
+            first_step: step_in(ahead_s, step, usual_step_s),
             steps: steps.clamp(1.0, f64::from(self.max_steps.max(1))) as u32,
             limit_ms: (self.max_s * 1e3) as u32,
         }
     }
+}
+
+/// What a step takes, in seconds.
+pub(crate) fn known_step_s(usual_step_s: Option<f64>) -> f64 {
+    usual_step_s.unwrap_or(UNKNOWN_STEP_S).max(1e-6)
+}
+
+/// The step of a job that is in `step` which all ranks can be told of in `ahead_s`.
+pub(crate) fn step_in(ahead_s: f64, step: u32, usual_step_s: Option<f64>) -> u32 {
+    let ahead = (AHEAD_STEPS + ahead_s / known_step_s(usual_step_s)).ceil();
+    step.saturating_add(ahead as u32)
 }
 
 /// What is known of windows: the one under way, and when the next may be.
@@ -193,6 +202,11 @@ impl Escalation {
     /// Whether the loop has become slower, and still is; asked once, answered once.
     pub(crate) fn take_slower(&mut self) -> bool {
         std::mem::take(&mut self.slower) && self.trigger.is_slow()
+    }
+
+    /// Whether the loop is slower than it was.
+    pub(crate) fn is_slow(&self) -> bool {
+        self.trigger.is_slow()
     }
 
     /// The ranks to profile: suspects and some to compare them with, or just some. Ranks that are

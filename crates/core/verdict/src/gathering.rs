@@ -1,4 +1,5 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 
 use model::{Batch, Input, RankNs};
 
@@ -38,6 +39,8 @@ pub struct Gathering {
     asked_at: Option<RankNs>,
     /// The profile window that hosts are asked for until they have come to it.
     profile: Option<WantedProfile>,
+    /// Steps in which hosts should have all devices marked.
+    device_steps: Option<Range<u32>>,
     profile_asked_at: Option<RankNs>,
 }
 
@@ -103,6 +106,7 @@ impl Gathering {
             start: Start::default(),
             asked_at: None,
             profile: None,
+            device_steps: None,
             profile_asked_at: None,
         }
     }
@@ -219,6 +223,11 @@ impl Gathering {
         self.profile.as_ref()
     }
 
+    /// Steps in which hosts should have the devices of their ranks marked.
+    pub fn wanted_device_steps(&self) -> Option<&Range<u32>> {
+        self.device_steps.as_ref()
+    }
+
     /// Lines about what happened since the last call.
     pub fn take_lines(&mut self) -> Vec<String> {
         self.job.take_lines()
@@ -309,9 +318,14 @@ impl Gathering {
         }
     }
 
-    /// Asks hosts for a profile window of the suspects of the whole job, in time for all of them.
+    /// Asks hosts for a profile window of the suspects of the whole job, and for marks of devices, in
+    /// time for all of them.
     fn want_profile(&mut self) {
         let (now, step) = (self.furthest(), self.job.step());
+        self.device_steps.take_if(|wanted| step >= wanted.start);
+        if self.device_steps.is_none() {
+            self.device_steps = self.job.wanted_device_steps(now, ORDER_AHEAD_S);
+        }
         self.profile.take_if(|wanted| step >= wanted.first_step);
         let settings = self.job.settings.profile.clone();
         let is_recent = |asked: RankNs| now.seconds_since(asked) < settings.every_s;

@@ -13,6 +13,8 @@ pub enum Finding {
     Slow,
     /// Steps became longer, and no incident says why.
     LongerSteps,
+    /// Something is suspected of ranks whose hosts run ahead, and their devices were not seen.
+    DevicesUnseen,
     /// An operation of NCCL took longer than it should.
     SlowOperation,
 }
@@ -36,12 +38,13 @@ pub struct Rule {
 
 impl Finding {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Standstill,
         Self::Hang,
         Self::HangWithNccl,
         Self::Slow,
         Self::LongerSteps,
+        Self::DevicesUnseen,
         Self::SlowOperation,
     ];
 
@@ -89,6 +92,14 @@ impl Finding {
                 named: 0,
                 others: 4,
                 every_s: 600.0,
+                lasts_s: 20.0,
+            },
+            Self::DevicesUnseen => Rule {
+                finding: "something is suspected, and hosts run ahead of their devices",
+                evidence: "device marks of up to 32 steps in a row",
+                named: 0,
+                others: usize::MAX,
+                every_s: 60.0,
                 lasts_s: 20.0,
             },
             Self::SlowOperation => Rule {

@@ -1,10 +1,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use formats::JournalWriter;
 use model::Input;
-use ring::{JobReader, RankState, RingDirectory};
+use ring::{JobReader, ProfileClerk, RankState, RingDirectory};
 use verdict::{Job, MAX_WINDOW_S, ProfileSettings, Settings};
 
 use crate::asked::ProfileRequest;
@@ -150,6 +151,7 @@ impl Agent {
         let Self { reader, probes, profiles, told, job, .. } = self;
         probes.poll(now, profiles.is_busy(), reader, &mut |input| keep(told, job, input));
         self.profile(now);
+        self.mark_devices();
         let Self { ras, settings, told, job, .. } = self;
         ras.poll(settings, &mut |input| keep(told, job, input));
         let mut lines = self.job.take_lines();
@@ -164,6 +166,23 @@ impl Agent {
     pub fn patience(&self, now: Instant) -> Duration {
         let closely = self.live.is_close(now) || self.profiles.is_busy();
         if closely { READ_CLOSELY_EVERY } else { POLL_EVERY }
+    }
+
+    /// Has the devices of ranks marked in more steps, if that is asked for.
+    fn mark_devices(&mut self) {
+        // Ranks of all hosts mark the same steps: who hears of all of them says which.
+        let wanted = match &self.told.uplink {
+            Some(uplink) => uplink.wanted_device_steps(),
+            None => self.job.wanted_device_steps(monotonic_now(), ORDER_AHEAD_S),
+        };
+        let Some(Range { start, end }) = wanted else { return };
+        // Whoever asks.
+        let steps = start..end.min(start.saturating_add(steps::MAX_ASKED_STEPS));
+        for rank in self.reader.ranks().filter(|rank| rank.alive) {
+            if let Ok(clerk) = ProfileClerk::open(&rank.ring.with_extension("desk")) {
+                clerk.ask_for_device(&steps);
+            }
+        }
     }
 
     /// Has ranks profiled if that is asked for, and tells what came of it.

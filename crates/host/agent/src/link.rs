@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::time::Duration;
 
 #[cfg(feature = "bus")]
@@ -67,6 +68,8 @@ pub struct Orders {
     /// Ranks whose stacks would help.
     pub(crate) stacks: Vec<u32>,
     pub(crate) profile: Option<WantedProfile>,
+    /// Steps in which devices should be marked.
+    pub(crate) device_steps: Option<Range<u32>>,
     /// The epoch of which nothing more is of use, as some of it was lost on the bus.
     pub(crate) lost: Option<String>,
     /// The epoch of which nothing more is taken, and why.
@@ -178,6 +181,7 @@ fn publish(
         let Some(order) = Orders::read(&order) else { continue };
         all.stacks = order.stacks;
         all.profile = order.profile.or(all.profile);
+        all.device_steps = order.device_steps.or(all.device_steps);
         all.lost = order.lost.or(all.lost);
         // What was said to an agent before this one is none of its business.
         *refused =

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::mem;
+use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -68,6 +69,8 @@ struct Open {
     wanted: Vec<u32>,
     /// The profile window it asks for.
     profile: Option<WantedProfile>,
+    /// Steps in which it asks for device marks.
+    device_steps: Option<Range<u32>>,
     /// For people who watch.
     lines: Vec<String>,
     /// Whether the last batch was taken.
@@ -122,6 +125,11 @@ impl Uplink {
     /// The profile window the collector asks for, once.
     pub fn wanted_profile(&self) -> Option<WantedProfile> {
         self.shared.open().profile.take()
+    }
+
+    /// Steps in which the collector asks for device marks, once.
+    pub fn wanted_device_steps(&self) -> Option<Range<u32>> {
+        self.shared.open().device_steps.take()
     }
 
     /// Lines about the collector since the last call.
@@ -254,9 +262,10 @@ impl Sender {
             return false;
         }
         match self.send() {
-            Answer::Taken(Orders { stacks, profile, lost, .. }) => {
+            Answer::Taken(Orders { stacks, profile, device_steps, lost, .. }) => {
                 let mut open = self.shared.open();
                 open.wanted = stacks;
+                open.device_steps = device_steps;
                 // It asks until the job has come to the window.
                 if profile.is_some() && profile != self.profile {
                     open.profile.clone_from(&profile);

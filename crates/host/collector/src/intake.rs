@@ -105,9 +105,12 @@ pub(crate) async fn take_batch(
         Err(_) => None,
     };
     match answered {
-        Some(Answer::Kept { next, wanted: Wanted { stacks, profile }, is_new }) => {
+        Some(Answer::Kept { next, wanted, is_new }) => {
+            let Wanted { stacks, profile, device_steps } = wanted;
             metrics.kept(is_new);
-            let reply = json!({ "next": next, "stacks": stacks, "profile": profile });
+            let reply = json!({
+                "next": next, "stacks": stacks, "profile": profile, "device_steps": device_steps,
+            });
             axum::Json(reply).into_response()
         }
         Some(Answer::Gap { next }) => {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -67,6 +68,8 @@ pub(crate) struct Wanted {
     /// Ranks whose stacks would help.
     pub(crate) stacks: Vec<u32>,
     pub(crate) profile: Option<WantedProfile>,
+    /// Steps in which devices should be marked.
+    pub(crate) device_steps: Option<Range<u32>>,
 }
 
 /// Why an agent's batches are not taken once its host has another.
@@ -324,6 +327,7 @@ impl Keeper {
         let wanted = self.held.gathering().as_ref().map(|gathering| Wanted {
             stacks: gathering.wanted_stacks(),
             profile: gathering.wanted_profile().cloned(),
+            device_steps: gathering.wanted_device_steps().cloned(),
         });
         let wanted = wanted.unwrap_or_default();
         for (next, answer) in again {

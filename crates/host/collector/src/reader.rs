@@ -236,9 +236,11 @@ impl Handed {
         match answer.await {
             Ok(Answer::Kept { wanted, is_new, .. }) => {
                 inner.metrics.kept(is_new);
-                let Wanted { stacks, profile } = wanted;
-                if !stacks.is_empty() || profile.is_some() {
-                    let order = json!({ "stacks": stacks, "profile": profile });
+                if wanted != Wanted::default() {
+                    let Wanted { stacks, profile, device_steps } = wanted;
+                    let order = json!({
+                        "stacks": stacks, "profile": profile, "device_steps": device_steps,
+                    });
                     self.wanted.insert(epoch_of(&arrival).0, order);
                 }
             }

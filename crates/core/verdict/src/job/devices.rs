@@ -1,15 +1,18 @@
 //! The devices behind the hosts of a job.
 
+use std::ops::Range;
+
 use frontier::{Baseline, analyse, join_devices_where_seen};
 use incident::{DeviceAccount, Devices};
 use model::{
-    Cut, Incident, Mark, MarkKind, Meeting, ReadBackSummary, ReadBacks, Side, StageId,
-    StageNames, Window,
+    Cut, Incident, Mark, MarkKind, Meeting, RankNs, ReadBackSummary, ReadBacks, Side,
+    StageId, StageNames, Window,
 };
-use steps::DeviceClock;
+use steps::{DeviceClock, runs_from};
 
 use super::Job;
-use crate::Settings;
+use crate::escalation::{known_step_s, step_in};
+use crate::{Finding, Rule, Settings};
 
 /// Share of exposed time from which hosts mostly wait for their devices. Ours: what no host does is
 /// then the larger part.
@@ -26,6 +29,8 @@ pub(super) struct DeviceSteps {
     clock: DeviceClock,
     sampled_steps: u64,
     read_backs: ReadBacks,
+    /// When marks of more steps were last asked for.
+    asked_at: Option<RankNs>,
     /// As the last account has it, if it matters, and the windows since.
     run_ahead: Option<(f64, u32)>,
 }
@@ -108,6 +113,28 @@ impl Job {
         let ranks = self.ranks.get(&rank).zip(kind);
         let stage = ranks.map(|(input, kind)| input.stage(kind, code));
         self.devices.clock.push(rank, mark, stage.unwrap_or(StageId::OTHER));
+    }
+
+    /// Steps in which all devices should be marked: something is suspected, and hosts run ahead of
+    /// them. `now` is the clock of the marks, `ahead_s` what it takes to reach all ranks.
+    pub fn wanted_device_steps(
+        &mut self,
+        now: RankNs,
+        ahead_s: f64,
+    ) -> Option<Range<u32>> {
+        const RULE: Rule = Finding::DevicesUnseen.rule();
+        let is_recent = |asked: RankNs| now.seconds_since(asked) < RULE.every_s;
+        let is_suspected = self.escalation.is_slow() || self.tracker.suspects_devices();
+        if self.devices.run_ahead.is_none()
+            || !is_suspected
+            || self.devices.asked_at.is_some_and(is_recent)
+        {
+            return None;
+        }
+        self.devices.asked_at = Some(now);
+        let usual_s = self.usual_step_s();
+        let first = step_in(ahead_s, self.step(), usual_s);
+        Some(runs_from(first, RULE.lasts_s / known_step_s(usual_s)))
     }
 
     /// Share of exposed time in which all hosts waited for their devices, if that is most of it.

@@ -1,5 +1,7 @@
 //! Verdicts on jobs whose hosts run ahead of their devices, beside what faults really cost.
 
+use std::ops::Range;
+
 use model::{Incident, Side, Verdict};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -103,6 +105,39 @@ fn wrong(job: &AheadJob, said: &Verdict, gain_s: f64, step_s: f64) -> Option<Str
     };
     let is_off = off_s > (ratio * gain_s).max(share * step_s);
     is_off.then(|| format!("charged {:.1} ms: {}", charged_s * 1e3, first.text))
+}
+
+/// The steps that a job's devices are asked to mark, and whether the last verdict names rank 1.
+fn asked_for(job: &AheadJob) -> (Vec<Range<u32>>, bool) {
+    let mut analysis = Job::new("ahead", "run", Settings::default());
+    let mut asked = Vec::new();
+    for input in job.run().inputs {
+        analysis.take(input);
+        if let Some(now) = analysis.last_at() {
+            asked.extend(analysis.wanted_device_steps(now, 0.1));
+        }
+    }
+    analysis.finish();
+    let incidents = analysis.verdict().incidents;
+    (asked, incidents.iter().any(|incident| incident.subject.ranks == [1]))
+}
+
+#[test]
+fn devices_are_asked_to_mark_more_steps_once_something_is_suspected() {
+    let healthy = AheadJob { steps: 400, ..AheadJob::new(7) };
+    assert_eq!(asked_for(&healthy), (Vec::new(), false));
+    let slow = Slow {
+        spot: SlowSpot::DeviceForward,
+        rank: Some(1),
+        late_s: 0.02,
+        since: 200,
+        every: 1,
+    };
+    let job = AheadJob { slow: vec![slow], ..healthy };
+    let (asked, named) = asked_for(&job);
+    assert!(named);
+    let [first, ..] = &asked[..] else { panic!("nothing asked for") };
+    assert!((205..270).contains(&first.start) && first.len() == 32, "{asked:?}");
 }
 
 #[test]
