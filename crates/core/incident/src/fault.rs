@@ -682,6 +682,16 @@ mod tests {
     }
 
     #[test]
+    fn what_varies_on_all_ranks_alike_hides_nobody() {
+        // A collective that takes 20 to 80 ms, in too few steps to be late in each.
+        let late = |rank| if rank == 1 { 0.020 } else { 0.0 };
+        let busy = window(4, 8, |step, rank| 0.05 + noise_s(step, 0) + late(rank));
+        let faults = faults_of(&busy);
+        assert_eq!(faults.len(), 1);
+        assert_eq!(faults[0].ranks, [1]);
+    }
+
+    #[test]
     fn noise_alone_is_no_fault() {
         assert_eq!(faults_of(&window(8, 50, |step, rank| 0.1 + noise_s(step, rank))), []);
     }

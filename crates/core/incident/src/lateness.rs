@@ -107,13 +107,23 @@ impl<'window> Lateness<'window> {
         first..first + self.ranks
     }
 
-    /// Typical spread of one rank's own time in a stage.
+    /// Typical spread of one rank's own time in a stage, beside the others' in the same step: what
+    /// a step takes on all of them alike makes nobody late.
     fn spread_s(&self, own_s: &[f64], slot: usize) -> f64 {
+        let rows = (0..self.rows()).map(|row| &own_s[self.cells(row, slot)]);
+        let beside_s: Vec<Vec<f64>> = rows
+            .map(|own_s| {
+                let level_s = medians_of_others(own_s);
+                own_s
+                    .iter()
+                    .zip(level_s)
+                    .map(|(own_s, level_s)| own_s - level_s)
+                    .collect()
+            })
+            .collect();
         let mut spreads: Vec<f64> = (0..self.ranks)
             .map(|rank| {
-                let times =
-                    (0..self.rows()).map(|row| own_s[self.cells(row, slot).start + rank]);
-                let mut times: Vec<f64> = times.collect();
+                let mut times: Vec<f64> = beside_s.iter().map(|row| row[rank]).collect();
                 times.sort_by(f64::total_cmp);
                 let at = |q: f64| times.get((q * times.len() as f64) as usize).copied();
                 let [low, middle, high] = SPREAD_QUANTILES.map(|q| at(q).unwrap_or(0.0));

@@ -23,8 +23,8 @@ pub struct IncidentSettings {
     /// The same in median steps.
     #[serde(deserialize_with = "threshold")]
     pub stall_min_steps: f64,
-    /// Lateness counts in a step if it exceeds this many times the stage's own spread, or
-    /// whatever the spread if the rank is late in every step.
+    /// Lateness counts in a step if it exceeds this many times the spread of the stage beside
+    /// the others, or whatever the spread if the rank is late in every step.
     #[serde(deserialize_with = "threshold")]
     pub noise_factor: f64,
     /// Share of exposed time that waiting for data must have before the job is called
