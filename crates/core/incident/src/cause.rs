@@ -121,7 +121,7 @@ fn input_bound(
         Some((charged_s - explained_s).min(usual_s(window, StageId::DATA)))
     };
     let cost_s = match account {
-        Some(DeviceAccount { sampled, found: sampled_found }) => {
+        Some(DeviceAccount { sampled, found: sampled_found, .. }) => {
             let scale = found.exposed_s / sampled_found.exposed_s;
             scale * waited_s(&sampled.window, sampled_found, explained_s / scale)?
         }

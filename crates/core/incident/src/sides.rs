@@ -1,6 +1,8 @@
 //! Whether late ranks have a slow device or a slow host, and what their lateness costs where hosts
 //! run ahead of their devices.
 
+use std::collections::BTreeSet;
+
 use frontier::{Gates, WindowFrontier};
 use model::{DeviceWindow, Pace, Side, StageId};
 
@@ -28,6 +30,8 @@ pub struct DeviceAccount {
     pub sampled: DeviceWindow,
     /// Their account.
     pub found: WindowFrontier,
+    /// Stages in which hosts of the job read something back, so far.
+    pub reads_in: BTreeSet<StageId>,
 }
 
 /// What is known of the devices behind a window of the hosts.
@@ -39,6 +43,8 @@ pub enum Devices<'account> {
     Awaited {
         /// Seconds, as [`DeviceWindow::run_ahead_s`].
         run_ahead_s: f64,
+        /// Stages in which hosts of the job read something back, so far.
+        reads_in: &'account BTreeSet<StageId>,
     },
     /// An account of the steps since the last one.
     Accounted(&'account DeviceAccount),
@@ -48,11 +54,20 @@ impl Devices<'_> {
     /// How far hosts are ahead of their devices, if so far that it matters.
     fn run_ahead_s(self) -> Option<f64> {
         match self {
-            Self::Awaited { run_ahead_s } => Some(run_ahead_s),
+            Self::Awaited { run_ahead_s, .. } => Some(run_ahead_s),
             Self::Accounted(account) if account.runs_ahead() => {
                 Some(account.sampled.run_ahead_s)
             }
             _ => None,
+        }
+    }
+
+    /// Whether hosts wait for their devices in a stage.
+    fn are_read_in(self, stage: StageId) -> bool {
+        match self {
+            Self::Awaited { reads_in, .. } => reads_in.contains(&stage),
+            Self::Accounted(account) => account.reads_in.contains(&stage),
+            Self::Unseen => false,
         }
     }
 }
@@ -90,7 +105,7 @@ impl DeviceAccount {
         gates: &Gates,
         settings: &IncidentSettings,
     ) -> Vec<Fault> {
-        let Self { sampled, found } = self;
+        let Self { sampled, found, .. } = self;
         let notable_s = |makespan| gates.notable_s(makespan);
         let mut faults = find_faults(&sampled.window, found, gates, settings);
         let lateness = Lateness::of_window(&sampled.window, found, notable_s, settings);
@@ -121,7 +136,7 @@ impl DeviceAccount {
     /// # Source
     /// Ours: docs/math/device.md.
     fn take_side(&self, fault: &mut Fault, lateness: &Lateness<'_>) {
-        let Self { sampled, found } = self;
+        let Self { sampled, found, .. } = self;
         let (mut late_s, mut least_s, mut most_s) = (0.0, 0.0, 0.0);
         let (mut level_s, mut struck) = (0.0, 0.0f64);
         for (row, account) in found.steps.iter().enumerate() {
@@ -200,7 +215,11 @@ pub(crate) fn settle(
     faults.retain(|fault| fault.kind == FaultKind::LateRanks);
     let (steady, mut faults): (Vec<Fault>, Vec<Fault>) =
         faults.into_iter().partition(is_steady);
-    faults.retain(|fault| fault.lateness_s >= BEYOND_RATIO * run_ahead_s);
+    // Where something is read back a host waits for its device, and by that for the late ones.
+    faults.retain(|fault| {
+        fault.lateness_s >= BEYOND_RATIO * run_ahead_s
+            && !devices.are_read_in(fault.stage)
+    });
     for fault in &mut faults {
         let kept = (fault.lateness_s - run_ahead_s) / fault.lateness_s;
         fault.cost_s *= kept;

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::AddAssign;
 use std::sync::Arc;
 
@@ -222,6 +222,8 @@ pub struct ReadBacks {
     pub steps: u64,
     /// What these took, in seconds.
     pub step_s: f64,
+    /// Stages in which it happened.
+    pub stages: BTreeSet<StageId>,
     /// By the line that wanted it, [`StageId::OTHER`] for lines without a name.
     pub lines: BTreeMap<StageId, ReadBacksOfLine>,
 }
@@ -230,6 +232,7 @@ impl AddAssign<&Self> for ReadBacks {
     fn add_assign(&mut self, other: &Self) {
         self.steps += other.steps;
         self.step_s += other.step_s;
+        self.stages.extend(&other.stages);
         for (line, more) in &other.lines {
             let known = self.lines.entry(*line).or_default();
             known.count += more.count;

@@ -156,6 +156,8 @@ impl Run {
         let mut read_backs = ReadBacks::default();
         // The line that last read something back, until the host is ahead again.
         let mut drained_by = None;
+        // When something was read back in this step, on the device's clock.
+        let mut read_at = Vec::new();
         for point in &self.points {
             let ahead = run_ahead(point);
             if let Some(from) = before {
@@ -174,6 +176,7 @@ impl Run {
                     of_line.count += 1;
                     of_line.wait_s += point.host.seconds_since(from.host);
                     drained_by = Some(point.stage);
+                    read_at.push(RankNs(clocks[0]));
                 }
                 for (clock, seconds) in clocks.iter_mut().zip(passed_s) {
                     *clock = clock.saturating_add((seconds * 1e9).round() as u64);
@@ -191,6 +194,11 @@ impl Run {
             {
                 let run_ahead_s = std::mem::take(&mut furthest_s);
                 let end = device.segments.last().map_or(device.start, |last| last.end);
+                for at in read_at.drain(..) {
+                    let of_read =
+                        device.segments.iter().find(|segment| segment.end > at);
+                    read_backs.stages.extend(of_read.map(|segment| segment.stage));
+                }
                 (read_backs.steps, read_backs.step_s) =
                     (1, end.seconds_since(device.start));
                 steps.push(SampledStep {

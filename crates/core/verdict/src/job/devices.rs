@@ -59,16 +59,22 @@ impl DeviceSteps {
         let found = analyse(&sampled.window, &settings.frontier, baseline);
         self.sampled_steps += found.steps.len() as u64;
         self.read_backs += &sampled.read_backs;
-        let account = DeviceAccount { sampled, found };
+        let reads_in = self.read_backs.stages.clone();
+        let account = DeviceAccount { sampled, found, reads_in };
         self.run_ahead = account.runs_ahead().then_some((account.sampled.run_ahead_s, 0));
         Some(account)
     }
 
     /// What is known of the devices behind a window with that account.
-    pub(super) fn seen_by<'a>(&self, account: Option<&'a DeviceAccount>) -> Devices<'a> {
+    pub(super) fn seen_by<'a>(
+        &'a self,
+        account: Option<&'a DeviceAccount>,
+    ) -> Devices<'a> {
         match (account, self.run_ahead) {
             (Some(account), _) => Devices::Accounted(account),
-            (None, Some((run_ahead_s, _))) => Devices::Awaited { run_ahead_s },
+            (None, Some((run_ahead_s, _))) => {
+                Devices::Awaited { run_ahead_s, reads_in: &self.read_backs.stages }
+            }
             (None, None) => Devices::Unseen,
         }
     }
@@ -85,7 +91,7 @@ impl DeviceSteps {
 
     /// What is read back, by what it may cost: the most first.
     pub(super) fn read_backs(&self, names: &StageNames) -> Vec<ReadBackSummary> {
-        let ReadBacks { steps, step_s, lines } = &self.read_backs;
+        let ReadBacks { steps, step_s, lines, .. } = &self.read_backs;
         let read = lines.iter().filter(|(_, of_line)| of_line.count > 0);
         let mut lines: Vec<_> = read
             .map(|(line, of_line)| ReadBackSummary {

@@ -59,7 +59,7 @@ fn any_job(seed: u64, rng: &mut SmallRng) -> AheadJob {
         _ => ReadBack::Never,
     };
     AheadJob {
-        ranks: rng.random_range(3..7),
+        ranks: rng.random_range(2..7),
         queue: rng.random_range(10..100),
         host_s,
         device_s,
