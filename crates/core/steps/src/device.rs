@@ -195,8 +195,7 @@ impl Run {
                 let run_ahead_s = std::mem::take(&mut furthest_s);
                 let end = device.segments.last().map_or(device.start, |last| last.end);
                 for at in read_at.drain(..) {
-                    let of_read =
-                        device.segments.iter().find(|segment| segment.end > at);
+                    let of_read = device.segments.iter().find(|segment| segment.end > at);
                     read_backs.stages.extend(of_read.map(|segment| segment.stage));
                 }
                 (read_backs.steps, read_backs.step_s) =
