@@ -11,16 +11,20 @@ const START_SKEW_SHARE: f64 = 0.1;
 /// together in it. Ours: own work would have to make up for half of it by chance.
 const TOGETHER_SHARE: f64 = 0.5;
 
-/// How far from usual a rank must be at a collective to tell whether it is waited for, in seconds.
-/// Ours: below, marks scatter by as much.
-const VARIES_S: f64 = 2e-4;
+/// How far from usual ranks must typically be at a collective to tell whether they are waited for, in
+/// seconds. Ours: below, marks scatter by as much.
+const VARIES_S: f64 = 1e-5;
 /// Share of cases in which a rank may go on before the last one is there although all wait for it.
 /// Ours: starts of steps scatter.
 const OVERTAKEN_SHARE: f64 = 0.1;
-/// Cases that are far from usual that it takes. Ours.
-const MIN_PAIRS: usize = 20;
-/// Part of its earliness that a rank must lose again in the median case. Ours: one that waits loses
-/// all of it, one that works nothing.
+/// Times the median deviation beyond which a single one counts no more. Ours: a busy host's hiccup
+/// must not decide.
+const USUAL_SCATTER: f64 = 4.0;
+/// Times its standard error by which the growth of waits must differ from none. Ours: by chance in
+/// one of 160 places.
+const SURE_ERRORS: f64 = 2.5;
+/// Part of its earliness that a rank must lose again. Ours: one that waits loses all of it, one that
+/// works nothing.
 const GROWTH_MIN: f64 = 0.5;
 
 /// One step taken apart into own work and waits, so that it can be run again with some of
@@ -331,18 +335,26 @@ fn is_awaited(block: &Block, at: usize) -> bool {
         }
     }
     for values in early_s.iter_mut().chain(&mut next_s) {
-        let usual = median(&mut values.clone()).unwrap_or(0.0);
-        values.iter_mut().for_each(|value| *value -= usual);
+        keep_variation(values);
     }
-    let mut scatter: Vec<f64> = next_s.iter().flatten().map(|next| next.abs()).collect();
-    let least_s = median(&mut scatter).unwrap_or(0.0).max(VARIES_S);
-    let pairs = early_s.iter().flatten().zip(next_s.iter().flatten());
-    let telling = pairs.filter(|(early, _)| early.abs() >= least_s);
-    let mut growth: Vec<f64> = telling.map(|(early, next)| next / early).collect();
     let cells = (block.steps.len() * ranks) as f64;
+    let pairs = || early_s.iter().flatten().zip(next_s.iter().flatten());
+    let square: f64 = pairs().map(|(early, _)| early * early).sum();
+    let slope = pairs().map(|(early, next)| early * next).sum::<f64>() / square;
+    let rest: f64 = pairs().map(|(early, next)| (next - slope * early).powi(2)).sum();
+    let error = (rest / (cells * square)).sqrt();
     f64::from(overtaken) <= OVERTAKEN_SHARE * cells
-        && growth.len() >= MIN_PAIRS
-        && median(&mut growth).unwrap_or(0.0) >= GROWTH_MIN
+        && square >= cells * VARIES_S * VARIES_S
+        && slope >= GROWTH_MIN.max(SURE_ERRORS * error)
+}
+
+/// Leaves of some values what differs from their median, single ones cut to what is usual.
+fn keep_variation(values: &mut [f64]) {
+    let usual = median(&mut values.to_vec()).unwrap_or(0.0);
+    values.iter_mut().for_each(|value| *value -= usual);
+    let mut scatter: Vec<f64> = values.iter().map(|value| value.abs()).collect();
+    let most = USUAL_SCATTER * median(&mut scatter).unwrap_or(0.0);
+    values.iter_mut().for_each(|value| *value = value.clamp(-most, most));
 }
 
 /// Seconds that even the last rank of each step spent in the segment that ends where ranks meet:
@@ -478,14 +490,18 @@ mod tests {
     /// take as long in the second by themselves.
     fn late_in_each_segment(wait: bool) -> Window {
         let mut durations_s = Vec::new();
-        for step in 0..40u32 {
+        // Xorshift: what looks random must be independent from segment to segment.
+        let mut random = 88_172_645_463_325_252_u64;
+        for _ in 0..40 {
             let mut at = [0.0f64; 3];
             let mut arrived = 0.0f64;
             for segment in 0..4 {
                 let mut row = [0.0; 3];
                 for rank in 0..3u32 {
-                    let noise =
-                        f64::from((step * 7 + segment * 5 + rank * 3) % 11) * 2e-4;
+                    random ^= random << 13;
+                    random ^= random >> 7;
+                    random ^= random << 17;
+                    let noise = (random % 1000) as f64 * 2e-6;
                     let own = if rank == 2 || !wait { 0.025 } else { 0.005 } + noise;
                     let is_first = segment == 0 && rank < 2;
                     let own = if is_first { 0.005 + noise } else { own };

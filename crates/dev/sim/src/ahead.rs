@@ -92,6 +92,9 @@ pub struct AheadJob {
     pub device_s: [f64; 3],
     /// What a collective takes once all have arrived.
     pub collective_s: f64,
+    /// Whether parameters are sharded: each layer's are gathered before it is computed, forward and
+    /// backward, and its gradients scattered behind it.
+    pub sharded: bool,
     /// Kernels that may be launched and not begun.
     pub queue: usize,
     /// Relative noise of each time.
@@ -253,6 +256,7 @@ impl AheadJob {
             host_s: [0.002, 0.003, 0.002, 0.001, 0.001],
             device_s: [0.012, 0.010, 0.005],
             collective_s: 0.0005,
+            sharded: false,
             queue: 48,
             noise: 0.05,
             read_back: ReadBack::Every(1),
@@ -359,9 +363,17 @@ impl AheadJob {
         push(Act::Mark(MarkKind::DataBegin));
         push(Act::Work(noisy(data_s) + late_s(Spot::Data)));
         push(Act::Mark(MarkKind::DataEnd));
-        push(Act::Work(late_s(Spot::HostForward)));
         let of_kernel = |seconds: f64| seconds / KERNELS as f64;
-        for _ in 0..KERNELS {
+        let is_first_of_layer = |kernel: usize| kernel.is_multiple_of(KERNELS / BUCKETS);
+        let gathers = |kernel: usize| self.sharded && is_first_of_layer(kernel);
+        for kernel in 0..KERNELS {
+            if is_first_of_layer(kernel) {
+                push(Act::Work(late_s(Spot::HostForward) / BUCKETS as f64));
+            }
+            if gathers(kernel) {
+                push(Act::Issue);
+                push(Act::Join);
+            }
             push(Act::Work(of_kernel(noisy(forward_s)) + launches_s));
             let late_s = late_s(Spot::DeviceForward);
             push(Act::Launch(of_kernel(noisy(on_forward_s) + late_s)));
@@ -371,10 +383,14 @@ impl AheadJob {
         }
         push(Act::Mark(MarkKind::BackwardBegin));
         for kernel in 0..KERNELS {
+            if gathers(kernel) {
+                push(Act::Issue);
+                push(Act::Join);
+            }
             push(Act::Work(of_kernel(noisy(backward_s)) + launches_s));
             let late_s = late_s(Spot::DeviceBackward);
             push(Act::Launch(of_kernel(noisy(on_backward_s) + late_s)));
-            if (kernel + 1).is_multiple_of(KERNELS / BUCKETS) {
+            if is_first_of_layer(kernel + 1) {
                 push(Act::Issue);
             }
         }
