@@ -21,8 +21,8 @@ const OFF_SHARE: f64 = 0.02;
 const OFF_RATIO_OF_FEW: f64 = 0.25;
 const OFF_SHARE_OF_FEW: f64 = 0.05;
 /// The same where parameters are sharded: in a few windows it does not show who waits for whom in one
-/// of the layers, and its lateness is not charged.
-const OFF_RATIO_SHARDED: f64 = 0.5;
+/// of the three layers, or in two, and its lateness there is not charged.
+const OFF_RATIO_SHARDED: f64 = 0.7;
 
 fn verdict(job: &AheadJob) -> (Verdict, f64) {
     let run = job.run();
