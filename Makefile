@@ -13,7 +13,7 @@ export PATH := $(TOOLS)/usr/bin:$(TOOLS)/usr/sbin:$(TOOLS)/node_modules/.bin:$(P
 PHASE := sh scripts/phase
 
 .PHONY: demo test planted test-rust test-python acceptance bench load lint lint-rust lint-python deny api \
-	fuzz sanitize valgrind install released wheel torch command tools clean
+	fuzz sanitize valgrind install released wheel tested torch command tools clean
 
 ## Train with a hidden fault, find it, and write laggard-demo.html
 demo:
@@ -156,13 +156,21 @@ wheel: venv
 
 ## What was just changed, into $(VENV): quick to build, and checks itself more than what is shipped
 install: venv
-	@$(PHASE) "the command and its libraries" cargo build --workspace --exclude python --locked
+	@# All in one: built alone, the module would have other features, and 26 units be built for it again.
+	@$(PHASE) "the command, its libraries and the Python module" \
+		cargo build --workspace --features python/extension-module --locked
+	$(place)
+	cp $(CARGO_TARGET_DIR)/debug/liblaggard_*.so "$(SITE)/laggard"
+
+# A wheel of what was built, for the test of wheels, which makes this itself.
+tested: venv
 	$(call wheel,dev,debug,tested)
-	$(call into_venv,tested)
 
 # What is shipped, into $(VENV).
 released: wheel
-	$(call into_venv,wheels)
+	rm -rf "$(SITE)/laggard"
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --force-reinstall \
+		$(CACHE)/wheels/*.whl
 
 # Builds the wheel in a profile, with what was built in a folder, into another.
 define wheel
@@ -173,12 +181,6 @@ define wheel
 	rm -rf $(CACHE)/$(3)
 	@$(PHASE) "the wheel" $(BIN)/maturin build --profile $(1) --locked --interpreter $(BIN)/python \
 		--out $(CACHE)/$(3)
-endef
-
-define into_venv
-	rm -rf "$(SITE)/laggard"
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --force-reinstall \
-		$(CACHE)/$(1)/*.whl
 endef
 
 # What the demo needs of the command: no server, and nothing that reads what others recorded in SQLite.
