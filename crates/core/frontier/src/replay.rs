@@ -351,10 +351,14 @@ fn is_awaited(block: &Block, at: usize) -> bool {
 /// Leaves of some values what differs from their median, single ones cut to what is usual.
 fn keep_variation(values: &mut [f64]) {
     let usual = median(&mut values.to_vec()).unwrap_or(0.0);
-    values.iter_mut().for_each(|value| *value -= usual);
+    for value in values.iter_mut() {
+        *value -= usual;
+    }
     let mut scatter: Vec<f64> = values.iter().map(|value| value.abs()).collect();
     let most = USUAL_SCATTER * median(&mut scatter).unwrap_or(0.0);
-    values.iter_mut().for_each(|value| *value = value.clamp(-most, most));
+    for value in values {
+        *value = value.clamp(-most, most);
+    }
 }
 
 /// Seconds that even the last rank of each step spent in the segment that ends where ranks meet:
