@@ -53,6 +53,9 @@ pub struct SlowBlock {
     pub usual_s: f64,
     /// How much longer it could have taken without anybody noticing.
     pub slack_s: f64,
+    /// Seconds of [`SlowBlock::excess_s`] for which its host may have held its device up, at least
+    /// and at most; `None` by the host's clock.
+    pub host_s: Option<[f64; 2]>,
 }
 
 impl SlowBlock {
@@ -144,8 +147,16 @@ impl Localiser {
                 }
                 let (stage, block) = self.graph.block(node);
                 let (usual_s, slack_s) = (self.usual_of(node), self.timing.slack_s[node]);
-                let slow =
-                    SlowBlock { pipeline, stage, block, node, took_s, usual_s, slack_s };
+                let slow = SlowBlock {
+                    pipeline,
+                    stage,
+                    block,
+                    node,
+                    took_s,
+                    usual_s,
+                    slack_s,
+                    host_s: None,
+                };
                 if self.timing.is_critical(node) {
                     found.causes.push(slow);
                 } else {

@@ -27,6 +27,7 @@ use schedule::Diagnosis;
 use steps::{Aligner, Segmenter};
 use whatif::Findings;
 
+use crate::called::Called;
 use crate::escalation::Escalation;
 use crate::hangs::Hangs;
 use crate::holdups::Holdups;
@@ -75,6 +76,7 @@ pub struct Job {
     hangs: Hangs,
     holdups: Holdups,
     pipelines: Pipelines,
+    called: Called,
     /// What was found before the job was started again, the latest start first.
     earlier: Vec<Incident>,
     arrivals: Arrivals,
@@ -180,6 +182,7 @@ impl Job {
             hangs: Hangs::new(settings.hang.clone()),
             holdups: Holdups::new(settings.arrival.share_min),
             pipelines: Pipelines::new(settings.schedule.clone()),
+            called: Called::new(settings.schedule.clone()),
             earlier: Vec::new(),
             arrivals: Arrivals::new(settings.arrival.clone()),
             call_logs: None,
@@ -261,6 +264,7 @@ impl Job {
             Input::Lost { rank, records } => {
                 let lost = self.lost_records.entry(rank).or_default();
                 *lost = lost.saturating_add(records);
+                self.called.lose(rank, records);
                 self.ranks.entry(rank).or_default().segmenter.lose();
             }
             Input::Group { group, name, members } => {
@@ -346,6 +350,7 @@ impl Job {
         self.hangs.restart(self.settings.hang.clone());
         self.holdups.restart();
         self.pipelines.restart(self.settings.schedule.clone());
+        self.called = Called::new(self.settings.schedule.clone());
         self.devices.restart();
         self.arrivals = Arrivals::new(self.settings.arrival.clone());
         self.usages = Usages::default();
@@ -395,9 +400,10 @@ impl Job {
         let moves = self.hangs.mark(rank, mark);
         self.moves_again(moves);
         let left_out = |step| self.aligner.is_left_out(step);
-        if let Some(new) = self.pipelines.mark(rank, mark, left_out) {
-            let line = self.pipelines.line(new, self.scene(), &self.settings.incident);
-            self.lines.extend(line);
+        let new = self.pipelines.mark(rank, mark, left_out);
+        self.tell_blocks(new);
+        if self.called.mark(rank, mark) {
+            self.look_at_calls();
         }
         let input = self.ranks.entry(rank).or_default();
         let stage = input.stage(mark.kind, mark.code);
@@ -418,6 +424,14 @@ impl Job {
         } else if mark.kind == MarkKind::OptimizerEnd {
             self.seen_ranks.insert(rank);
         }
+    }
+
+    /// Says whose blocks are slow for the first time.
+    fn tell_blocks(&mut self, new: Option<usize>) {
+        let line = new.and_then(|new| {
+            self.pipelines.line(new, self.scene(), &self.settings.incident)
+        });
+        self.lines.extend(line);
     }
 
     fn moves_again(&mut self, after_s: Option<f64>) {
@@ -453,6 +467,9 @@ impl Job {
         }
         self.aligner.finish();
         self.take_windows();
+        if self.called.is_due() {
+            self.look_at_calls();
+        }
     }
 
     /// Lines about the windows closed since the last call, for people who watch.
@@ -645,7 +662,7 @@ impl Job {
             },
             stages: stages.collect(),
             windows: windows.collect(),
-            pipeline: self.call_logs.as_ref().map(pipeline_summary),
+            pipeline: self.calls().map(pipeline_summary),
             incidents: self.incidents(),
             absorbed: match &self.call_logs {
                 Some(said) => incident::pipeline_absorbed(said),
@@ -732,6 +749,7 @@ impl Job {
             texts.extend(self.timed_texts());
         }
         texts.extend(self.device_wait_text());
+        texts.extend(self.pipelines.unseen().map(ToOwned::to_owned));
         texts.extend(self.call_logs.iter().flat_map(pipeline_notes));
         if !self.lost_records.is_empty() {
             let ranks: Vec<u32> = self.lost_records.keys().copied().collect();

@@ -78,7 +78,15 @@ impl Job {
         let code = (mark.args[2] >> 32) as u16;
         let ranks = self.ranks.get(&rank).zip(kind);
         let stage = ranks.map(|(input, kind)| input.stage(kind, code));
-        self.devices.clock.push(rank, mark, stage.unwrap_or(StageId::OTHER));
+        let stage = stage.unwrap_or(StageId::OTHER);
+        let blocks = self.devices.clock.push(rank, mark, stage);
+        self.pipelines.see_device();
+        if blocks.is_empty() {
+            return;
+        }
+        let left_out = |step| self.aligner.is_left_out(step);
+        let new = self.pipelines.device(rank, &blocks, left_out);
+        self.tell_blocks(new);
     }
 
     /// Share of exposed time in which all hosts waited for their devices, if that is most of it.
