@@ -12,6 +12,8 @@ use crate::{IncidentSettings, Scene};
 
 /// Part of a delay from which what took it is named.
 const NAMED_FROM: f64 = 0.2;
+/// Sampled steps that blocks must hold up, to be told.
+const SAMPLE_MIN: usize = 3;
 
 /// The steps of a job in which blocks were looked at.
 #[derive(Clone, Debug, Default)]
@@ -62,6 +64,8 @@ pub struct SlowBlocks {
     steps: BTreeSet<u64>,
     blocks: BTreeMap<Block, Vec<SlowBlock>>,
     lost_s: f64,
+    /// The most that one step lost.
+    longest_s: f64,
     took_s: f64,
     usual_s: f64,
 }
@@ -77,8 +81,24 @@ impl SlowBlocks {
         self.lost_s
     }
 
+    /// Whether they cost enough to be told, of steps that are a sample of all: what strikes one of
+    /// them says nothing of the others, unless it is a stall.
+    pub fn is_told(&self, looked: &Looked, settings: &IncidentSettings) -> bool {
+        let ends = self.steps.first().copied().zip(self.steps.last().copied());
+        let Some((first, last)) = ends.filter(|_| looked.sampled.is_some()) else {
+            return true;
+        };
+        let usual_s = self.usual_s / self.steps.len() as f64;
+        let meanwhile_s = usual_s * looked.since(first).count(first..=last) as f64;
+        let steady_s = settings.steady_share_min * meanwhile_s;
+        let stall_s = settings.stall_min_s.max(settings.stall_min_steps * usual_s);
+        self.steps.len() >= SAMPLE_MIN && self.lost_s >= steady_s
+            || self.longest_s >= stall_s
+    }
+
     /// Takes a step that lost `lost_s` to these blocks.
     pub fn strike(&mut self, held: &HeldUp, lost_s: f64, blocks: &[SlowBlock]) {
+        self.longest_s = self.longest_s.max(lost_s);
         self.steps.insert(held.step.into());
         self.lost_s += lost_s;
         self.took_s += held.took_s;
@@ -122,7 +142,8 @@ impl SlowBlocks {
         let steps: Vec<u64> = self.steps.iter().copied().collect();
         let pace = pace_of(&steps, &looked.since(first), last_step);
         let open = !scene.ended && last.saturating_add(2) >= last_step;
-        let lost_s = self.lost_s * looked.scale(first, last);
+        let until = if open { last_step } else { last };
+        let lost_s = self.lost_s * looked.scale(first, until.max(last));
         let share = lost_s / exposed_s.max(lost_s);
         let side = self.side();
         Incident {

@@ -181,7 +181,10 @@ impl Job {
             aligner: Aligner::new(settings.window.clone()),
             hangs: Hangs::new(settings.hang.clone()),
             holdups: Holdups::new(settings.arrival.share_min),
-            pipelines: Pipelines::new(settings.schedule.clone()),
+            pipelines: Pipelines::new(
+                settings.schedule.clone(),
+                settings.incident.clone(),
+            ),
             called: Called::new(settings.schedule.clone()),
             earlier: Vec::new(),
             arrivals: Arrivals::new(settings.arrival.clone()),
@@ -428,9 +431,7 @@ impl Job {
 
     /// Says whose blocks are slow for the first time.
     fn tell_blocks(&mut self, new: Option<usize>) {
-        let line = new.and_then(|new| {
-            self.pipelines.line(new, self.scene(), &self.settings.incident)
-        });
+        let line = new.and_then(|new| self.pipelines.line(new, self.scene()));
         self.lines.extend(line);
     }
 

@@ -26,6 +26,7 @@ const LAST_UNSEEN: u32 = 128;
 /// them.
 #[derive(Debug)]
 pub(crate) struct Pipelines {
+    settings: IncidentSettings,
     watch: Watch,
     devices: DeviceWatch,
     /// Marks of blocks whose device times are to come, of each rank.
@@ -53,13 +54,16 @@ struct Marked {
 struct Numbered {
     number: u64,
     blocks: SlowBlocks,
+    /// Whether it was told.
+    told: bool,
 }
 
 impl Pipelines {
-    pub(crate) fn new(settings: ScheduleSettings) -> Self {
+    pub(crate) fn new(schedule: ScheduleSettings, settings: IncidentSettings) -> Self {
         Self {
-            devices: DeviceWatch::new(settings.clone()),
-            watch: Watch::new(settings),
+            settings,
+            devices: DeviceWatch::new(schedule.clone()),
+            watch: Watch::new(schedule),
             marked: BTreeMap::new(),
             has_devices: false,
             looked: Looked::default(),
@@ -70,9 +74,10 @@ impl Pipelines {
     }
 
     /// The job is started over; no number is given twice.
-    pub(crate) fn restart(&mut self, settings: ScheduleSettings) {
+    pub(crate) fn restart(&mut self, schedule: ScheduleSettings) {
         let absorbed = std::mem::take(&mut self.absorbed);
-        *self = Self { absorbed, numbers: self.numbers, ..Self::new(settings) };
+        let fresh = Self::new(schedule, self.settings.clone());
+        *self = Self { absorbed, numbers: self.numbers, ..fresh };
     }
 
     /// A group has so many members.
@@ -194,14 +199,17 @@ impl Pipelines {
             let at = known.unwrap_or_else(|| {
                 self.numbers += 1;
                 let blocks = SlowBlocks::new(ranks, stage);
-                self.slow.push(Numbered { number: self.numbers, blocks });
-                first_new.get_or_insert(self.slow.len() - 1);
+                self.slow.push(Numbered { number: self.numbers, blocks, told: false });
                 self.slow.len() - 1
             });
             let excess_s: f64 = blocks.iter().map(SlowBlock::excess_s).sum();
             let lost_s = held.lost_s * excess_s / all_s;
             if let Some(slow) = self.slow.get_mut(at) {
                 slow.blocks.strike(held, lost_s, &blocks);
+                if !slow.told && slow.blocks.is_told(&self.looked, &self.settings) {
+                    slow.told = true;
+                    first_new.get_or_insert(at);
+                }
             }
         }
         if self.slow.len() > MAX_SLOW {
@@ -216,27 +224,22 @@ impl Pipelines {
     pub(crate) fn incidents(
         &self,
         scene: Scene<'_>,
-        settings: &IncidentSettings,
         exposed_s: f64,
     ) -> Vec<Incident> {
-        let mut slow: Vec<&Numbered> = self.slow.iter().collect();
+        let mut slow: Vec<&Numbered> = self.slow.iter().filter(|slow| slow.told).collect();
         slow.sort_by(|a, b| costliest_first(a, b));
-        let told = slow.into_iter().map(|Numbered { number, blocks }| {
+        let told = slow.into_iter().map(|Numbered { number, blocks, .. }| {
             let id = format!("s{number}");
-            blocks.incident(scene, id, settings, &self.looked, exposed_s)
+            blocks.incident(scene, id, &self.settings, &self.looked, exposed_s)
         });
         told.collect()
     }
 
     /// Words what [`Self::mark`] pointed at.
-    pub(crate) fn line(
-        &self,
-        at: usize,
-        scene: Scene<'_>,
-        settings: &IncidentSettings,
-    ) -> Option<String> {
+    pub(crate) fn line(&self, at: usize, scene: Scene<'_>) -> Option<String> {
         let slow = &self.slow.get(at)?.blocks;
-        Some(slow.incident(scene, String::new(), settings, &self.looked, 0.0).text)
+        let id = String::new();
+        Some(slow.incident(scene, id, &self.settings, &self.looked, 0.0).text)
     }
 
     /// Where ranks of pipelines are, of a job that hangs.
@@ -313,7 +316,7 @@ mod tests {
 
     #[test]
     fn blocks_of_steps_that_are_profiled_are_not_slow() {
-        let mut pipelines = Pipelines::new(ScheduleSettings::default());
+        let mut pipelines = Pipelines::new(ScheduleSettings::default(), IncidentSettings::default());
         let slow = SlowBlock {
             pipeline: 0,
             stage: 1,

@@ -3,6 +3,7 @@
 mod batches;
 mod clocks;
 mod less_evidence;
+mod live_calls;
 mod recordings;
 mod replays;
 mod roles;
