@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 
 use model::{CollectiveOp, Mark, MarkKind};
 use schedule::{
-    Axis, Call, Diagnosis, Lane, RankCalls, ScheduleSettings, Sizes, Unit, diagnose,
+    Axis, Call, Cause, Diagnosis, Lane, RankCalls, ScheduleSettings, Sizes, Unit,
+    diagnose,
 };
 
 /// Calls of all ranks that are kept. Of more the first stay, which show what is usual, and the
 /// latest.
-const MAX_CALLS: usize = 1 << 18;
+const MAX_CALLS: usize = 1 << 19;
 /// Calls after which a job is looked at first, and part of those that are kept after which it is
 /// looked at again. Ours: a look takes a second for each million calls.
-const FIRST_LOOK: usize = 1 << 14;
+const FIRST_LOOK: usize = 1 << 11;
 const LOOK_AGAIN: usize = 4;
 /// Communicators of a rank; no job has more.
 const MAX_LANES: usize = 256;
@@ -109,8 +110,12 @@ impl Called {
             found.layout.size(Axis::Pipeline) > 1 && found.schedule.is_some()
         };
         let Some(mut found) = found.filter(is_pipeline) else { return Vec::new() };
-        // What no block explains, stages tell.
-        found.findings.retain(|one| !one.ranks.is_empty() && one.stage.is_some());
+        // What no block explains, stages tell. That input comes late is seen on one clock only.
+        let has_clocks = !found.off_clocks.is_empty();
+        found.findings.retain(|one| {
+            let is_sure = one.cause != Cause::Transfer || !has_clocks;
+            !one.ranks.is_empty() && one.stage.is_some() && is_sure
+        });
         let before = self.found.as_ref().map_or(&[][..], |before| &before.findings);
         let is_new = |one: &&schedule::Finding| {
             let same = |other: &schedule::Finding| {

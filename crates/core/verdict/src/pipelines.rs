@@ -221,12 +221,9 @@ impl Pipelines {
     }
 
     /// What held the pipelines up, costliest first.
-    pub(crate) fn incidents(
-        &self,
-        scene: Scene<'_>,
-        exposed_s: f64,
-    ) -> Vec<Incident> {
-        let mut slow: Vec<&Numbered> = self.slow.iter().filter(|slow| slow.told).collect();
+    pub(crate) fn incidents(&self, scene: Scene<'_>, exposed_s: f64) -> Vec<Incident> {
+        let mut slow: Vec<&Numbered> =
+            self.slow.iter().filter(|slow| slow.told).collect();
         slow.sort_by(|a, b| costliest_first(a, b));
         let told = slow.into_iter().map(|Numbered { number, blocks, .. }| {
             let id = format!("s{number}");
@@ -316,7 +313,8 @@ mod tests {
 
     #[test]
     fn blocks_of_steps_that_are_profiled_are_not_slow() {
-        let mut pipelines = Pipelines::new(ScheduleSettings::default(), IncidentSettings::default());
+        let mut pipelines =
+            Pipelines::new(ScheduleSettings::default(), IncidentSettings::default());
         let slow = SlowBlock {
             pipeline: 0,
             stage: 1,

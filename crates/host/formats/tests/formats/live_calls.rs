@@ -34,7 +34,8 @@ fn line(text: &str) -> Line<'_> {
         _ => CollectiveOp::from_name(op),
     };
     Line {
-        at_ns: seconds.parse::<u64>().unwrap() * 1_000_000_000 + ns.parse::<u64>().unwrap(),
+        at_ns: seconds.parse::<u64>().unwrap() * 1_000_000_000
+            + ns.parse::<u64>().unwrap(),
         op,
         size: size.parse().unwrap(),
         stream,
@@ -90,15 +91,19 @@ fn recorded() -> Option<(Snapshot, Vec<Input>)> {
         }
     }
     marks.sort_by_key(|input| input.at());
-    let ranks = (0..8).map(|rank| Input::Rank {
+    Some((Snapshot::new(parts), ranks(8).chain(marks).collect()))
+}
+
+/// Ranks of one host.
+fn ranks(count: u32) -> impl Iterator<Item = Input> {
+    (0..count).map(move |rank| Input::Rank {
         rank,
         host: "a".to_owned(),
         role: None,
         first_local: 0,
-        locals: 8,
-        world_size: 8,
-    });
-    Some((Snapshot::new(parts), ranks.chain(marks).collect()))
+        locals: count,
+        world_size: count,
+    })
 }
 
 /// What is said at the end, and how far it had come when it first named somebody. On the way nobody
@@ -147,7 +152,8 @@ fn called(job: &CalledJob) -> Vec<Input> {
         Input::Mark { mark, .. } => mark.kind == MarkKind::CollectiveIssue,
         _ => true,
     };
-    job.inputs().into_iter().filter(is_call).collect()
+    let calls = job.inputs().into_iter().filter(is_call);
+    ranks(job.tp * job.pp * job.dp).chain(calls).collect()
 }
 
 #[test]
@@ -158,9 +164,7 @@ fn a_pipeline_that_marks_no_blocks_is_judged_by_its_calls() {
         assert_eq!(healthy.incidents, [], "{tp} {pp} {dp}");
         let rank = job.rank(1, dp - 1, tp - 1);
         job.delays = (30..50)
-            .flat_map(|iteration| {
-                (0..4).map(move |microbatch| (iteration, microbatch))
-            })
+            .flat_map(|iteration| (0..4).map(move |microbatch| (iteration, microbatch)))
             .map(|(iteration, microbatch)| {
                 let block = Block { pass: Pass::Forward, microbatch, chunk: 0 };
                 Delay { at: Spot { iteration, rank, block }, extra_s: 0.1 }
