@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use model::BlockTime;
 
-use crate::judge::{Done, HeldUp, Iteration, Judge, Judged, Pipeline};
+use crate::judge::{Done, HeldUp, Iteration, Judge, Judged, Measure, Pipeline};
 use crate::watch::MAX_BLOCKS;
 use crate::{Pass, Place, ScheduleSettings, Watch};
 
@@ -71,7 +71,7 @@ impl DeviceWatch {
     /// Nothing was seen yet.
     pub fn new(settings: ScheduleSettings) -> Self {
         Self {
-            judge: Judge::new(settings),
+            judge: Judge::new(settings, Measure::Blocks),
             waiting: BTreeMap::new(),
             held: BTreeMap::new(),
             steps: Vec::new(),

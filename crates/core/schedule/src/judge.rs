@@ -1,11 +1,14 @@
 //! Whether an iteration of a pipeline was held up, and by which blocks.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
+use crate::lanes::median_s;
 use crate::{Block, Graph, Localiser, Place, Plan, ScheduleSettings, SlowBlock};
 
 /// Schedules that are followed side by side, such as training and evaluation.
 const MAX_PLANS: usize = 4;
+/// Healthy iterations by which it is known what one takes: the latest.
+const SPANS_OF: usize = 256;
 /// Healthy iterations by which it is known how much their times scatter.
 const SCATTER_OF: usize = 32;
 /// As many are needed to know that.
@@ -15,6 +18,9 @@ const SCATTER_MIN: usize = 5;
 const SCATTERS: f64 = 3.0;
 /// Part of what an iteration lost that its slow blocks must account for. Ours.
 const EXPLAINED_SHARE: f64 = 0.5;
+/// Part of what slow blocks must have cost that an iteration must really have taken longer, where
+/// blocks alone are compared. Ours: what transfers hide costs nothing.
+const REAL_SHARE: f64 = 0.25;
 /// Iterations for which ranks that did not wait for their input are taken not to do so. Ours.
 const AHEAD_FOR: u32 = 16;
 
@@ -94,12 +100,30 @@ pub(crate) struct Judged {
     pub(crate) is_usual: bool,
 }
 
+/// By what iterations are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Measure {
+    /// From the first block of a rank to its last.
+    Span,
+    /// What the blocks take one after another, as the schedule has it: what transfers take, which
+    /// scatters more, is left out.
+    Blocks,
+}
+
+/// A schedule that was seen.
+#[derive(Debug)]
+struct Followed {
+    localiser: Localiser,
+    /// What the latest healthy iterations took, from first to last block.
+    spans_s: VecDeque<f64>,
+}
+
 /// Compares iterations with those before, on whichever clock.
 #[derive(Debug)]
 pub(crate) struct Judge {
     settings: ScheduleSettings,
-    /// Schedules that were seen.
-    plans: Vec<Localiser>,
+    measure: Measure,
+    plans: Vec<Followed>,
     iterations: u64,
     /// Of these, those in which ranks did not wait for their input.
     ahead: u64,
@@ -108,13 +132,14 @@ pub(crate) struct Judge {
 }
 
 impl Judge {
-    pub(crate) fn new(settings: ScheduleSettings) -> Self {
-        Self { settings, plans: Vec::new(), iterations: 0, ahead: 0, ahead_for: 0 }
+    pub(crate) fn new(settings: ScheduleSettings, measure: Measure) -> Self {
+        let plans = Vec::new();
+        Self { settings, measure, plans, iterations: 0, ahead: 0, ahead_for: 0 }
     }
 
     /// The schedules that were seen.
     pub(crate) fn graphs(&self) -> impl Iterator<Item = &Graph> {
-        self.plans.iter().map(Localiser::graph)
+        self.plans.iter().map(|plan| plan.localiser.graph())
     }
 
     /// Whether ranks did not wait for their input in most iterations: what their blocks take is
@@ -158,16 +183,17 @@ impl Judge {
         };
         let durations_s: Vec<Vec<f64>> = pipelines.iter().map(durations).collect();
         let iterations = pipelines.iter().copied().flatten().filter_map(|rank| of(*rank));
-        let took_s = iterations.map(Iteration::took_s).fold(0.0, f64::max);
+        let span_s = iterations.map(Iteration::took_s).fold(0.0, f64::max);
         let step = of(*first.ranks.first()?)?.step;
-        let at = self.plans.iter().position(|known| *known.graph().plan() == plan);
-        let Some(localiser) = at.and_then(|at| self.plans.get_mut(at)) else {
+        let at = self.plans.iter().position(|known| *known.localiser.graph().plan() == plan);
+        let Some(Followed { localiser, spans_s }) = at.and_then(|at| self.plans.get_mut(at)) else {
             // The first of its kind, in which jobs warm up.
             let graph = Graph::new(plan).ok()?;
             if self.plans.len() >= MAX_PLANS {
                 self.plans.remove(0);
             }
-            self.plans.push(Localiser::new(graph, &self.settings));
+            let localiser = Localiser::new(graph, &self.settings);
+            self.plans.push(Followed { localiser, spans_s: VecDeque::new() });
             return None;
         };
         self.iterations += 1;
@@ -186,14 +212,26 @@ impl Judge {
         if self.ahead_for > 0 {
             return None;
         }
+        let took_s = match self.measure {
+            Measure::Span => span_s,
+            Measure::Blocks => localiser.makespan_s(&durations_s),
+        };
         let slow = stands_out(localiser, took_s);
-        let (found, usual_s) =
-            (localiser.judge(took_s, &durations_s), localiser.usual_s());
+        let found = localiser.judge(took_s, &durations_s);
+        let usual_s = median_s(spans_s.iter().copied()).unwrap_or(0.0);
         let saved_s = if slow { localiser.saved_s(&found, &durations_s) } else { 0.0 };
         // Slow for another reason, as a link, is what would hardly have been less so without them.
-        let held_up = slow && saved_s >= EXPLAINED_SHARE * found.lost_s;
+        let is_real = self.measure == Measure::Span
+            || span_s - usual_s >= REAL_SHARE * saved_s;
+        let held_up = slow && saved_s >= EXPLAINED_SHARE * found.lost_s && is_real;
         let is_usual = !localiser.is_slow(took_s);
         localiser.learn(took_s, &durations_s, is_usual);
+        if is_usual {
+            spans_s.push_back(span_s);
+            if spans_s.len() > SPANS_OF {
+                spans_s.pop_front();
+            }
+        }
         let told = |slow: SlowBlock| {
             Some((*pipelines.get(slow.pipeline)?.get(slow.stage)?, slow))
         };
@@ -217,7 +255,7 @@ impl Judge {
         localiser.drop_noise(&mut causes, found.lost_s);
         let held = HeldUp {
             step,
-            took_s,
+            took_s: span_s,
             usual_s,
             lost_s: saved_s.min(found.lost_s),
             causes: causes.into_iter().filter_map(told).collect(),

@@ -184,6 +184,17 @@ impl Localiser {
         causes.retain(|slow| stages[&(slow.pipeline, slow.stage)] >= least_s);
     }
 
+    /// What the slowest of the pipelines takes by the graph, in seconds.
+    pub(crate) fn makespan_s(&mut self, pipelines: &[Vec<f64>]) -> f64 {
+        let (mut durations_s, mut longest_s) = (Vec::new(), 0.0f64);
+        for seen_s in pipelines {
+            self.fill(seen_s, &mut durations_s);
+            self.graph.time(&durations_s, &mut self.timing);
+            longest_s = longest_s.max(self.timing.makespan_s);
+        }
+        longest_s
+    }
+
     /// How much sooner the slowest pipelines of an iteration would have been done, in seconds, had
     /// the causes found in it taken what they usually take.
     pub fn saved_s(&mut self, found: &Slowdown, pipelines: &[Vec<f64>]) -> f64 {

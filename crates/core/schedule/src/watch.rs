@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
 
-use crate::judge::{Done, HeldUp, Iteration, Judge, Pipeline};
+use crate::judge::{Done, HeldUp, Iteration, Judge, Measure, Pipeline};
 use crate::meetings::Meetings;
 use crate::own_work::OwnWork;
 use crate::{Block, Graph, Pass, ScheduleSettings};
@@ -130,7 +130,7 @@ impl Watch {
     pub fn new(settings: ScheduleSettings) -> Self {
         Self {
             ranks: BTreeMap::new(),
-            judge: Judge::new(settings),
+            judge: Judge::new(settings, Measure::Span),
             next: 0,
             behind: 0,
             work: OwnWork::default(),
