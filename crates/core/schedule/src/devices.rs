@@ -10,6 +10,9 @@ use crate::{Pass, Place, ScheduleSettings, Watch};
 
 /// Sampled iterations that wait for other ranks'.
 const MAX_WAITING: usize = 64;
+/// Part of what a rank's blocks took too long that those of most other ranks must not have taken
+/// too long as well, to name it: what is slow everywhere is not its own. Ours.
+const OWN_SHARE: f64 = 0.5;
 
 /// A block of a sampled step, by its device's clock.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,8 +40,8 @@ pub struct DeviceWatch {
     judge: Judge,
     /// By step, and by which of the step's.
     waiting: BTreeMap<(u32, usize), BTreeMap<u32, Timed>>,
-    /// How much of a block a host usually may hold its device up for.
-    held: BTreeMap<(u32, Pass, u32), Held>,
+    /// What blocks usually take, by the stage of the model, the pass and the microbatch.
+    usual: BTreeMap<(u32, Pass, u32), Usual>,
     /// Of iterations that were looked at since these were last taken.
     steps: Vec<u32>,
 }
@@ -51,11 +54,23 @@ struct Timed {
     held_s: Vec<[f64; 2]>,
 }
 
-/// The means of such bounds.
+/// Means of a block in healthy iterations.
 #[derive(Clone, Copy, Debug, Default)]
-struct Held {
+struct Usual {
     blocks: u32,
-    mean_s: [f64; 2],
+    took_s: f64,
+    held_s: [f64; 2],
+}
+
+impl Usual {
+    fn learn(&mut self, took_s: f64, held_s: [f64; 2]) {
+        self.blocks = self.blocks.saturating_add(1);
+        let weight = 1.0 / f64::from(self.blocks);
+        self.took_s += (took_s - self.took_s) * weight;
+        for (mean_s, held_s) in self.held_s.iter_mut().zip(held_s) {
+            *mean_s += (held_s - *mean_s) * weight;
+        }
+    }
 }
 
 impl DeviceBlock {
@@ -73,7 +88,7 @@ impl DeviceWatch {
         Self {
             judge: Judge::new(settings, Measure::Blocks),
             waiting: BTreeMap::new(),
-            held: BTreeMap::new(),
+            usual: BTreeMap::new(),
             steps: Vec::new(),
         }
     }
@@ -136,33 +151,63 @@ impl DeviceWatch {
             self.learn(timed);
         }
         let mut held = held?;
+        self.drop_common(&mut held, timed);
+        let count = pipelines.first().map_or(1, |it| it.ranks.len() as u32);
         for (rank, slow) in &mut held.causes {
             let Some(timed) = timed.get(rank) else { continue };
-            let blocks = timed.done.blocks.iter().zip(&timed.held_s);
-            let of_block = |done: &Done| {
+            let is_it = |done: &Done| {
                 let Place { pass, microbatch, stage, .. } = done.place;
-                (pass, microbatch) == (slow.block.pass, slow.block.microbatch)
-                    && stage / pipelines.first().map_or(1, |it| it.ranks.len() as u32)
-                        == slow.block.chunk
+                (pass, microbatch, stage / count)
+                    == (slow.block.pass, slow.block.microbatch, slow.block.chunk)
             };
-            let mut blocks = blocks.filter(|(done, _)| of_block(done));
-            slow.host_s = blocks.next().map(|(done, [least_s, most_s])| {
-                let usual = self.held.get(&key_of(done)).copied().unwrap_or_default();
-                let [usual_least_s, usual_most_s] = usual.mean_s;
+            let mut blocks = timed.done.blocks.iter().zip(&timed.held_s);
+            let block = blocks.find(|(done, _)| is_it(done));
+            slow.host_s = block.map(|(done, [least_s, most_s])| {
+                let [usual_least_s, usual_most_s] = self.usual_of(done).held_s;
                 [least_s - usual_most_s, most_s - usual_least_s]
             });
         }
         Some(held)
     }
 
+    /// Leaves out ranks whose blocks are no slower than most ranks' are.
+    fn drop_common(&self, held: &mut HeldUp, timed: &BTreeMap<u32, Timed>) {
+        let excess = |timed: &Timed| {
+            let (mut excess_s, mut usual_s) = (0.0, 0.0);
+            for done in &timed.done.blocks {
+                let usual = self.usual_of(done).took_s;
+                excess_s += (done.took_s() - usual).max(0.0);
+                usual_s += usual;
+            }
+            excess_s / usual_s
+        };
+        let by_rank: BTreeMap<u32, f64> =
+            timed.iter().map(|(rank, timed)| (*rank, excess(timed))).collect();
+        let is_own = |rank: &u32| {
+            let others = by_rank.iter().filter(|(other, _)| *other != rank);
+            let mut others: Vec<f64> = others.map(|(_, excess)| *excess).collect();
+            let own = by_rank.get(rank).copied().unwrap_or(0.0);
+            let common = model::median(&mut others).unwrap_or(0.0);
+            own - common >= OWN_SHARE * own
+        };
+        let sum_s = |held: &HeldUp| -> f64 {
+            held.causes.iter().map(|(_, slow)| slow.excess_s()).sum()
+        };
+        let all_s = sum_s(held);
+        held.causes.retain(|(rank, _)| is_own(rank));
+        if !held.causes.is_empty() {
+            held.lost_s *= sum_s(held) / all_s;
+        }
+    }
+
+    fn usual_of(&self, done: &Done) -> Usual {
+        self.usual.get(&key_of(done)).copied().unwrap_or_default()
+    }
+
     fn learn(&mut self, timed: &BTreeMap<u32, Timed>) {
         let blocks = timed.values().flat_map(|it| it.done.blocks.iter().zip(&it.held_s));
         for (done, held_s) in blocks {
-            let held = self.held.entry(key_of(done)).or_default();
-            held.blocks = held.blocks.saturating_add(1);
-            for (mean_s, held_s) in held.mean_s.iter_mut().zip(held_s) {
-                *mean_s += (held_s - *mean_s) / f64::from(held.blocks);
-            }
+            self.usual.entry(key_of(done)).or_default().learn(done.took_s(), *held_s);
         }
     }
 }

@@ -55,7 +55,7 @@ pub(crate) struct Done {
 }
 
 impl Done {
-    fn took_s(&self) -> f64 {
+    pub(crate) fn took_s(&self) -> f64 {
         self.ended_ns.saturating_sub(self.began_ns) as f64 * 1e-9
     }
 }
@@ -185,8 +185,11 @@ impl Judge {
         let iterations = pipelines.iter().copied().flatten().filter_map(|rank| of(*rank));
         let span_s = iterations.map(Iteration::took_s).fold(0.0, f64::max);
         let step = of(*first.ranks.first()?)?.step;
-        let at = self.plans.iter().position(|known| *known.localiser.graph().plan() == plan);
-        let Some(Followed { localiser, spans_s }) = at.and_then(|at| self.plans.get_mut(at)) else {
+        let at =
+            self.plans.iter().position(|known| *known.localiser.graph().plan() == plan);
+        let Some(Followed { localiser, spans_s }) =
+            at.and_then(|at| self.plans.get_mut(at))
+        else {
             // The first of its kind, in which jobs warm up.
             let graph = Graph::new(plan).ok()?;
             if self.plans.len() >= MAX_PLANS {
@@ -221,8 +224,8 @@ impl Judge {
         let usual_s = median_s(spans_s.iter().copied()).unwrap_or(0.0);
         let saved_s = if slow { localiser.saved_s(&found, &durations_s) } else { 0.0 };
         // Slow for another reason, as a link, is what would hardly have been less so without them.
-        let is_real = self.measure == Measure::Span
-            || span_s - usual_s >= REAL_SHARE * saved_s;
+        let is_real =
+            self.measure == Measure::Span || span_s - usual_s >= REAL_SHARE * saved_s;
         let held_up = slow && saved_s >= EXPLAINED_SHARE * found.lost_s && is_real;
         let is_usual = !localiser.is_slow(took_s);
         localiser.learn(took_s, &durations_s, is_usual);

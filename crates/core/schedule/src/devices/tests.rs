@@ -112,6 +112,15 @@ fn a_host_that_holds_its_device_up_is_told_from_it() {
 }
 
 #[test]
+fn what_is_slow_everywhere_is_nobodys_fault() {
+    let [devices, _] = watch(sampled(), |step, _, block| {
+        let usual_ms = if block.pass == Pass::Forward { 10 } else { 20 };
+        (if step >= 40 { 2 * usual_ms } else { 0 }, 0)
+    });
+    assert!(devices.iter().all(|held| held.causes.is_empty()), "{devices:?}");
+}
+
+#[test]
 fn a_step_that_one_rank_has_not_told_is_passed_over() {
     let settings = ScheduleSettings::default();
     let (mut hosts, mut devices) =

@@ -4,6 +4,7 @@ mod batches;
 mod clocks;
 mod less_evidence;
 mod live_calls;
+mod live_devices;
 mod recordings;
 mod replays;
 mod roles;
