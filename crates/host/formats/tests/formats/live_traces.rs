@@ -1,9 +1,14 @@
 //! Traces of a job's GPUs, played as the marks and device marks that probes would have written: what
 //! is said while the job runs is what its traces say.
+#![expect(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a test says what it skips, and fails where a recording is not what it was"
+)]
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use formats::{Limits, RankTrace, Recording, TraceSet, load};
 use model::{CollectiveOp, Input, Mark, MarkKind, RankNs, Verdict};
@@ -50,7 +55,7 @@ fn marks_of(name: &str) -> Option<[MarkKind; 2]> {
     }
 }
 
-fn step(path: &PathBuf) -> Step {
+fn step(path: &Path) -> Step {
     let unpacked = flate2::read::GzDecoder::new(File::open(path).unwrap());
     let trace: Value = serde_json::from_reader(unpacked).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
@@ -135,7 +140,7 @@ fn marks(rank: u32, step: &Step, period_ns: u64) -> Vec<Input> {
         }
         let Some((first, first_ns, place)) = &mut run else { continue };
         let time = |code, place| {
-            let group = if mark.kind == MarkKind::CollectiveIssue { 1 } else { 0 };
+            let group = u64::from(mark.kind == MarkKind::CollectiveIssue);
             let about = u64::from(mark.code) << 32 | group;
             let args =
                 [mark.at.0, device_ns - *first_ns, about, u64::from(*first), place];
@@ -145,7 +150,7 @@ fn marks(rank: u32, step: &Step, period_ns: u64) -> Vec<Input> {
         *place += 1;
         if ends {
             waiting.push(time(0, *place));
-            run = (is_sampled(mark.step)).then_some((mark.step, device_ns, 0));
+            run = is_sampled(mark.step).then_some((mark.step, device_ns, 0));
             if let Some((first, first_ns, place)) = &mut run {
                 let about = u64::from(mark.code) << 32;
                 let args =
@@ -176,7 +181,7 @@ fn verdicts() -> Option<[Verdict; 2]> {
     });
     let set = TraceSet::sets(traces.collect()).remove(0);
     let offline = set.replay("job", settings.clone()).verdict();
-    let steps: Vec<Step> = paths.iter().map(step).collect();
+    let steps: Vec<Step> = paths.iter().map(|path| step(path)).collect();
     let begin_ns = steps.iter().map(|step| step.begin_ns).min()?;
     let end_ns = steps.iter().map(|step| step.end_ns).max()?;
     let mut inputs: Vec<Input> = (0..RANKS)
@@ -195,7 +200,7 @@ fn verdicts() -> Option<[Verdict; 2]> {
         .zip(&steps)
         .flat_map(|(rank, step)| marks(rank, step, end_ns - begin_ns))
         .collect();
-    told.sort_by_key(|input| input.at());
+    told.sort_by_key(Input::at);
     let mut job = Job::new("job", "live", settings);
     inputs.into_iter().chain(told).for_each(|input| job.take(input));
     job.finish();
