@@ -72,7 +72,7 @@ def test_host_and_device_are_told_apart(mode, fault, read, tmp_path):
     ],
 )
 def test_blocks_of_a_pipeline_count_by_the_clocks_of_devices(fault, side, block, tmp_path):
-    slow = {"FACTOR": "3", "DELAY": "0.12", "STEPS": "100", "SINCE": "40"}
+    slow = {"FACTOR": "20", "DELAY": "0.3", "STEPS": "64", "SINCE": "24"}
     said, _ = verdict(fault, "pipeline", "after", tmp_path, **slow)
     named = [one["subject"] for one in said["incidents"]]
     # A host that has no core holds its device up, and that is said as well.
@@ -81,7 +81,7 @@ def test_blocks_of_a_pipeline_count_by_the_clocks_of_devices(fault, side, block,
     if fault != "none":
         of_culprit = [subject for subject in named if subject["ranks"] == [CULPRIT]]
         assert [subject.get("side") for subject in of_culprit] == [side]
-        assert of_culprit[0]["block"] == block
+        assert of_culprit[0]["block"].startswith(block)
         assert of_culprit[0]["stage"] == f"pipeline stage {CULPRIT}"
 
 
