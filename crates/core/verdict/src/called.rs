@@ -12,7 +12,7 @@ use schedule::{
 /// latest.
 const MAX_CALLS: usize = 1 << 19;
 /// Calls after which a job is looked at first, and part of those that are kept after which it is
-/// looked at again. Ours: a look takes a second for each million calls.
+/// looked at again. Ours: a look at what is kept takes about a second.
 const FIRST_LOOK: usize = 1 << 11;
 const LOOK_AGAIN: usize = 4;
 /// Communicators of a rank; no job has more.

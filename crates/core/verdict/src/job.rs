@@ -429,12 +429,6 @@ impl Job {
         }
     }
 
-    /// Says whose blocks are slow for the first time.
-    fn tell_blocks(&mut self, new: Option<usize>) {
-        let line = new.and_then(|new| self.pipelines.line(new, self.scene()));
-        self.lines.extend(line);
-    }
-
     fn moves_again(&mut self, after_s: Option<f64>) {
         if let Some(quiet_s) = after_s {
             self.lines.push(format!("the job moves again after {quiet_s:.1} s"));

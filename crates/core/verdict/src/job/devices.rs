@@ -89,6 +89,12 @@ impl Job {
         self.tell_blocks(new);
     }
 
+    /// Says whose blocks are slow for the first time.
+    pub(super) fn tell_blocks(&mut self, new: Option<usize>) {
+        let line = new.and_then(|new| self.pipelines.line(new, self.scene()));
+        self.lines.extend(line);
+    }
+
     /// Share of exposed time in which all hosts waited for their devices, if that is most of it.
     pub(super) fn device_wait_share(&self) -> Option<f64> {
         let share = self.device_wait_s / self.exposed_s;
