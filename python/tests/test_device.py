@@ -64,6 +64,30 @@ def test_host_and_device_are_told_apart(mode, fault, read, tmp_path):
 
 
 @matrix
+@pytest.mark.parametrize(
+    ("fault", "side", "block"),
+    [
+        ("device_forward", "device", "forward"),
+        ("device_backward", "device", "backward"),
+        ("forward", "host", "forward"),
+        ("none", None, None),
+    ],
+)
+def test_blocks_of_a_pipeline_count_by_the_clocks_of_devices(fault, side, block, tmp_path):
+    slow = {"FACTOR": "20", "DELAY": "0.3", "STEPS": "64", "SINCE": "24"}
+    said, _ = verdict(fault, "pipeline", "after", tmp_path, **slow)
+    named = [one["subject"] for one in said["incidents"]]
+    # A host that has no core holds its device up, and that is said as well.
+    devices = [subject["ranks"] for subject in named if subject.get("side") == "device"]
+    assert devices == ([[CULPRIT]] if side == "device" else [])
+    if fault != "none":
+        of_culprit = [subject for subject in named if subject["ranks"] == [CULPRIT]]
+        assert [subject.get("side") for subject in of_culprit] == [side]
+        assert of_culprit[0]["block"].startswith(block)
+        assert of_culprit[0]["stage"] == f"pipeline stage {CULPRIT}"
+
+
+@matrix
 @pytest.mark.parametrize("fault", ["queries", "capture"])
 def test_a_device_that_must_not_be_asked_is_left_alone(fault, tmp_path):
     command = forked(JOBS / "device_loop.py")

@@ -2,15 +2,57 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Evidence, Incident, IncidentKind, Method, Pace, Subject};
+use model::{Evidence, Incident, IncidentKind, Method, Pace, Side, Subject};
 use schedule::{Block, HeldUp, SlowBlock, Standing, Standstill};
 
-use crate::pace::pace_of;
+use crate::pace::{Seen, pace_of};
+use crate::sides::HOST_SHARE;
 use crate::words::{are, duration, percent, who};
 use crate::{IncidentSettings, Scene};
 
 /// Part of a delay from which what took it is named.
 const NAMED_FROM: f64 = 0.2;
+/// Sampled steps that blocks must hold up, to be told.
+const SAMPLE_MIN: usize = 3;
+
+/// The steps of a job in which blocks were looked at.
+#[derive(Clone, Debug, Default)]
+pub struct Looked {
+    /// The sampled ones; nothing if all are.
+    sampled: Option<Seen>,
+    last_step: u64,
+}
+
+impl Looked {
+    /// None yet, and only steps that are named are.
+    pub fn sampled() -> Self {
+        Self { sampled: Some(Seen::default()), last_step: 0 }
+    }
+
+    /// All up to this one.
+    pub fn until(&mut self, step: u32) {
+        self.last_step = self.last_step.max(step.into());
+    }
+
+    /// These as well, in ascending order.
+    pub fn at(&mut self, steps: impl IntoIterator<Item = u32>) {
+        for step in steps {
+            self.until(step);
+            self.sampled.iter_mut().for_each(|seen| seen.extend([step.into()]));
+        }
+    }
+
+    /// Those from one on.
+    fn since(&self, first: u64) -> Seen {
+        self.sampled.clone().unwrap_or_else(|| (first..=self.last_step).into())
+    }
+
+    /// How many steps each one stands for that was looked at from the first to the last.
+    fn scale(&self, first: u64, last: u64) -> f64 {
+        let looked = self.since(first).count(first..=last).max(1);
+        last.saturating_sub(first).saturating_add(1) as f64 / looked as f64
+    }
+}
 
 /// Steps in which the same ranks held up their pipelines at the same stage.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +64,8 @@ pub struct SlowBlocks {
     steps: BTreeSet<u64>,
     blocks: BTreeMap<Block, Vec<SlowBlock>>,
     lost_s: f64,
+    /// The most that one step lost.
+    longest_s: f64,
     took_s: f64,
     usual_s: f64,
 }
@@ -32,13 +76,29 @@ impl SlowBlocks {
         Self { ranks, stage, ..Self::default() }
     }
 
-    /// What it cost so far, in seconds.
+    /// What it cost so far in the steps that were looked at, in seconds.
     pub fn lost_s(&self) -> f64 {
         self.lost_s
     }
 
+    /// Whether they cost enough to be told, of steps that are a sample of all: what strikes one of
+    /// them says nothing of the others, unless it is a stall.
+    pub fn is_told(&self, looked: &Looked, settings: &IncidentSettings) -> bool {
+        let ends = self.steps.first().copied().zip(self.steps.last().copied());
+        let Some((first, last)) = ends.filter(|_| looked.sampled.is_some()) else {
+            return true;
+        };
+        let usual_s = self.usual_s / self.steps.len() as f64;
+        let meanwhile_s = usual_s * looked.since(first).count(first..=last) as f64;
+        let steady_s = settings.steady_share_min * meanwhile_s;
+        let stall_s = settings.stall_min_s.max(settings.stall_min_steps * usual_s);
+        self.steps.len() >= SAMPLE_MIN && self.lost_s >= steady_s
+            || self.longest_s >= stall_s
+    }
+
     /// Takes a step that lost `lost_s` to these blocks.
     pub fn strike(&mut self, held: &HeldUp, lost_s: f64, blocks: &[SlowBlock]) {
+        self.longest_s = self.longest_s.max(lost_s);
         self.steps.insert(held.step.into());
         self.lost_s += lost_s;
         self.took_s += held.took_s;
@@ -48,24 +108,44 @@ impl SlowBlocks {
         }
     }
 
+    /// Whether it is the ranks' hosts or their devices that are slow, if devices have told.
+    fn side(&self) -> Option<Side> {
+        let (mut late_s, mut least_s, mut most_s) = (0.0, 0.0, 0.0);
+        for slow in self.blocks.values().flatten() {
+            let [host_least_s, host_most_s] = slow.host_s?;
+            late_s += slow.excess_s();
+            least_s += host_least_s;
+            most_s += host_most_s;
+        }
+        if least_s >= HOST_SHARE * late_s {
+            Some(Side::Host)
+        } else {
+            (most_s < HOST_SHARE * late_s).then_some(Side::Device)
+        }
+    }
+
     /// Words the incident.
     ///
     /// # Units
-    /// `last_step` is the last step that was looked at, `exposed_s` what all took.
+    /// `exposed_s` is what all steps took, in seconds.
     pub fn incident(
         &self,
         scene: Scene<'_>,
         id: String,
         settings: &IncidentSettings,
-        last_step: u64,
+        looked: &Looked,
         exposed_s: f64,
     ) -> Incident {
+        let last_step = looked.last_step;
         let first = self.steps.first().copied().unwrap_or_default();
         let last = self.steps.last().copied().unwrap_or_default();
         let steps: Vec<u64> = self.steps.iter().copied().collect();
-        let pace = pace_of(&steps, &(first..=last_step).into(), last_step);
+        let pace = pace_of(&steps, &looked.since(first), last_step);
         let open = !scene.ended && last.saturating_add(2) >= last_step;
-        let share = self.lost_s / exposed_s.max(self.lost_s);
+        let until = if open { last_step } else { last };
+        let lost_s = self.lost_s * looked.scale(first, until.max(last));
+        let share = lost_s / exposed_s.max(lost_s);
+        let side = self.side();
         Incident {
             id,
             kind: IncidentKind::Slow,
@@ -76,30 +156,28 @@ impl SlowBlocks {
                 hosts: scene.hosts_of(&self.ranks),
                 stage: Some(format!("pipeline stage {}", self.stage)),
                 block: Some(self.what()),
+                side,
                 ..Subject::default()
             },
             pace,
             first_step: first,
             last_step: last,
             victims: scene.others(&self.ranks),
-            cost_s: self.lost_s,
+            cost_s: lost_s,
             cost_gpu_s: 0.0,
             cost_share: share,
-            gain_alone_s: self.lost_s,
+            gain_alone_s: lost_s,
             next_in_line: Vec::new(),
             contradictions: Vec::new(),
             stacks: Vec::new(),
             progress: Vec::new(),
-            text: self.sentence(pace, share, open, (first, last)),
+            text: self.sentence(side, pace, share, open, (first, last)),
             evidence: self
                 .blocks
                 .iter()
                 .map(|(block, slow)| evidence(*block, slow))
                 .collect(),
-            advice: format!(
-                "profile that part of the model on {}: the ranks that wait for it are fine",
-                who(&self.ranks)
-            ),
+            advice: self.advice(side),
         }
     }
 
@@ -122,7 +200,47 @@ impl SlowBlocks {
         of_passes.keys().map(|pass| pass.name()).collect::<Vec<_>>().join(" and ")
     }
 
-    fn sentence(&self, pace: Pace, share: f64, open: bool, steps: (u64, u64)) -> String {
+    fn advice(&self, side: Option<Side>) -> String {
+        let who = who(&self.ranks);
+        match side {
+            Some(Side::Device) => format!(
+                "compare the clocks, power, temperature and links of {who}'s devices with those \
+                 of their peers: the ranks that wait for them are fine"
+            ),
+            Some(Side::Host) => format!(
+                "look at what the host does in that part of the model on {who}: CPU cores, \
+                 Python, read-backs; the ranks that wait for it are fine"
+            ),
+            None => format!(
+                "profile that part of the model on {who}: the ranks that wait for it are fine"
+            ),
+        }
+    }
+
+    /// Who is slow there, or waits for a host.
+    fn subject(&self, side: Option<Side>) -> String {
+        let (devices, their) = match &self.ranks[..] {
+            [rank] => (format!("rank {rank}'s device"), "its host"),
+            ranks => (format!("the devices of {}", who(ranks)), "their hosts"),
+        };
+        let is_one = self.ranks.len() == 1;
+        match side {
+            Some(Side::Device) if is_one => format!("{devices} is slow"),
+            Some(Side::Device) => format!("{devices} are slow"),
+            Some(Side::Host) if is_one => format!("{devices} waits for {their}"),
+            Some(Side::Host) => format!("{devices} wait for {their}"),
+            None => format!("{} slow", are(&self.ranks, &who(&self.ranks))),
+        }
+    }
+
+    fn sentence(
+        &self,
+        side: Option<Side>,
+        pace: Pace,
+        share: f64,
+        open: bool,
+        steps: (u64, u64),
+    ) -> String {
         let count = self.steps.len().max(1) as f64;
         let mean = |sum: f64| duration(sum / count);
         let (took, usual) = (mean(self.took_s), mean(self.usual_s));
@@ -144,9 +262,9 @@ impl SlowBlocks {
             _ => format!(", {} of exposed step time", percent(share)),
         };
         format!(
-            "{} slow in the {} on pipeline stage {} {how}: {took} instead of {usual}, {lost} \
+            "{} in the {} on pipeline stage {} {how}: {took} instead of {usual}, {lost} \
              lost{of_all}",
-            are(&self.ranks, &who(&self.ranks)),
+            self.subject(side),
             self.what(),
             self.stage,
         )
@@ -233,6 +351,7 @@ mod tests {
             took_s: 0.02 + excess_s,
             usual_s: 0.02,
             slack_s: 0.0,
+            host_s: None,
         };
         let slow: Vec<SlowBlock> = blocks.iter().map(slow).collect();
         let (causes, absorbed) = (Vec::new(), Vec::new());

@@ -40,7 +40,7 @@ mod what_if;
 mod words;
 
 pub use arrival::{late, slowed};
-pub use blocks::{SlowBlocks, absorbed, halted, own_blocks, standstill};
+pub use blocks::{Looked, SlowBlocks, absorbed, halted, own_blocks, standstill};
 pub use contradiction::contradictions;
 pub use death::death;
 pub use device::devices;

@@ -37,7 +37,7 @@ impl Seen {
     }
 
     /// How many steps of a range were looked at.
-    fn count(&self, range: RangeInclusive<u64>) -> u64 {
+    pub(crate) fn count(&self, range: RangeInclusive<u64>) -> u64 {
         let common = |run: &RangeInclusive<u64>| {
             let (first, last) =
                 (run.start().max(range.start()), run.end().min(range.end()));

@@ -56,6 +56,6 @@ pub use verdict::{
 };
 pub use what_if::{Attribution, PartSlowdown, RankSlowdown, Removal, WhatIf};
 pub use window::{
-    Block, Boundary, Closure, Cut, DeviceEvents, DeviceWindow, Meeting, ReadBacks,
-    ReadBacksOfLine, Sync, Window,
+    Block, BlockTime, Boundary, Closure, Cut, DeviceEvents, DeviceWindow, Meeting,
+    ReadBacks, ReadBacksOfLine, Sync, Window,
 };

@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::AddAssign;
 use std::sync::Arc;
 
-use crate::{CollectiveOp, Ending, MarkKind, StageId};
+use crate::{CollectiveOp, Ending, MarkKind, RankNs, StageId};
 
 /// Where the cycle of the training loop is cut into steps for accounting.
 ///
@@ -196,6 +196,20 @@ impl Window {
         stages.dedup();
         stages
     }
+}
+
+/// When a device got to the begin or the end of a block, on clocks that go on over a run of
+/// sampled steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockTime {
+    /// When the host made the mark, on its own clock: which mark it is.
+    pub host: RankNs,
+    /// When the device got there.
+    pub device: RankNs,
+    /// A clock that goes on only while the host must have held the device up.
+    pub host_bound_least: RankNs,
+    /// One that goes on while it may have.
+    pub host_bound_most: RankNs,
 }
 
 /// Some sampled steps of ranks that are compared, on their devices' clocks.

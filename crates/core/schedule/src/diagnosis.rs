@@ -56,6 +56,9 @@ pub struct Diagnosis {
     pub partial: Vec<Partial>,
     /// Ranks whose clocks were set right.
     pub off_clocks: Vec<u32>,
+    /// Whether hosts do not wait for the input of their blocks: their calls tell launches, and
+    /// nobody is called slow by them.
+    pub is_ahead: bool,
 }
 
 /// Iterations in which the network was slow.
@@ -195,12 +198,17 @@ pub fn diagnose(
         unseen: job.unseen(),
         partial: partial(&job),
         off_clocks: job.off_clocks.clone(),
+        is_ahead: false,
     };
     let Some(mut run) = Run::new(&job, took_s, settings) else {
         return Ok(Some(diagnosis));
     };
     diagnosis.usual_s = run.usual_s;
     diagnosis.halt = halt(&job, &run.blocks);
+    diagnosis.is_ahead = run.is_ahead();
+    if diagnosis.is_ahead {
+        return Ok(Some(diagnosis));
+    }
     diagnosis.networked = run.set_aside(network_ns);
     diagnosis.absorbed = run.absorbed();
     diagnosis.findings = run.findings();
@@ -292,6 +300,21 @@ impl<'a> Run<'a> {
             });
         let usual_s = median_s(healthy.iter().filter_map(|marker| took_s[*marker]))?;
         Some(Self { job, usual_s, took_s, healthy, slow, localiser, blocks, absorbed })
+    }
+
+    /// Whether blocks begin before their input is there, in most iterations that were seen whole.
+    fn is_ahead(&self) -> bool {
+        let (mut whole, mut ahead) = (0, 0);
+        for observed in self.blocks.values().flatten() {
+            let seen: Option<Vec<&Observed>> =
+                observed.iter().map(Option::as_ref).collect();
+            let Some(seen) = seen.filter(|seen| !seen.is_empty()) else { continue };
+            let begun_ns: Vec<u64> = seen.iter().map(|seen| seen.first_ns).collect();
+            let ended_ns: Vec<u64> = seen.iter().map(|seen| seen.end_ns).collect();
+            whole += 1;
+            ahead += u32::from(self.localiser.graph().is_ahead(&begun_ns, &ended_ns));
+        }
+        ahead * 2 > whole
     }
 
     /// Sets iterations aside in which the network was slow, and says what they lost.

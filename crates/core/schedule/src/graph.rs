@@ -1,8 +1,14 @@
+use std::collections::BTreeMap;
+
 use crate::{Block, Pass, Plan};
 
 /// Seconds up to which a block's slack is none. Sums of durations differ by rounding; exact
 /// equality is fragile. SPEC.md §3.3.
 const SLACK_S: f64 = 1e-9;
+
+/// Time by which a block must begin too soon, to say that its rank did not wait. Clocks tell
+/// nanoseconds, and a launch takes many microseconds.
+const TOO_SOON_NS: i128 = 1000;
 
 /// The blocks of a pipeline and who waits for whom.
 ///
@@ -44,7 +50,7 @@ impl Graph {
             firsts.push(firsts[stage] + plan.order(stage).len() as u32);
         }
         let nodes = plan.blocks();
-        let mut places = std::collections::BTreeMap::new();
+        let mut places = BTreeMap::new();
         for (stage, first) in firsts.iter().take(plan.stages()).enumerate() {
             for (block, node) in plan.order(stage).iter().zip(*first..) {
                 places.insert((stage, *block), node);
@@ -133,6 +139,35 @@ impl Graph {
         for (slack_s, end_s) in timing.slack_s.iter_mut().zip(&timing.ends_s) {
             *slack_s -= end_s;
         }
+    }
+
+    /// Whether ranks cannot have waited for one another's blocks: what a block gives is there too
+    /// late for the next stage, or what that gives back, whatever the clocks of the two. That is
+    /// so of hosts that only launch blocks, and what they call a block is no work.
+    ///
+    /// # Shape
+    /// `begun_ns[node]` and `ended_ns[node]`, on the clock of the node's rank.
+    /// # Source
+    /// Ours: docs/math/device.md.
+    pub(crate) fn is_ahead(&self, begun_ns: &[u64], ended_ns: &[u64]) -> bool {
+        // The least time from a block to the one that takes its output, by their stages.
+        let mut least_ns: BTreeMap<(usize, usize), i128> = BTreeMap::new();
+        for (node, begun_ns) in begun_ns.iter().enumerate() {
+            let [_, source] = self.predecessors(node);
+            let Some(source) = source else { continue };
+            let Some(ended_ns) = ended_ns.get(source) else { continue };
+            let ([from, to], passed_ns) = (
+                [source, node].map(|node| self.block(node).0),
+                i128::from(*begun_ns) - i128::from(*ended_ns),
+            );
+            let known = least_ns.entry((from, to)).or_insert(passed_ns);
+            *known = passed_ns.min(*known);
+        }
+        // There and back the clocks cancel out.
+        least_ns.iter().any(|((from, to), there_ns)| {
+            let back_ns = least_ns.get(&(*to, *from));
+            back_ns.is_some_and(|back_ns| there_ns + back_ns < -TOO_SOON_NS)
+        })
     }
 
     /// Where a pipeline that does not move stands: blocks that are not finished although all

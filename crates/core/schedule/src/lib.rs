@@ -8,12 +8,14 @@
 //! MegaTrace (2026); SPEC.md §3 says where its listings contradict its text, and what we do.
 
 mod calls;
+mod devices;
 mod diagnosis;
 mod expectation;
 mod graph;
 mod hang;
 mod iterations;
 mod job;
+mod judge;
 mod lanes;
 mod lateness;
 mod layout;
@@ -27,12 +29,14 @@ mod shape;
 mod watch;
 
 pub use calls::{Call, Gap, Lane, RankCalls, Unit};
+pub use devices::{DeviceBlock, DeviceWatch};
 pub use diagnosis::{Cause, Diagnosis, Finding, Networked, Partial, SlowPass, diagnose};
 pub(crate) use expectation::Expectation;
 pub use graph::{Circular, Graph, Timing};
 pub use hang::Halt;
+pub use judge::HeldUp;
 pub use layout::{Axis, Layout, LayoutError, Sizes};
 pub use localiser::{Localiser, SlowBlock, Slowdown};
 pub use plan::{Block, Pass, Plan, Scheme};
 pub use settings::{ScheduleSettings, Update};
-pub use watch::{HeldUp, Place, Standing, Standstill, Watch, Worked, holding_up};
+pub use watch::{Place, Standing, Standstill, Watch, Worked, holding_up};

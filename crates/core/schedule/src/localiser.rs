@@ -53,6 +53,9 @@ pub struct SlowBlock {
     pub usual_s: f64,
     /// How much longer it could have taken without anybody noticing.
     pub slack_s: f64,
+    /// Seconds of [`SlowBlock::excess_s`] for which its host may have held its device up, at least
+    /// and at most; `None` by the host's clock.
+    pub host_s: Option<[f64; 2]>,
 }
 
 impl SlowBlock {
@@ -144,8 +147,16 @@ impl Localiser {
                 }
                 let (stage, block) = self.graph.block(node);
                 let (usual_s, slack_s) = (self.usual_of(node), self.timing.slack_s[node]);
-                let slow =
-                    SlowBlock { pipeline, stage, block, node, took_s, usual_s, slack_s };
+                let slow = SlowBlock {
+                    pipeline,
+                    stage,
+                    block,
+                    node,
+                    took_s,
+                    usual_s,
+                    slack_s,
+                    host_s: None,
+                };
                 if self.timing.is_critical(node) {
                     found.causes.push(slow);
                 } else {
@@ -171,6 +182,17 @@ impl Localiser {
         // Nor does a huge cause beside it make one small that alone would be seen.
         let least_s = lost_s.min(self.usual_s) * self.settings.cause_share_min;
         causes.retain(|slow| stages[&(slow.pipeline, slow.stage)] >= least_s);
+    }
+
+    /// What the slowest of the pipelines takes by the graph, in seconds.
+    pub(crate) fn makespan_s(&mut self, pipelines: &[Vec<f64>]) -> f64 {
+        let (mut durations_s, mut longest_s) = (Vec::new(), 0.0f64);
+        for seen_s in pipelines {
+            self.fill(seen_s, &mut durations_s);
+            self.graph.time(&durations_s, &mut self.timing);
+            longest_s = longest_s.max(self.timing.makespan_s);
+        }
+        longest_s
     }
 
     /// How much sooner the slowest pipelines of an iteration would have been done, in seconds, had

@@ -1,26 +1,15 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
 
+use crate::judge::{Done, HeldUp, Iteration, Judge, Measure, Pipeline};
 use crate::meetings::Meetings;
 use crate::own_work::OwnWork;
-use crate::{Block, Graph, Localiser, Pass, Plan, ScheduleSettings, SlowBlock};
+use crate::{Block, Graph, Pass, ScheduleSettings};
 
 /// Iterations of a rank that wait for other ranks' at most; older ones are forgotten.
 const WAITING: usize = 64;
 /// Blocks of one iteration that are kept; no schedule has more.
-const MAX_BLOCKS: usize = 1 << 13;
-/// Schedules that are followed side by side, such as training and evaluation.
-const MAX_PLANS: usize = 4;
-/// Healthy iterations by which it is known how much their times scatter.
-const SCATTER_OF: usize = 32;
-/// As many are needed to know that.
-const SCATTER_MIN: usize = 5;
-/// A slow iteration is further from the usual than so many times the furthest of them. Ours:
-/// the published gate alone takes one hiccup of a busy host for a fault.
-const SCATTERS: f64 = 3.0;
-
-/// Part of what an iteration lost that its slow blocks must account for. Ours.
-const EXPLAINED_SHARE: f64 = 0.5;
+pub(crate) const MAX_BLOCKS: usize = 1 << 13;
 
 /// A block as the rank that works on it names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,33 +35,14 @@ pub struct Place {
 /// Memory is bounded by ranks times blocks of an iteration.
 #[derive(Debug)]
 pub struct Watch {
-    settings: ScheduleSettings,
     ranks: BTreeMap<u32, RankBlocks>,
-    /// Schedules that were seen.
-    plans: Vec<Localiser>,
+    judge: Judge,
     /// The next iteration to be looked at.
     next: u64,
     /// Ranks that have not finished it.
     behind: usize,
     work: OwnWork,
     meetings: Meetings,
-}
-
-/// An iteration in which blocks took longer than usual, costliest first.
-#[derive(Clone, Debug, PartialEq)]
-pub struct HeldUp {
-    /// The step of the training loop.
-    pub step: u32,
-    /// What it took, in seconds.
-    pub took_s: f64,
-    /// What it usually takes.
-    pub usual_s: f64,
-    /// What it lost to the blocks that held it up.
-    pub lost_s: f64,
-    /// Ranks and blocks that held it up, none if it is not slow or for another reason.
-    pub causes: Vec<(u32, SlowBlock)>,
-    /// Those that were slow as well, and nobody had to wait for.
-    pub absorbed: Vec<(u32, SlowBlock)>,
 }
 
 /// The block at which a rank of a pipeline stands still.
@@ -144,6 +114,8 @@ struct RankBlocks {
     /// Blocks of an iteration, as the last whole one had them.
     usual_blocks: usize,
     current: Iteration,
+    /// The block it works on, and since when.
+    open: Option<(Place, u64)>,
     done: VecDeque<Iteration>,
     /// Whether it has asked for input since its last block.
     receives: bool,
@@ -153,37 +125,12 @@ struct RankBlocks {
     owes: bool,
 }
 
-#[derive(Clone, Debug, Default)]
-struct Iteration {
-    number: u64,
-    step: u32,
-    began_ns: u64,
-    ended_ns: u64,
-    /// Stage of the model, pass and microbatch of each block, and what it took.
-    blocks: Vec<(u32, Pass, u32, f64)>,
-    open: Option<(Place, u64)>,
-}
-
-impl Iteration {
-    fn has(&self, place: &Place) -> bool {
-        let same = |(stage, pass, microbatch, _): &(u32, Pass, u32, f64)| {
-            (*stage, *pass, *microbatch) == (place.stage, place.pass, place.microbatch)
-        };
-        self.blocks.iter().any(same)
-    }
-
-    fn took_s(&self) -> f64 {
-        self.ended_ns.saturating_sub(self.began_ns) as f64 * 1e-9
-    }
-}
-
 impl Watch {
     /// Nothing was seen yet.
     pub fn new(settings: ScheduleSettings) -> Self {
         Self {
-            settings,
             ranks: BTreeMap::new(),
-            plans: Vec::new(),
+            judge: Judge::new(settings, Measure::Span),
             next: 0,
             behind: 0,
             work: OwnWork::default(),
@@ -206,9 +153,15 @@ impl Watch {
         if seen.current.blocks.is_empty() {
             seen.current.began_ns = at_ns;
         }
-        seen.current.open = Some((place, at_ns));
+        seen.open = Some((place, at_ns));
         seen.receives = false;
         self.look(done?)
+    }
+
+    /// Whether ranks did not wait for their input in most iterations, as hosts do that only launch
+    /// blocks: none of them is called slow then.
+    pub fn is_ahead(&self) -> bool {
+        self.judge.is_ahead()
     }
 
     /// Whether any were seen.
@@ -228,7 +181,7 @@ impl Watch {
     /// `at_ns` is a clock that the group's members share.
     pub fn meet(&mut self, rank: u32, group: u32, number: u64, at_ns: u64) {
         let Some(seen) = self.ranks.get(&rank) else { return };
-        if let Some((place, _)) = seen.current.open {
+        if let Some((place, _)) = seen.open {
             let Place { stage, pass, microbatch, .. } = place;
             let block = (seen.current.number, stage, pass, microbatch, rank);
             self.meetings.enter(group, number, at_ns, block);
@@ -258,7 +211,7 @@ impl Watch {
         place: Place,
     ) -> Option<HeldUp> {
         let seen = self.ranks.get_mut(&rank)?;
-        let (begun, began_ns) = seen.current.open.take()?;
+        let (begun, began_ns) = seen.open.take()?;
         if begun != place || seen.current.blocks.len() >= MAX_BLOCKS {
             return None;
         }
@@ -266,7 +219,7 @@ impl Watch {
         self.work.add(rank, step.into(), took_s);
         (seen.current.ended_ns, seen.current.step) = (at_ns, step);
         seen.owes = seen.sends;
-        seen.current.blocks.push((place.stage, place.pass, place.microbatch, took_s));
+        seen.current.blocks.push(Done { place, began_ns, ended_ns: at_ns });
         if seen.current.blocks.len() != seen.usual_blocks {
             return None;
         }
@@ -279,20 +232,18 @@ impl Watch {
     pub fn standing(&self) -> Vec<Standstill> {
         let mut found = Vec::new();
         let works = |seen: &RankBlocks| {
-            seen.receives
-                || seen.current.open.is_some()
-                || !seen.current.blocks.is_empty()
+            seen.receives || seen.open.is_some() || !seen.current.blocks.is_empty()
         };
         if !self.ranks.values().any(works) {
             // Between two iterations, or after the last.
             return found;
         }
-        for (ranks, stages) in self.pipelines() {
+        for Pipeline { ranks, stages } in self.pipelines() {
             let furthest = ranks.iter().filter_map(|rank| self.ranks.get(rank));
             let Some(number) = furthest.map(|seen| seen.iterations).min() else {
                 continue;
             };
-            let Some(graph) = self.plans.iter().map(Localiser::graph).find(|graph| {
+            let Some(graph) = self.judge.graphs().find(|graph| {
                 graph.plan().stages() == ranks.len()
                     && ranks.len() as u32 * graph.plan().chunks() == stages
             }) else {
@@ -326,7 +277,7 @@ impl Watch {
     /// Seconds.
     pub fn own_work(&self, rank: u32, steps: &RangeInclusive<u64>) -> Option<Worked> {
         let pipelines: Vec<Vec<u32>> =
-            self.pipelines().into_iter().map(|(ranks, _)| ranks).collect();
+            self.pipelines().into_iter().map(|pipeline| pipeline.ranks).collect();
         let ranks = pipelines.iter().find(|ranks| ranks.contains(&rank))?;
         let place = ranks.iter().position(|other| *other == rank)?;
         let copies = pipelines.iter().filter(|other| *other != ranks);
@@ -343,16 +294,17 @@ impl Watch {
     /// The ranks of each pipeline by their place in it, where the blocks of all its stages were
     /// seen: of a pipeline that reaches beyond this host only a part is here; and how many stages
     /// its model has.
-    fn pipelines(&self) -> Vec<(Vec<u32>, u32)> {
+    pub(crate) fn pipelines(&self) -> Vec<Pipeline> {
         let mut by_first: BTreeMap<u32, Members> = BTreeMap::new();
         for (rank, seen) in &self.ranks {
             let last = seen.done.back().unwrap_or(&seen.current);
-            let Some(place) = last.blocks.iter().map(|(stage, ..)| *stage).min() else {
+            let Some(place) = last.blocks.iter().map(|done| done.place.stage).min()
+            else {
                 continue;
             };
             let pipeline = by_first.entry(seen.first_rank).or_default();
             pipeline.places.insert(place, *rank);
-            pipeline.seen.extend(last.blocks.iter().map(|(stage, ..)| *stage));
+            pipeline.seen.extend(last.blocks.iter().map(|done| done.place.stage));
             pipeline.stages = seen.stages;
         }
         let whole = by_first.into_values().filter(|pipeline| {
@@ -362,7 +314,11 @@ impl Watch {
                 && count > 1
                 && pipeline.stages % count == 0
         });
-        whole.map(|it| (it.places.into_values().collect(), it.stages)).collect()
+        let whole = whole.map(|it| Pipeline {
+            ranks: it.places.into_values().collect(),
+            stages: it.stages,
+        });
+        whole.collect()
     }
 
     /// Looks at the next iteration if all ranks have finished it, now that one has finished those
@@ -403,79 +359,17 @@ impl Watch {
         self.behind = self.ranks.values().filter(behind).count();
     }
 
-    fn judge(&mut self, number: u64, pipelines: &[(Vec<u32>, u32)]) -> Option<HeldUp> {
-        let of = |rank: &u32| {
-            let seen = self.ranks.get(rank)?;
+    fn judge(&mut self, number: u64, pipelines: &[Pipeline]) -> Option<HeldUp> {
+        let of = |rank: u32| {
+            let seen = self.ranks.get(&rank)?;
             seen.done.iter().find(|done| done.number == number)
         };
-        let first = pipelines.first()?;
-        let plan = plan_of(&first.0, of)?;
-        let alike =
-            |ranks: &Vec<u32>| plan_of(ranks, of).is_some_and(|other| other == plan);
-        let pipelines: Vec<&Vec<u32>> = pipelines
-            .iter()
-            .map(|(ranks, _)| ranks)
-            .filter(|ranks| alike(ranks))
-            .collect();
-        let durations = |ranks: &&Vec<u32>| -> Vec<f64> {
-            let blocks = ranks.iter().filter_map(of).flat_map(|done| &done.blocks);
-            blocks.map(|(.., took_s)| *took_s).collect()
+        let meetings = &self.meetings;
+        let late = |rank, stage, block: Block, excess_s| {
+            let Block { pass, microbatch, .. } = block;
+            meetings.waited_for(&(number, stage, pass, microbatch, rank), excess_s)
         };
-        let durations_s: Vec<Vec<f64>> = pipelines.iter().map(durations).collect();
-        let iterations = pipelines.iter().flat_map(|ranks| ranks.iter()).filter_map(of);
-        let took_s = iterations.map(Iteration::took_s).fold(0.0, f64::max);
-        let step = of(first.0.first()?)?.step;
-        let at = self.plans.iter().position(|known| *known.graph().plan() == plan);
-        let Some(localiser) = at.and_then(|at| self.plans.get_mut(at)) else {
-            // The first of its kind, in which jobs warm up.
-            let graph = Graph::new(plan).ok()?;
-            if self.plans.len() >= MAX_PLANS {
-                self.plans.remove(0);
-            }
-            self.plans.push(Localiser::new(graph, &self.settings));
-            return None;
-        };
-        let slow = stands_out(localiser, took_s);
-        let (found, usual_s) =
-            (localiser.judge(took_s, &durations_s), localiser.usual_s());
-        let saved_s = if slow { localiser.saved_s(&found, &durations_s) } else { 0.0 };
-        // Slow for another reason, as a link, is what would hardly have been less so without them.
-        let held_up = slow && saved_s >= EXPLAINED_SHARE * found.lost_s;
-        let healthy = !localiser.is_slow(took_s);
-        localiser.learn(took_s, &durations_s, healthy);
-        let told = |slow: SlowBlock| {
-            Some((*pipelines.get(slow.pipeline)?.get(slow.stage)?, slow))
-        };
-        // What would have been noticed, had anybody waited for it.
-        let notable_s = usual_s / self.settings.performance_gate - usual_s;
-        let absorbed =
-            found.absorbed.into_iter().filter(|slow| slow.excess_s() > notable_s);
-        let mut causes = if held_up { found.causes } else { Vec::new() };
-        let count = pipelines.first().map_or(1, |ranks| ranks.len() as u32);
-        // A block that only waited is the late rank's; what is left of others is noise.
-        for slow in &mut causes {
-            let Some((rank, _)) = told(*slow) else { continue };
-            let Block { pass, microbatch, chunk } = slow.block;
-            let stage = slow.stage as u32 + chunk * count;
-            let block = (number, stage, pass, microbatch, rank);
-            let late = self.meetings.waited_for(&block, slow.excess_s());
-            let has =
-                |late| pipelines.iter().position(|it| it.get(slow.stage) == Some(&late));
-            slow.pipeline = late.and_then(has).unwrap_or(slow.pipeline);
-        }
-        let mut seen = BTreeSet::new();
-        causes.retain(|slow| seen.insert((slow.pipeline, slow.node)));
-        localiser.drop_noise(&mut causes, found.lost_s);
-        let held = HeldUp {
-            step,
-            took_s,
-            usual_s,
-            lost_s: saved_s.min(found.lost_s),
-            causes: causes.into_iter().filter_map(told).collect(),
-            absorbed: absorbed.filter_map(told).collect(),
-        };
-        let silent = usual_s == 0.0 || held.causes.is_empty() && held.absorbed.is_empty();
-        (!silent).then_some(held)
+        self.judge.judge(pipelines, of, late).held
     }
 }
 
@@ -490,7 +384,7 @@ impl RankBlocks {
     ) -> Option<(usize, Standing)> {
         let mut nodes = graph.nodes_of(at);
         let next = nodes.clone().find(|node| !finished[*node]);
-        if self.current.open.is_some() {
+        if self.open.is_some() {
             return Some((next?, Standing::Works));
         }
         let before = nodes.rfind(|node| finished[*node]);
@@ -520,36 +414,6 @@ impl RankBlocks {
         }
         self.done.front().map_or(number, |done| done.number)..=number
     }
-}
-
-/// Whether an iteration took longer than healthy ones scatter.
-fn stands_out(localiser: &Localiser, took_s: f64) -> bool {
-    let latest_s: Vec<f64> = localiser.healthy_s().take(SCATTER_OF).collect();
-    let usual_s = localiser.usual_s();
-    let furthest_s = latest_s.iter().copied().fold(usual_s, f64::max) - usual_s;
-    localiser.is_slow(took_s)
-        && latest_s.len() >= SCATTER_MIN
-        && took_s - usual_s > SCATTERS * furthest_s
-}
-
-/// The order in which the ranks of a pipeline worked, if its stages lie on them in turn: rank
-/// `p` of `P` has the stages `p`, `p + P` and so on. `None` for schedules that fold the model.
-fn plan_of<'a>(
-    ranks: &[u32],
-    of: impl Fn(&u32) -> Option<&'a Iteration>,
-) -> Option<Plan> {
-    let count = ranks.len() as u32;
-    let order = |(rank, place): (&u32, u32)| -> Option<Vec<Block>> {
-        let blocks = of(rank)?.blocks.iter();
-        let block = |(stage, pass, microbatch, _): &(u32, Pass, u32, f64)| {
-            let (pass, microbatch) = (*pass, *microbatch);
-            let chunk = stage / count;
-            (stage % count == place).then_some(Block { pass, microbatch, chunk })
-        };
-        blocks.map(block).collect()
-    };
-    let stages = ranks.iter().zip(0..).map(order).collect::<Option<Vec<_>>>()?;
-    Some(Plan::observed(stages))
 }
 
 #[cfg(test)]

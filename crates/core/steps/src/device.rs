@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
 
-use model::{DeviceWindow, Mark, MarkKind, RankNs, RankStep, ReadBacks, StageId};
+use model::{
+    BlockTime, DeviceWindow, Mark, MarkKind, RankNs, RankStep, ReadBacks, StageId,
+};
 
 use crate::Segmenter;
 use crate::align::JobStep;
@@ -87,6 +89,14 @@ struct SampledStep {
     read_backs: ReadBacks,
 }
 
+/// What a run of sampled steps told.
+#[derive(Debug, Default)]
+struct RunTimes {
+    steps: Vec<SampledStep>,
+    /// Of its marks of blocks, in order.
+    blocks: Vec<BlockTime>,
+}
+
 /// Turns the device marks of one rank into sampled steps.
 #[derive(Debug, Default)]
 struct DeviceMarks {
@@ -109,8 +119,8 @@ struct Run {
 
 impl DeviceMarks {
     /// Takes the next [`MarkKind::DeviceTime`]; `stage` is the job-wide id behind the code of the
-    /// mark that it is about, where its kind has one. Returns the steps of a run that it ends.
-    fn push(&mut self, mark: &Mark, stage: StageId) -> Vec<SampledStep> {
+    /// mark that it is about, where its kind has one. Returns what the run told that it ends.
+    fn push(&mut self, mark: &Mark, stage: StageId) -> RunTimes {
         let [host, device, code_and_group, first_step, place] = mark.args;
         if self.run.first_step != Some(first_step) {
             self.run = Run { first_step: Some(first_step), ..Run::default() };
@@ -120,10 +130,14 @@ impl DeviceMarks {
         run.broken |= place != run.points.len() as u64 || run.points.len() >= MAX_MARKS;
         let Some(kind) = kind else {
             let run = std::mem::take(run);
-            return if run.broken { Vec::new() } else { run.steps(&mut self.ended) };
+            return if run.broken {
+                RunTimes::default()
+            } else {
+                run.times(&mut self.ended)
+            };
         };
         if run.broken {
-            return Vec::new();
+            return RunTimes::default();
         }
         let seen_ns = i128::from(mark.at.0) - i128::from(device);
         run.seen_ns = Some(run.seen_ns.map_or(seen_ns, |known| known.min(seen_ns)));
@@ -132,17 +146,17 @@ impl DeviceMarks {
         let (host, device) = (RankNs(host), RankNs(device));
         let mark = Mark { at: device, kind, code, args, ..*mark };
         run.points.push(Point { mark, stage, host, device });
-        Vec::new()
+        RunTimes::default()
     }
 }
 
 impl Run {
-    /// The steps of a run that is whole, on clocks that go on from `clocks`.
-    fn steps(self, clocks: &mut [u64; 3]) -> Vec<SampledStep> {
+    /// What a run tells that is whole, on clocks that go on from `clocks`.
+    fn times(self, clocks: &mut [u64; 3]) -> RunTimes {
         let offset_ns =
             |point: &Point| i128::from(point.host.0) - i128::from(point.device.0);
         let Some(least_ns) = self.points.iter().map(offset_ns).max() else {
-            return Vec::new();
+            return RunTimes::default();
         };
         let most_ns = self.seen_ns.unwrap_or(least_ns).max(least_ns);
         let run_ahead = |point: &Point| RunAhead {
@@ -150,7 +164,7 @@ impl Run {
             most_s: (most_ns - offset_ns(point)) as f64 * 1e-9,
         };
         let mut segmenters: [Segmenter; 3] = Default::default();
-        let mut steps = Vec::new();
+        let (mut steps, mut blocks) = (Vec::new(), Vec::new());
         let mut before: Option<&Point> = None;
         let mut furthest_s = 0.0f64;
         let mut read_backs = ReadBacks::default();
@@ -183,6 +197,16 @@ impl Run {
                 }
             }
             before = Some(point);
+            if matches!(point.mark.kind, MarkKind::BlockBegin | MarkKind::BlockEnd) {
+                let [device, host_bound_least, host_bound_most] = clocks.map(RankNs);
+                let host = point.host;
+                blocks.push(BlockTime {
+                    host,
+                    device,
+                    host_bound_least,
+                    host_bound_most,
+                });
+            }
             furthest_s = furthest_s.max(ahead.least_s);
             let ended =
                 segmenters.iter_mut().zip(&*clocks).filter_map(|(segmenter, at)| {
@@ -209,7 +233,7 @@ impl Run {
                 });
             }
         }
-        steps
+        RunTimes { steps, blocks }
     }
 }
 
@@ -229,14 +253,18 @@ impl DeviceClock {
         self.steps.retain(|step, _| !is_left_out(*step));
     }
 
-    /// Takes a [`MarkKind::DeviceTime`] of a rank, with the stage that its mark names.
-    pub fn push(&mut self, rank: u32, mark: &Mark, stage: StageId) {
-        for step in self.ranks.entry(rank).or_default().push(mark, stage) {
+    /// Takes a [`MarkKind::DeviceTime`] of a rank, with the stage that its mark names. Returns when
+    /// its device got to marks of blocks, once all of a run of sampled steps are known.
+    pub fn push(&mut self, rank: u32, mark: &Mark, stage: StageId) -> Vec<BlockTime> {
+        let RunTimes { steps, blocks } =
+            self.ranks.entry(rank).or_default().push(mark, stage);
+        for step in steps {
             self.steps.entry(step.device.step).or_default().insert(rank, step);
         }
         while self.steps.len() > MAX_STEPS {
             self.steps.pop_first();
         }
+        blocks
     }
 
     /// The sampled steps of these ranks up to a step, once they are enough for an account; they
@@ -336,7 +364,7 @@ mod tests {
 
     fn steps_of(marks: &[Mark]) -> Vec<SampledStep> {
         let mut of_rank = DeviceMarks::default();
-        marks.iter().flat_map(|mark| of_rank.push(mark, StageId::OTHER)).collect()
+        marks.iter().flat_map(|mark| of_rank.push(mark, StageId::OTHER).steps).collect()
     }
 
     fn segments_ms(step: &RankStep) -> Vec<u64> {
@@ -425,7 +453,7 @@ mod tests {
             for mut mark in device_marks(STEP, 0, busy) {
                 mark.step += first_step;
                 mark.args[3] = first_step.into();
-                both.extend(of_rank.push(&mark, StageId::OTHER));
+                both.extend(of_rank.push(&mark, StageId::OTHER).steps);
             }
         }
         let end = both[0].device.segments.last().map(|segment| segment.end);

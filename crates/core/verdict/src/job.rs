@@ -27,6 +27,7 @@ use schedule::Diagnosis;
 use steps::{Aligner, Segmenter};
 use whatif::Findings;
 
+use crate::called::Called;
 use crate::escalation::Escalation;
 use crate::hangs::Hangs;
 use crate::holdups::Holdups;
@@ -49,8 +50,6 @@ pub const TIMED: &str = "inspector";
 pub const WHAT_IF: &str = "what-if";
 /// The source of jobs of which calls of NCCL are known.
 pub const CALLS: &str = "calls";
-/// Collectives whose logs end at different places that are told.
-const MAX_ENDS: usize = 8;
 /// Window summaries kept; the oldest make room.
 const MAX_WINDOWS: usize = 4096;
 
@@ -75,6 +74,7 @@ pub struct Job {
     hangs: Hangs,
     holdups: Holdups,
     pipelines: Pipelines,
+    called: Called,
     /// What was found before the job was started again, the latest start first.
     earlier: Vec<Incident>,
     arrivals: Arrivals,
@@ -180,7 +180,11 @@ impl Job {
             aligner: Aligner::new(settings.window.clone()),
             hangs: Hangs::new(settings.hang.clone()),
             holdups: Holdups::new(settings.arrival.share_min),
-            pipelines: Pipelines::new(settings.schedule.clone()),
+            pipelines: Pipelines::new(
+                settings.schedule.clone(),
+                settings.incident.clone(),
+            ),
+            called: Called::new(settings.schedule.clone()),
             earlier: Vec::new(),
             arrivals: Arrivals::new(settings.arrival.clone()),
             call_logs: None,
@@ -262,6 +266,7 @@ impl Job {
             Input::Lost { rank, records } => {
                 let lost = self.lost_records.entry(rank).or_default();
                 *lost = lost.saturating_add(records);
+                self.called.lose(rank, records);
                 self.ranks.entry(rank).or_default().segmenter.lose();
             }
             Input::Group { group, name, members } => {
@@ -347,6 +352,7 @@ impl Job {
         self.hangs.restart(self.settings.hang.clone());
         self.holdups.restart();
         self.pipelines.restart(self.settings.schedule.clone());
+        self.called = Called::new(self.settings.schedule.clone());
         self.devices.restart();
         self.arrivals = Arrivals::new(self.settings.arrival.clone());
         self.usages = Usages::default();
@@ -399,9 +405,10 @@ impl Job {
             self.aligner.leave_out_until(self.step());
         }
         let left_out = |step| self.aligner.is_left_out(step);
-        if let Some(new) = self.pipelines.mark(rank, mark, left_out) {
-            let line = self.pipelines.line(new, self.scene(), &self.settings.incident);
-            self.lines.extend(line);
+        let new = self.pipelines.mark(rank, mark, left_out);
+        self.tell_blocks(new);
+        if self.called.mark(rank, mark) {
+            self.look_at_calls();
         }
         let input = self.ranks.entry(rank).or_default();
         let stage = input.stage(mark.kind, mark.code);
@@ -457,6 +464,9 @@ impl Job {
         }
         self.aligner.finish();
         self.take_windows();
+        if self.called.is_due() {
+            self.look_at_calls();
+        }
     }
 
     /// Lines about the windows closed since the last call, for people who watch.
@@ -651,7 +661,7 @@ impl Job {
             },
             stages: stages.collect(),
             windows: windows.collect(),
-            pipeline: self.call_logs.as_ref().map(pipeline_summary),
+            pipeline: self.calls().map(pipeline_summary),
             incidents: self.incidents(),
             absorbed: match &self.call_logs {
                 Some(said) => incident::pipeline_absorbed(said),
@@ -739,6 +749,7 @@ impl Job {
         }
         texts.extend(self.device_wait_text());
         texts.extend(self.read_back_texts());
+        texts.extend(self.pipelines.unseen().map(ToOwned::to_owned));
         texts.extend(self.call_logs.iter().flat_map(pipeline_notes));
         if !self.lost_records.is_empty() {
             let ranks: Vec<u32> = self.lost_records.keys().copied().collect();
@@ -748,30 +759,6 @@ impl Job {
                 fold_ranks(&ranks)
             ));
         }
-        texts
-    }
-
-    /// What was compared of timed collectives, and where logs end.
-    fn timed_texts(&self) -> Vec<String> {
-        let compared = self.arrivals.compared();
-        let mut texts = Vec::new();
-        if self.source == TIMED || compared > 0 {
-            texts.push(format!(
-                "{compared} collectives were timed on more than one rank and compared"
-            ));
-        }
-        let ends = self.arrivals.ends().into_iter().take(MAX_ENDS);
-        texts.extend(ends.map(|(group, op, last, ends)| {
-            let ranks: Vec<u32> = ends.keys().copied().collect();
-            let first = ends.values().min().copied().unwrap_or(0);
-            format!(
-                "the last {} of group {group} in a log is #{last}; the logs of rank {} end \
-                 earlier, from #{first} on: they stopped before the others, or were written \
-                 before",
-                op.name(),
-                fold_ranks(&ranks)
-            )
-        }));
         texts
     }
 }

@@ -4,6 +4,7 @@
 //! answers with lines while the job runs and a [`model::Verdict`] at any time. The same
 //! input gives the same answer, byte for byte, whether it is read live or from a file.
 
+mod called;
 mod escalation;
 mod gathering;
 mod hangs;

@@ -1,28 +1,52 @@
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
 
-use incident::{IncidentSettings, Scene, SlowBlocks, absorbed, halted};
-use model::{CollectiveOp, Evidence, Incident, Mark, MarkKind};
+use incident::{IncidentSettings, Looked, Scene, SlowBlocks, absorbed, halted};
+use model::{BlockTime, CollectiveOp, Evidence, Incident, Mark, MarkKind, RankNs};
 use schedule::{
-    HeldUp, Pass, Place, ScheduleSettings, SlowBlock, Standstill, Watch, Worked,
-    holding_up,
+    DeviceBlock, DeviceWatch, HeldUp, Pass, Place, ScheduleSettings, SlowBlock,
+    Standstill, Watch, Worked, holding_up,
 };
+use steps::is_sampled;
 
 /// Ranks and stages of which it is kept that they held up their pipelines, the costliest.
 const MAX_SLOW: usize = 64;
 /// Blocks that were slow at no cost of which it is kept, the latest.
 const MAX_ABSORBED: usize = 256;
 
+/// Marks of blocks of one rank that may wait for their device: what it launches in a few steps.
+const MAX_MARKED: usize = 4096;
+/// Steps after which a rank whose device has told nothing is one without.
+const LAST_UNSEEN: u32 = 128;
+
 /// Pipelines of a running job, and who held them up.
+///
+/// Blocks count by the clocks of devices, where these are seen: a host may only have launched
+/// them.
 #[derive(Debug)]
 pub(crate) struct Pipelines {
+    settings: IncidentSettings,
     watch: Watch,
+    devices: DeviceWatch,
+    /// Marks of blocks whose device times are to come, of each rank.
+    marked: BTreeMap<u32, VecDeque<Marked>>,
+    /// Whether a device has told when it got to a mark.
+    has_devices: bool,
+    looked: Looked,
     slow: Vec<Numbered>,
     absorbed: Vec<String>,
-    last_step: u64,
     /// Of those that were slow, in all starts of the job.
     numbers: u64,
+}
+
+/// A mark of a block in a sampled step.
+#[derive(Clone, Copy, Debug)]
+struct Marked {
+    at: RankNs,
+    step: u32,
+    begins: bool,
+    place: Place,
 }
 
 /// Slow blocks, in the order in which they were found.
@@ -30,18 +54,30 @@ pub(crate) struct Pipelines {
 struct Numbered {
     number: u64,
     blocks: SlowBlocks,
+    /// Whether it was told.
+    told: bool,
 }
 
 impl Pipelines {
-    pub(crate) fn new(settings: ScheduleSettings) -> Self {
-        let (slow, absorbed) = (Vec::new(), Vec::new());
-        Self { watch: Watch::new(settings), slow, absorbed, last_step: 0, numbers: 0 }
+    pub(crate) fn new(schedule: ScheduleSettings, settings: IncidentSettings) -> Self {
+        Self {
+            settings,
+            devices: DeviceWatch::new(schedule.clone()),
+            watch: Watch::new(schedule),
+            marked: BTreeMap::new(),
+            has_devices: false,
+            looked: Looked::default(),
+            slow: Vec::new(),
+            absorbed: Vec::new(),
+            numbers: 0,
+        }
     }
 
     /// The job is started over; no number is given twice.
-    pub(crate) fn restart(&mut self, settings: ScheduleSettings) {
+    pub(crate) fn restart(&mut self, schedule: ScheduleSettings) {
         let absorbed = std::mem::take(&mut self.absorbed);
-        *self = Self { absorbed, numbers: self.numbers, ..Self::new(settings) };
+        let fresh = Self::new(schedule, self.settings.clone());
+        *self = Self { absorbed, numbers: self.numbers, ..fresh };
     }
 
     /// A group has so many members.
@@ -69,13 +105,75 @@ impl Pipelines {
             }
         }
         let place = place_of(mark)?;
-        let held = if mark.kind == MarkKind::BlockBegin {
+        let begins = mark.kind == MarkKind::BlockBegin;
+        if is_sampled(mark.step) && (self.has_devices || mark.step < LAST_UNSEEN) {
+            let marked = self.marked.entry(rank).or_default();
+            if marked.len() == MAX_MARKED {
+                marked.pop_front();
+            }
+            marked.push_back(Marked { at: mark.at, step: mark.step, begins, place });
+        }
+        let held = if begins {
             self.watch.begin(rank, mark.at.0, place)
         } else {
             self.watch.end(rank, mark.step, mark.at.0, place)
         };
-        self.last_step = self.last_step.max(mark.step.into());
+        if self.has_devices {
+            // What the host launches says nothing of its device.
+            return None;
+        }
+        self.looked.until(mark.step);
         self.take(&held?, left_out)
+    }
+
+    /// Takes when the device of a rank got to marks of blocks in a run of sampled steps; whose
+    /// blocks are slow for the first time, as [`Self::mark`] does.
+    pub(crate) fn device(
+        &mut self,
+        rank: u32,
+        times: &[BlockTime],
+        left_out: impl Fn(u32) -> bool,
+    ) -> Option<usize> {
+        let blocks = self.blocks(rank, times);
+        let found = self.devices.take(rank, &blocks, &self.watch);
+        self.looked.at(self.devices.take_steps());
+        let new = found.iter().filter_map(|held| self.take(held, &left_out));
+        new.collect::<Vec<_>>().first().copied()
+    }
+
+    /// A device tells its times: hosts are not believed any more.
+    pub(crate) fn see_device(&mut self) {
+        if !self.has_devices {
+            self.has_devices = true;
+            self.looked = Looked::sampled();
+            self.slow.clear();
+            self.absorbed.clear();
+        }
+    }
+
+    /// The blocks whose begin and end a device got to at these times.
+    fn blocks(&mut self, rank: u32, times: &[BlockTime]) -> Vec<DeviceBlock> {
+        let Some(marked) = self.marked.get_mut(&rank) else { return Vec::new() };
+        let mut open: Option<(Place, BlockTime)> = None;
+        let mut blocks = Vec::new();
+        for time in times {
+            // What was given up before has no time.
+            while marked.front().is_some_and(|mark| mark.at < time.host) {
+                marked.pop_front();
+            }
+            let Some(mark) = marked.pop_front_if(|mark| mark.at == time.host) else {
+                open = None;
+                continue;
+            };
+            let Marked { step, begins, place, .. } = mark;
+            let begun = open.take().filter(|(begun, _)| *begun == place);
+            if begins {
+                open = Some((place, *time));
+            } else if let Some((_, begin)) = begun {
+                blocks.push(DeviceBlock { step, place, begin, end: *time });
+            }
+        }
+        blocks
     }
 
     fn take(&mut self, held: &HeldUp, left_out: impl Fn(u32) -> bool) -> Option<usize> {
@@ -101,14 +199,17 @@ impl Pipelines {
             let at = known.unwrap_or_else(|| {
                 self.numbers += 1;
                 let blocks = SlowBlocks::new(ranks, stage);
-                self.slow.push(Numbered { number: self.numbers, blocks });
-                first_new.get_or_insert(self.slow.len() - 1);
+                self.slow.push(Numbered { number: self.numbers, blocks, told: false });
                 self.slow.len() - 1
             });
             let excess_s: f64 = blocks.iter().map(SlowBlock::excess_s).sum();
             let lost_s = held.lost_s * excess_s / all_s;
             if let Some(slow) = self.slow.get_mut(at) {
                 slow.blocks.strike(held, lost_s, &blocks);
+                if !slow.told && slow.blocks.is_told(&self.looked, &self.settings) {
+                    slow.told = true;
+                    first_new.get_or_insert(at);
+                }
             }
         }
         if self.slow.len() > MAX_SLOW {
@@ -120,30 +221,22 @@ impl Pipelines {
     }
 
     /// What held the pipelines up, costliest first.
-    pub(crate) fn incidents(
-        &self,
-        scene: Scene<'_>,
-        settings: &IncidentSettings,
-        exposed_s: f64,
-    ) -> Vec<Incident> {
-        let mut slow: Vec<&Numbered> = self.slow.iter().collect();
+    pub(crate) fn incidents(&self, scene: Scene<'_>, exposed_s: f64) -> Vec<Incident> {
+        let mut slow: Vec<&Numbered> =
+            self.slow.iter().filter(|slow| slow.told).collect();
         slow.sort_by(|a, b| costliest_first(a, b));
-        let told = slow.into_iter().map(|Numbered { number, blocks }| {
+        let told = slow.into_iter().map(|Numbered { number, blocks, .. }| {
             let id = format!("s{number}");
-            blocks.incident(scene, id, settings, self.last_step, exposed_s)
+            blocks.incident(scene, id, &self.settings, &self.looked, exposed_s)
         });
         told.collect()
     }
 
     /// Words what [`Self::mark`] pointed at.
-    pub(crate) fn line(
-        &self,
-        at: usize,
-        scene: Scene<'_>,
-        settings: &IncidentSettings,
-    ) -> Option<String> {
+    pub(crate) fn line(&self, at: usize, scene: Scene<'_>) -> Option<String> {
         let slow = &self.slow.get(at)?.blocks;
-        Some(slow.incident(scene, String::new(), settings, self.last_step, 0.0).text)
+        let id = String::new();
+        Some(slow.incident(scene, id, &self.settings, &self.looked, 0.0).text)
     }
 
     /// Where ranks of pipelines are, of a job that hangs.
@@ -161,6 +254,14 @@ impl Pipelines {
             halts = holding_up(all);
         }
         halts.into_iter().map(|halt| halted(&halt))
+    }
+
+    /// Why blocks of pipelines are not seen that were marked, if so.
+    pub(crate) fn unseen(&self) -> Option<&'static str> {
+        (!self.has_devices && self.watch.is_ahead()).then_some(
+            "hosts launch blocks of the pipeline before their input is there: which block is \
+             slow cannot be seen without device marks",
+        )
     }
 
     /// Whether ranks may seem late that wait for another stage.
@@ -212,7 +313,8 @@ mod tests {
 
     #[test]
     fn blocks_of_steps_that_are_profiled_are_not_slow() {
-        let mut pipelines = Pipelines::new(ScheduleSettings::default());
+        let mut pipelines =
+            Pipelines::new(ScheduleSettings::default(), IncidentSettings::default());
         let slow = SlowBlock {
             pipeline: 0,
             stage: 1,
@@ -221,6 +323,7 @@ mod tests {
             took_s: 0.2,
             usual_s: 0.1,
             slack_s: 0.0,
+            host_s: None,
         };
         let mut held = |step| {
             let causes = vec![(1, slow)];

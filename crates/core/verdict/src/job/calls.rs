@@ -8,7 +8,10 @@ use incident::{
 use model::{Incident, PipelineSummary, fold_ranks};
 use schedule::{Axis, Diagnosis, RankCalls, diagnose};
 
-use super::Job;
+use super::{Job, TIMED};
+
+/// Collectives whose logs end at different places that are told.
+const MAX_ENDS: usize = 8;
 
 /// What telemetry of work requests says.
 #[derive(Clone, Debug, Default)]
@@ -20,6 +23,30 @@ pub struct WorkRequests {
 }
 
 impl Job {
+    /// What was compared of timed collectives, and where logs end.
+    pub(super) fn timed_texts(&self) -> Vec<String> {
+        let compared = self.arrivals.compared();
+        let mut texts = Vec::new();
+        if self.source == TIMED || compared > 0 {
+            texts.push(format!(
+                "{compared} collectives were timed on more than one rank and compared"
+            ));
+        }
+        let ends = self.arrivals.ends().into_iter().take(MAX_ENDS);
+        texts.extend(ends.map(|(group, op, last, ends)| {
+            let ranks: Vec<u32> = ends.keys().copied().collect();
+            let first = ends.values().min().copied().unwrap_or(0);
+            format!(
+                "the last {} of group {group} in a log is #{last}; the logs of rank {} end \
+                 earlier, from #{first} on: they stopped before the others, or were written \
+                 before",
+                op.name(),
+                fold_ranks(&ranks)
+            )
+        }));
+        texts
+    }
+
     /// Takes what ranks called, the log of each once, and what work requests were told then.
     pub fn take_calls(&mut self, logs: Vec<RankCalls>, requests: Option<WorkRequests>) {
         let slow = requests.iter().flat_map(|requests| &requests.slow);
@@ -50,6 +77,23 @@ impl Job {
         }
     }
 
+    /// Says what ranks call, of a job that runs and marks no blocks.
+    pub(super) fn look_at_calls(&mut self) {
+        let Ok(sizes) = self.settings.layout.sizes() else { return };
+        for finding in self.called.look(&sizes, &self.hosts) {
+            let Some(pipeline) = self.called.found() else { continue };
+            let (scene, settings) = (self.scene(), &self.settings.incident);
+            let told =
+                pipeline_slowed(&finding, pipeline, scene, String::new(), settings);
+            self.lines.push(told.text);
+        }
+    }
+
+    /// What was called in logs or, of a job that runs, by its marks.
+    pub(super) fn calls(&self) -> Option<&Diagnosis> {
+        self.call_logs.as_ref().or(self.called.found())
+    }
+
     /// Connections that were slow: the network comes first.
     pub(super) fn link_incidents(&self) -> Vec<Incident> {
         let pipeline = self.call_logs.as_ref();
@@ -64,9 +108,11 @@ impl Job {
     }
 
     pub(super) fn pipeline_incidents(&self) -> Vec<Incident> {
-        let Some(pipeline) = &self.call_logs else { return Vec::new() };
+        let Some(pipeline) = self.calls() else { return Vec::new() };
         let (scene, settings) = (self.scene(), &self.settings.incident);
-        let halt = pipeline.halt.iter().filter(|halt| halt.overdue);
+        // Where a job that runs stands still, its progress through collectives tells.
+        let halt = self.call_logs.as_ref().and(pipeline.halt.as_ref()).into_iter();
+        let halt = halt.filter(|halt| halt.overdue);
         let idle_ports = self.requests.as_ref().and_then(|requests| requests.idle_ports);
         let halt = halt.map(|halt| {
             let mut incident = pipeline_halted(halt, scene, "p0".to_owned());
@@ -110,6 +156,13 @@ pub(super) fn pipeline_notes(pipeline: &Diagnosis) -> Vec<String> {
         notes.push(
             "no pipeline schedule explains what ranks send and receive: blocks are not told \
              apart"
+                .to_owned(),
+        );
+    }
+    if pipeline.is_ahead {
+        notes.push(
+            "hosts call what a block needs before its input is there: calls say when blocks are \
+             launched, and which of them is slow cannot be seen"
                 .to_owned(),
         );
     }

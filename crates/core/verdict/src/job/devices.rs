@@ -118,7 +118,21 @@ impl Job {
         let code = (mark.args[2] >> 32) as u16;
         let ranks = self.ranks.get(&rank).zip(kind);
         let stage = ranks.map(|(input, kind)| input.stage(kind, code));
-        self.devices.clock.push(rank, mark, stage.unwrap_or(StageId::OTHER));
+        let stage = stage.unwrap_or(StageId::OTHER);
+        let blocks = self.devices.clock.push(rank, mark, stage);
+        self.pipelines.see_device();
+        if blocks.is_empty() {
+            return;
+        }
+        let left_out = |step| self.aligner.is_left_out(step);
+        let new = self.pipelines.device(rank, &blocks, left_out);
+        self.tell_blocks(new);
+    }
+
+    /// Says whose blocks are slow for the first time.
+    pub(super) fn tell_blocks(&mut self, new: Option<usize>) {
+        let line = new.and_then(|new| self.pipelines.line(new, self.scene()));
+        self.lines.extend(line);
     }
 
     /// Steps in which all devices should be marked: something is suspected, and hosts run ahead of

@@ -142,9 +142,9 @@ impl Job {
     /// same, if blocks account for enough of it; it is told by whichever saw more of it. Waits for
     /// data are not.
     fn add_pipelines(&self, incidents: &mut Vec<Incident>, scene: Scene<'_>) {
-        let settings = &self.settings.incident;
         let data = self.names.name(StageId::DATA);
-        let all_held = self.pipelines.incidents(scene, settings, self.exposed_s);
+        let mut all_held = self.pipelines.incidents(scene, self.exposed_s);
+        self.join_usages(&mut all_held);
         let explained_s = |incident: &Incident| -> f64 {
             let meanwhile = all_held.iter().filter(|held| meet(incident, held));
             meanwhile.map(|held| held.cost_s).sum()

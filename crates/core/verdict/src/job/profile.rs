@@ -88,6 +88,9 @@ impl Job {
         }
         self.take_collectives(matches);
         let entries = entries(&ranks, matches);
+        if common_steps(&ranks).len() == 1 {
+            share_the_longest(&mut ranks);
+        }
         self.add_profiled_steps(&mut ranks, entries.as_ref());
         let steps = self.windows.iter().map(|(window, _)| window);
         let last = |window: &model::WindowSummary| window.first_step + window.steps;
@@ -431,6 +434,16 @@ fn common_steps(ranks: &[ProfiledRank]) -> BTreeSet<u32> {
         .map(|rank| rank.steps.iter().map(|step| step.step).collect::<BTreeSet<_>>());
     let first = steps.next().unwrap_or_default();
     steps.fold(first, |common, steps| common.intersection(&steps).copied().collect())
+}
+
+/// Makes shares of a recorded step shares of the longest that a rank recorded: who entered it late
+/// did no more in it for having waited less.
+fn share_the_longest(ranks: &mut [ProfiledRank]) {
+    let longest_s = ranks.iter().map(|rank| rank.profile.span_s).fold(0.0, f64::max);
+    for rank in ranks.iter_mut().filter(|_| longest_s > 0.0) {
+        let part = (rank.profile.span_s / longest_s) as f32;
+        rank.profile.patterns.values_mut().for_each(|pattern| pattern.beta *= part);
+    }
 }
 
 /// Nanoseconds after the first rank at which each entered the first common step; `None` where

@@ -3,6 +3,9 @@
 mod batches;
 mod clocks;
 mod less_evidence;
+mod live_calls;
+mod live_devices;
+mod live_traces;
 mod recordings;
 mod replays;
 mod roles;

@@ -1,0 +1,157 @@
+use model::RankNs;
+
+use super::*;
+use crate::{Block, Graph, Scheme, Timing};
+
+const MS: u64 = 1_000_000;
+const RANKS: u32 = 4;
+const MICROBATCHES: u32 = 4;
+
+/// What a block takes longer in a step, in milliseconds, and for how many of these its host holds
+/// its device up.
+type Extra = fn(u32, u32, Block) -> (u64, u64);
+
+/// Works sampled steps of a 1F1B pipeline off: hosts launch blocks one after another, devices do
+/// the work. What is said by the devices' clocks, and by the hosts'.
+fn watch(steps: impl IntoIterator<Item = u32>, extra: Extra) -> [Vec<HeldUp>; 2] {
+    let settings = ScheduleSettings::default();
+    let mut hosts = Watch::new(settings.clone());
+    let mut devices = DeviceWatch::new(settings);
+    let plan = Scheme::OneForwardOneBackward.plan(RANKS, MICROBATCHES);
+    let graph = Graph::new(plan).unwrap();
+    let mut found = [Vec::new(), Vec::new()];
+    for step in steps {
+        let took_ms = |node: usize| {
+            let (rank, block) = graph.block(node);
+            let usual_ms = if block.pass == Pass::Forward { 10 } else { 20 };
+            // Stages are not alike: the last one has the loss.
+            usual_ms + u64::from(rank == 3) * 5 + extra(step, rank as u32, block).0
+        };
+        let durations_s: Vec<f64> =
+            (0..graph.nodes()).map(|node| took_ms(node) as f64 * 1e-3).collect();
+        let mut timing = Timing::default();
+        graph.time(&durations_s, &mut timing);
+        for rank in 0..RANKS {
+            let mut blocks = Vec::new();
+            let (mut held_ms, first) = (0, graph.nodes_of(rank as usize).start);
+            for node in graph.nodes_of(rank as usize) {
+                let (_, block) = graph.block(node);
+                let place = Place {
+                    pass: block.pass,
+                    stage: rank,
+                    microbatch: block.microbatch,
+                    stages: RANKS,
+                    first_rank: 0,
+                };
+                let end_ms = (timing.ends_s[node] * 1e3).round() as u64;
+                let at = |device_ms: u64, held_ms: u64, host_ms: u64| BlockTime {
+                    host: RankNs((u64::from(step) * 1000 + host_ms) * MS),
+                    device: RankNs((u64::from(step) * 1000 + device_ms) * MS),
+                    host_bound_least: RankNs(held_ms * MS),
+                    host_bound_most: RankNs(held_ms * MS),
+                };
+                // A launch takes a millisecond, and as long is what lies between two.
+                let launched_ms = 2 * (node - first) as u64;
+                let begin = at(end_ms - took_ms(node), held_ms, launched_ms);
+                held_ms += extra(step, rank, block).1;
+                let end = at(end_ms, held_ms, launched_ms + 1);
+                found[1].extend(hosts.begin(rank, begin.host.0, place));
+                found[1].extend(hosts.end(rank, step, end.host.0, place));
+                blocks.push(DeviceBlock { step, place, begin, end });
+            }
+            found[0].extend(devices.take(rank, &blocks, &hosts));
+        }
+    }
+    assert!(hosts.is_ahead());
+    found
+}
+
+fn sampled() -> impl Iterator<Item = u32> {
+    // Runs of steps with others between them.
+    (0..80).filter(|step| step % 8 < 4)
+}
+
+#[test]
+fn a_healthy_pipeline_is_left_alone_on_either_clock() {
+    assert_eq!(watch(sampled(), |_, _, _| (0, 0)), [[], []]);
+}
+
+#[test]
+fn a_slow_device_is_named_and_no_host_that_launches() {
+    let [devices, hosts] = watch(sampled(), |step, rank, block| {
+        let is_slow = step >= 40 && rank == 2 && block.pass == Pass::Forward;
+        (u64::from(is_slow) * 20, 0)
+    });
+    assert_eq!(hosts, []);
+    let steps: Vec<u32> = devices.iter().map(|held| held.step).collect();
+    assert_eq!(steps, sampled().filter(|step| *step >= 40).collect::<Vec<_>>());
+    for held in &devices {
+        // Of what four microbatches take longer the last stage, which is the slowest, hides half.
+        assert!((held.lost_s - 0.04).abs() < 1e-6, "{held:?}");
+        for (rank, slow) in &held.causes {
+            assert_eq!((*rank, slow.block.pass), (2, Pass::Forward));
+            assert_eq!(slow.host_s, Some([0.0, 0.0]));
+        }
+    }
+}
+
+#[test]
+fn a_host_that_holds_its_device_up_is_told_from_it() {
+    let [devices, _] = watch(sampled(), |step, rank, block| {
+        let is_slow = step >= 40 && rank == 1 && block.microbatch == 2;
+        if is_slow { (60, 56) } else { (0, 0) }
+    });
+    let causes: Vec<&(u32, crate::SlowBlock)> =
+        devices.iter().flat_map(|held| &held.causes).collect();
+    assert!(!causes.is_empty());
+    for (rank, slow) in causes {
+        let [least_s, most_s] = slow.host_s.unwrap();
+        assert_eq!(*rank, 1);
+        assert!(least_s > 0.055 && most_s < 0.057, "{slow:?}");
+    }
+}
+
+#[test]
+fn what_is_slow_everywhere_is_nobodys_fault() {
+    let [devices, _] = watch(sampled(), |step, _, block| {
+        let usual_ms = if block.pass == Pass::Forward { 10 } else { 20 };
+        (if step >= 40 { 2 * usual_ms } else { 0 }, 0)
+    });
+    assert!(devices.iter().all(|held| held.causes.is_empty()), "{devices:?}");
+}
+
+#[test]
+fn a_step_that_one_rank_has_not_told_is_passed_over() {
+    let settings = ScheduleSettings::default();
+    let (mut hosts, mut devices) =
+        (Watch::new(settings.clone()), DeviceWatch::new(settings));
+    let time = |ms: u64| BlockTime {
+        host: RankNs(ms * MS),
+        device: RankNs(ms * MS),
+        host_bound_least: RankNs(0),
+        host_bound_most: RankNs(0),
+    };
+    for step in 0..200_u32 {
+        for rank in 0..2 {
+            let place = Place {
+                pass: Pass::Forward,
+                stage: rank,
+                microbatch: 0,
+                stages: 2,
+                first_rank: 0,
+            };
+            let at_ms = u64::from(step) * 100 + u64::from(rank) * 10;
+            hosts.begin(rank, at_ms * MS, place);
+            hosts.end(rank, step, (at_ms + 10) * MS, place);
+            let (begin, end) = (time(at_ms), time(at_ms + 10));
+            let block = DeviceBlock { step, place, begin, end };
+            let is_lost = rank == 1 && (20..120).contains(&step);
+            let blocks = if is_lost { &[][..] } else { &[block] };
+            assert_eq!(devices.take(rank, blocks, &hosts), []);
+        }
+        assert!(devices.waiting.len() <= MAX_WAITING);
+    }
+    let steps: Vec<u32> = (1..20).chain(120..200).collect();
+    // The pipeline is known once both ranks have worked.
+    assert_eq!(devices.take_steps().split_off(1), steps);
+}

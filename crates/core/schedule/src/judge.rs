@@ -1,0 +1,296 @@
+//! Whether an iteration of a pipeline was held up, and by which blocks.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use crate::lanes::median_s;
+use crate::{Block, Graph, Localiser, Place, Plan, ScheduleSettings, SlowBlock};
+
+/// Schedules that are followed side by side, such as training and evaluation.
+const MAX_PLANS: usize = 4;
+/// Healthy iterations by which it is known what one takes: the latest.
+const SPANS_OF: usize = 256;
+/// Healthy iterations by which it is known how much their times scatter.
+const SCATTER_OF: usize = 32;
+/// As many are needed to know that.
+const SCATTER_MIN: usize = 5;
+/// A slow iteration is further from the usual than so many times the furthest of them. Ours:
+/// the published gate alone takes one hiccup of a busy host for a fault.
+const SCATTERS: f64 = 3.0;
+/// Part of what an iteration lost that its slow blocks must account for. Ours.
+const EXPLAINED_SHARE: f64 = 0.5;
+/// Part of what slow blocks must have cost that an iteration must really have taken longer, where
+/// blocks alone are compared. Ours: what transfers hide costs nothing.
+const REAL_SHARE: f64 = 0.25;
+/// Iterations for which ranks that did not wait for their input are taken not to do so. Ours.
+const AHEAD_FOR: u32 = 16;
+
+/// The ranks of a pipeline, and how its model is divided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pipeline {
+    /// By their place in it.
+    pub(crate) ranks: Vec<u32>,
+    /// Stages of the model.
+    pub(crate) stages: u32,
+}
+
+/// What a rank did in an iteration.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Iteration {
+    /// Which of the rank's.
+    pub(crate) number: u64,
+    /// The step of the training loop.
+    pub(crate) step: u32,
+    pub(crate) began_ns: u64,
+    pub(crate) ended_ns: u64,
+    /// In the order in which it worked them off.
+    pub(crate) blocks: Vec<Done>,
+}
+
+/// A block that a rank is done with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Done {
+    pub(crate) place: Place,
+    pub(crate) began_ns: u64,
+    pub(crate) ended_ns: u64,
+}
+
+impl Done {
+    pub(crate) fn took_s(&self) -> f64 {
+        self.ended_ns.saturating_sub(self.began_ns) as f64 * 1e-9
+    }
+}
+
+impl Iteration {
+    pub(crate) fn has(&self, place: &Place) -> bool {
+        let same = |done: &Done| {
+            let known = done.place;
+            (known.stage, known.pass, known.microbatch)
+                == (place.stage, place.pass, place.microbatch)
+        };
+        self.blocks.iter().any(same)
+    }
+
+    fn took_s(&self) -> f64 {
+        self.ended_ns.saturating_sub(self.began_ns) as f64 * 1e-9
+    }
+}
+
+/// An iteration in which blocks took longer than usual, costliest first.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HeldUp {
+    /// The step of the training loop.
+    pub step: u32,
+    /// What it took, in seconds.
+    pub took_s: f64,
+    /// What it usually takes.
+    pub usual_s: f64,
+    /// What it lost to the blocks that held it up.
+    pub lost_s: f64,
+    /// Ranks and blocks that held it up, none if it is not slow or for another reason.
+    pub causes: Vec<(u32, SlowBlock)>,
+    /// Those that were slow as well, and nobody had to wait for.
+    pub absorbed: Vec<(u32, SlowBlock)>,
+}
+
+/// What is said of an iteration.
+#[derive(Debug, Default)]
+pub(crate) struct Judged {
+    pub(crate) held: Option<HeldUp>,
+    /// Whether it took what it usually does.
+    pub(crate) is_usual: bool,
+}
+
+/// By what iterations are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Measure {
+    /// From the first block of a rank to its last.
+    Span,
+    /// What the blocks take one after another, as the schedule has it: what transfers take, which
+    /// scatters more, is left out.
+    Blocks,
+}
+
+/// A schedule that was seen.
+#[derive(Debug)]
+struct Followed {
+    localiser: Localiser,
+    /// What the latest healthy iterations took, from first to last block.
+    spans_s: VecDeque<f64>,
+}
+
+/// Compares iterations with those before, on whichever clock.
+#[derive(Debug)]
+pub(crate) struct Judge {
+    settings: ScheduleSettings,
+    measure: Measure,
+    plans: Vec<Followed>,
+    iterations: u64,
+    /// Of these, those in which ranks did not wait for their input.
+    ahead: u64,
+    /// Iterations for which that counts on.
+    ahead_for: u32,
+}
+
+impl Judge {
+    pub(crate) fn new(settings: ScheduleSettings, measure: Measure) -> Self {
+        let plans = Vec::new();
+        Self { settings, measure, plans, iterations: 0, ahead: 0, ahead_for: 0 }
+    }
+
+    /// The schedules that were seen.
+    pub(crate) fn graphs(&self) -> impl Iterator<Item = &Graph> {
+        self.plans.iter().map(|plan| plan.localiser.graph())
+    }
+
+    /// Whether ranks did not wait for their input in most iterations: what their blocks take is
+    /// then not what work takes.
+    pub(crate) fn is_ahead(&self) -> bool {
+        self.ahead * 2 > self.iterations
+    }
+
+    /// Looks at an iteration of pipelines.
+    ///
+    /// `of` is what a rank did in it, and `late` the rank that another waited for in a block of
+    /// a stage of the model which took so many seconds too long.
+    pub(crate) fn judge<'a>(
+        &mut self,
+        pipelines: &[Pipeline],
+        of: impl Fn(u32) -> Option<&'a Iteration>,
+        late: impl Fn(u32, u32, Block, f64) -> Option<u32>,
+    ) -> Judged {
+        self.look(pipelines, of, late).unwrap_or_default()
+    }
+
+    fn look<'a>(
+        &mut self,
+        pipelines: &[Pipeline],
+        of: impl Fn(u32) -> Option<&'a Iteration>,
+        late: impl Fn(u32, u32, Block, f64) -> Option<u32>,
+    ) -> Option<Judged> {
+        let first = pipelines.first()?;
+        let plan = plan_of(&first.ranks, &of)?;
+        let alike = |pipeline: &&Pipeline| {
+            plan_of(&pipeline.ranks, &of).is_some_and(|other| other == plan)
+        };
+        let pipelines: Vec<&[u32]> = pipelines
+            .iter()
+            .filter(alike)
+            .map(|pipeline| pipeline.ranks.as_slice())
+            .collect();
+        let durations = |ranks: &&[u32]| -> Vec<f64> {
+            let done = ranks.iter().filter_map(|rank| of(*rank));
+            done.flat_map(|done| &done.blocks).map(Done::took_s).collect()
+        };
+        let durations_s: Vec<Vec<f64>> = pipelines.iter().map(durations).collect();
+        let iterations = pipelines.iter().copied().flatten().filter_map(|rank| of(*rank));
+        let span_s = iterations.map(Iteration::took_s).fold(0.0, f64::max);
+        let step = of(*first.ranks.first()?)?.step;
+        let at =
+            self.plans.iter().position(|known| *known.localiser.graph().plan() == plan);
+        let Some(Followed { localiser, spans_s }) =
+            at.and_then(|at| self.plans.get_mut(at))
+        else {
+            // The first of its kind, in which jobs warm up.
+            let graph = Graph::new(plan).ok()?;
+            if self.plans.len() >= MAX_PLANS {
+                self.plans.remove(0);
+            }
+            let localiser = Localiser::new(graph, &self.settings);
+            self.plans.push(Followed { localiser, spans_s: VecDeque::new() });
+            return None;
+        };
+        self.iterations += 1;
+        self.ahead_for = self.ahead_for.saturating_sub(1);
+        let is_ahead = |ranks: &&[u32]| {
+            let done = ranks.iter().filter_map(|rank| of(*rank));
+            let done = done.flat_map(|done| &done.blocks);
+            let (begun_ns, ended_ns): (Vec<u64>, Vec<u64>) =
+                done.map(|done| (done.began_ns, done.ended_ns)).unzip();
+            localiser.graph().is_ahead(&begun_ns, &ended_ns)
+        };
+        if pipelines.iter().any(is_ahead) {
+            self.ahead += 1;
+            self.ahead_for = AHEAD_FOR;
+        }
+        if self.ahead_for > 0 {
+            return None;
+        }
+        let took_s = match self.measure {
+            Measure::Span => span_s,
+            Measure::Blocks => localiser.makespan_s(&durations_s),
+        };
+        let slow = stands_out(localiser, took_s);
+        let found = localiser.judge(took_s, &durations_s);
+        let usual_s = median_s(spans_s.iter().copied()).unwrap_or(0.0);
+        let saved_s = if slow { localiser.saved_s(&found, &durations_s) } else { 0.0 };
+        // Slow for another reason, as a link, is what would hardly have been less so without them.
+        let is_real =
+            self.measure == Measure::Span || span_s - usual_s >= REAL_SHARE * saved_s;
+        let held_up = slow && saved_s >= EXPLAINED_SHARE * found.lost_s && is_real;
+        let is_usual = !localiser.is_slow(took_s);
+        localiser.learn(took_s, &durations_s, is_usual);
+        if is_usual {
+            spans_s.push_back(span_s);
+            if spans_s.len() > SPANS_OF {
+                spans_s.pop_front();
+            }
+        }
+        let told = |slow: SlowBlock| {
+            Some((*pipelines.get(slow.pipeline)?.get(slow.stage)?, slow))
+        };
+        // What would have been noticed, had anybody waited for it.
+        let notable_s = usual_s / self.settings.performance_gate - usual_s;
+        let absorbed =
+            found.absorbed.into_iter().filter(|slow| slow.excess_s() > notable_s);
+        let mut causes = if held_up { found.causes } else { Vec::new() };
+        let count = pipelines.first().map_or(1, |ranks| ranks.len() as u32);
+        // A block that only waited is the late rank's; what is left of others is noise.
+        for slow in &mut causes {
+            let Some((rank, _)) = told(*slow) else { continue };
+            let stage = slow.stage as u32 + slow.block.chunk * count;
+            let late = late(rank, stage, slow.block, slow.excess_s());
+            let has =
+                |late| pipelines.iter().position(|it| it.get(slow.stage) == Some(&late));
+            slow.pipeline = late.and_then(has).unwrap_or(slow.pipeline);
+        }
+        let mut seen = BTreeSet::new();
+        causes.retain(|slow| seen.insert((slow.pipeline, slow.node)));
+        localiser.drop_noise(&mut causes, found.lost_s);
+        let held = HeldUp {
+            step,
+            took_s: span_s,
+            usual_s,
+            lost_s: saved_s.min(found.lost_s),
+            causes: causes.into_iter().filter_map(told).collect(),
+            absorbed: absorbed.filter_map(told).collect(),
+        };
+        let silent = usual_s == 0.0 || held.causes.is_empty() && held.absorbed.is_empty();
+        Some(Judged { held: (!silent).then_some(held), is_usual })
+    }
+}
+
+/// Whether an iteration took longer than healthy ones scatter.
+fn stands_out(localiser: &Localiser, took_s: f64) -> bool {
+    let latest_s: Vec<f64> = localiser.healthy_s().take(SCATTER_OF).collect();
+    let usual_s = localiser.usual_s();
+    let furthest_s = latest_s.iter().copied().fold(usual_s, f64::max) - usual_s;
+    localiser.is_slow(took_s)
+        && latest_s.len() >= SCATTER_MIN
+        && took_s - usual_s > SCATTERS * furthest_s
+}
+
+/// The order in which the ranks of a pipeline worked, if its stages lie on them in turn: rank
+/// `p` of `P` has the stages `p`, `p + P` and so on. `None` for schedules that fold the model.
+fn plan_of<'a>(ranks: &[u32], of: impl Fn(u32) -> Option<&'a Iteration>) -> Option<Plan> {
+    let count = ranks.len() as u32;
+    let order = |(rank, at): (&u32, u32)| -> Option<Vec<Block>> {
+        let block = |done: &Done| {
+            let Place { pass, stage, microbatch, .. } = done.place;
+            let chunk = stage / count;
+            (stage % count == at).then_some(Block { pass, microbatch, chunk })
+        };
+        of(*rank)?.blocks.iter().map(block).collect()
+    };
+    let stages = ranks.iter().zip(0..).map(order).collect::<Option<Vec<_>>>()?;
+    Some(Plan::observed(stages))
+}

@@ -1,0 +1,185 @@
+//! The pipeline of a running job that marks no blocks, by what its ranks send, receive and meet in.
+
+use std::collections::BTreeMap;
+
+use model::{CollectiveOp, Mark, MarkKind};
+use schedule::{
+    Axis, Call, Cause, Diagnosis, Lane, RankCalls, ScheduleSettings, Sizes, Unit,
+    diagnose,
+};
+
+/// Calls of all ranks that are kept. Of more the first stay, which show what is usual, and the
+/// latest.
+const MAX_CALLS: usize = 1 << 19;
+/// Calls after which a job is looked at first, and part of those that are kept after which it is
+/// looked at again. Ours: a look at what is kept takes about a second.
+const FIRST_LOOK: usize = 1 << 11;
+const LOOK_AGAIN: usize = 4;
+/// Communicators of a rank; no job has more.
+const MAX_LANES: usize = 256;
+
+/// Calls of a running job's ranks, by the algorithm for logs of calls.
+///
+/// # Properties
+/// Memory is bounded by [`MAX_CALLS`].
+#[derive(Debug)]
+pub(crate) struct Called {
+    settings: ScheduleSettings,
+    ranks: BTreeMap<u32, Caller>,
+    calls: usize,
+    looked: usize,
+    next_look: usize,
+    found: Option<Diagnosis>,
+    is_needed: bool,
+}
+
+/// One rank.
+#[derive(Debug, Default)]
+struct Caller {
+    log: RankCalls,
+    /// Of each group the lanes of its collectives and of its sends and receives.
+    lanes: BTreeMap<(u64, bool), u32>,
+    /// Operations so far, by lane.
+    counts: Vec<u64>,
+}
+
+impl Called {
+    pub(crate) fn new(settings: ScheduleSettings) -> Self {
+        Self {
+            settings,
+            ranks: BTreeMap::new(),
+            calls: 0,
+            looked: 0,
+            next_look: FIRST_LOOK,
+            found: None,
+            is_needed: true,
+        }
+    }
+
+    /// Takes a mark; whether it is time to look. Before anybody sends or receives there is no
+    /// pipeline, and nothing is kept.
+    pub(crate) fn mark(&mut self, rank: u32, mark: &Mark) -> bool {
+        if mark.kind == MarkKind::BlockBegin && self.is_needed {
+            self.stop();
+        }
+        if mark.kind != MarkKind::CollectiveIssue || !self.is_needed {
+            return false;
+        }
+        let op = CollectiveOp(mark.code);
+        if self.ranks.is_empty() && !op.is_point_to_point() {
+            return false;
+        }
+        let caller = self.ranks.entry(rank).or_insert_with(|| Caller {
+            log: RankCalls { rank, ..RankCalls::default() },
+            ..Caller::default()
+        });
+        let Some(call) = caller.call(op, mark) else { return false };
+        caller.log.calls.push(call);
+        self.calls += 1;
+        if self.calls >= MAX_CALLS {
+            self.make_room();
+        }
+        self.calls >= self.next_look
+    }
+
+    /// Records of a rank were lost: its counts jump.
+    pub(crate) fn lose(&mut self, rank: u32, records: u64) {
+        let counts = self.ranks.get_mut(&rank).map(|caller| &mut caller.counts);
+        for count in counts.into_iter().flatten() {
+            *count = count.saturating_add(records);
+        }
+    }
+
+    /// Looks at what was called so far by ranks of these hosts; what is slow that was not before.
+    pub(crate) fn look(
+        &mut self,
+        sizes: &Sizes,
+        hosts: &BTreeMap<u32, String>,
+    ) -> Vec<schedule::Finding> {
+        self.looked = self.calls;
+        self.next_look = self.calls + (self.calls / LOOK_AGAIN).max(FIRST_LOOK / 2);
+        let log = |(rank, caller): (&u32, &Caller)| {
+            let mut log = caller.log.clone();
+            log.host = hosts.get(rank).cloned();
+            log.calls.sort_by_key(|call| call.at_ns);
+            log
+        };
+        let logs = self.ranks.iter().map(log).collect();
+        let found = diagnose(logs, sizes, &[], &self.settings).ok().flatten();
+        let is_pipeline = |found: &Diagnosis| {
+            found.layout.size(Axis::Pipeline) > 1 && found.schedule.is_some()
+        };
+        let Some(mut found) = found.filter(is_pipeline) else { return Vec::new() };
+        // What no block explains, stages tell. That input comes late is seen on one clock only.
+        let has_clocks = !found.off_clocks.is_empty();
+        found.findings.retain(|one| {
+            let is_sure = one.cause != Cause::Transfer || !has_clocks;
+            !one.ranks.is_empty() && one.stage.is_some() && is_sure
+        });
+        let before = self.found.as_ref().map_or(&[][..], |before| &before.findings);
+        let is_new = |one: &&schedule::Finding| {
+            let same = |other: &schedule::Finding| {
+                (&one.ranks, one.stage) == (&other.ranks, other.stage)
+                    && one.first <= other.last + 1
+            };
+            !before.iter().any(same)
+        };
+        let new = found.findings.iter().filter(is_new).cloned().collect();
+        self.found = Some(found);
+        new
+    }
+
+    /// Whether anything was called since the last look.
+    pub(crate) fn is_due(&self) -> bool {
+        self.calls > self.looked
+    }
+
+    /// Blocks are marked: nothing that was called is needed any more.
+    fn stop(&mut self) {
+        *self = Self { is_needed: false, ..Self::new(self.settings.clone()) };
+    }
+
+    /// What the last look showed.
+    pub(crate) fn found(&self) -> Option<&Diagnosis> {
+        self.found.as_ref()
+    }
+
+    fn make_room(&mut self) {
+        for caller in self.ranks.values_mut() {
+            let calls = &mut caller.log.calls;
+            calls.drain(calls.len() / 8 * 3..calls.len() / 8 * 5);
+        }
+        let left = self.ranks.values().map(|caller| caller.log.calls.len()).sum();
+        self.looked = self.looked.saturating_sub(self.calls - left);
+        self.next_look = self.next_look.saturating_sub(self.calls - left);
+        self.calls = left;
+    }
+}
+
+impl Caller {
+    /// The call behind a mark.
+    fn call(&mut self, op: CollectiveOp, mark: &Mark) -> Option<Call> {
+        let [group, _, number, bytes_and_1, element_bytes] = mark.args;
+        let is_point = op.is_point_to_point();
+        let next = self.lanes.len();
+        if next == MAX_LANES && !self.lanes.contains_key(&(group, is_point)) {
+            return None;
+        }
+        let lane = *self.lanes.entry((group, is_point)).or_insert(next as u32);
+        if lane as usize == next {
+            let hash = format!("{group}{}", if is_point { "p" } else { "c" });
+            self.log.lanes.push(Lane { pointer: String::new(), hash });
+            self.counts.push(0);
+        }
+        let known = self.counts.get_mut(lane as usize)?;
+        // Who sends or receives does not count with the group.
+        let count = number.checked_sub(1).unwrap_or(*known);
+        *known = count.saturating_add(1);
+        let bytes = bytes_and_1.saturating_sub(1);
+        let size = match Unit::of(op) {
+            Unit::Elements => bytes / element_bytes.max(1),
+            Unit::Bytes => bytes,
+        };
+        Some(Call { at_ns: mark.at.0, op, size, lane, count: Some(count) })
+    }
+}
