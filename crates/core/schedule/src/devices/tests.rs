@@ -1,4 +1,5 @@
 use model::RankNs;
+use proptest::prelude::*;
 
 use super::*;
 use crate::{Block, Graph, Scheme, Timing};
@@ -7,13 +8,14 @@ const MS: u64 = 1_000_000;
 const RANKS: u32 = 4;
 const MICROBATCHES: u32 = 4;
 
-/// What a block takes longer in a step, in milliseconds, and for how many of these its host holds
-/// its device up.
-type Extra = fn(u32, u32, Block) -> (u64, u64);
-
 /// Works sampled steps of a 1F1B pipeline off: hosts launch blocks one after another, devices do
-/// the work. What is said by the devices' clocks, and by the hosts'.
-fn watch(steps: impl IntoIterator<Item = u32>, extra: Extra) -> [Vec<HeldUp>; 2] {
+/// the work. What is said by the devices' clocks, and by the hosts'. `extra` is what a block of a
+/// rank takes longer in a step, in milliseconds, and for how many of these its host holds its
+/// device up.
+fn watch(
+    steps: impl IntoIterator<Item = u32>,
+    extra: impl Fn(u32, u32, Block) -> (u64, u64),
+) -> [Vec<HeldUp>; 2] {
     let settings = ScheduleSettings::default();
     let mut hosts = Watch::new(settings.clone());
     let mut devices = DeviceWatch::new(settings);
@@ -154,4 +156,48 @@ fn a_step_that_one_rank_has_not_told_is_passed_over() {
     let steps: Vec<u32> = (1..20).chain(120..200).collect();
     // The pipeline is known once both ranks have worked.
     assert_eq!(devices.take_steps().split_off(1), steps);
+}
+
+/// Up to so many milliseconds, at random.
+fn noise_ms(seed: u64, step: u32, rank: u32, block: Block, most_ms: u64) -> u64 {
+    let place = u64::from(block.microbatch) * 3 + block.pass as u64;
+    let key = seed ^ u64::from(step) << 40 ^ u64::from(rank) << 32 ^ place << 20;
+    (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33) % (most_ms + 1)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Blocks scatter by up to a fifth, which hides less than half of a step, and stages are not alike.
+    #[test]
+    fn whose_device_is_slow_is_named_and_nobody_else(
+        seed: u64, slow_rank in 0..RANKS, times in 3..5_u64, since in 30..50_u32,
+    ) {
+        let [devices, hosts] = watch(sampled(), |step, rank, block| {
+            let usual_ms = if block.pass == Pass::Forward { 10 } else { 20 };
+            let is_slow = step >= since && rank == slow_rank;
+            let more_ms = u64::from(is_slow) * usual_ms * (times - 1);
+            (more_ms + noise_ms(seed, step, rank, block, usual_ms / 5), 0)
+        });
+        prop_assert_eq!(hosts, []);
+        let struck: Vec<&HeldUp> =
+            devices.iter().filter(|held| !held.causes.is_empty()).collect();
+        for held in &struck {
+            prop_assert!(held.step >= since, "{:?}", held);
+            let ranks = held.causes.iter().map(|(rank, _)| *rank);
+            prop_assert!({ ranks }.all(|rank| rank == slow_rank), "{:?}", held);
+        }
+        let all = sampled().filter(|step| *step >= since).count();
+        prop_assert!(struck.len() * 2 > all, "{} of {all}", struck.len());
+    }
+
+    #[test]
+    fn a_pipeline_of_devices_that_scatters_is_healthy(seed: u64, most_ms in 0..4_u64) {
+        let found = watch(sampled(), |step, rank, block| {
+            (noise_ms(seed, step, rank, block, most_ms), 0)
+        });
+        for held in found.iter().flatten() {
+            prop_assert!(held.causes.is_empty(), "{:?}", held);
+        }
+    }
 }
