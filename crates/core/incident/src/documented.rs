@@ -66,26 +66,46 @@ fn stall(kind: StallKind, wait: Wait) -> Stall {
     }
 }
 
+fn telling<'a>(fault: &'a Fault, names: &'a StageNames) -> Telling<'a> {
+    Telling {
+        fault,
+        names,
+        pace: Pace::Steady,
+        first_step: 0,
+        last_step: 9,
+        open: true,
+        lateness_s: 0.1,
+        cost_s: 0.1,
+        cost_share: 0.1,
+        share: 0.1,
+        hides: &[],
+        gain_alone_s: 0.1,
+        group: None,
+    }
+}
+
+/// The only rank of a pipeline's stage waits for data.
+#[test]
+fn a_rank_without_peers_waits_alone() {
+    let (fault, names) =
+        (fault(FaultKind::InputBound, StageId::DATA), StageNames::default());
+    let of_group = |group| words::sentence(&Telling { group, ..telling(&fault, &names) });
+    let alone = of_group(Some(&[2]));
+    assert!(
+        alone.starts_with("rank 2 waits in data.next_wait: 100.0 ms a step"),
+        "{alone}"
+    );
+    assert!(alone.ends_with("; it has no other to be compared with"), "{alone}");
+    let all = of_group(None);
+    assert!(all.starts_with("all ranks wait in data.next_wait"), "{all}");
+}
+
 #[test]
 fn advice_about_stages_is_documented() {
     let mut names = StageNames::default();
     let tokenise = names.intern("tokenise");
     let told = |kind, stage, pace| {
-        words::advice(&Telling {
-            fault: &fault(kind, stage),
-            names: &names,
-            pace,
-            first_step: 0,
-            last_step: 9,
-            open: true,
-            lateness_s: 0.1,
-            cost_s: 0.1,
-            cost_share: 0.1,
-            share: 0.1,
-            hides: &[],
-            gain_alone_s: 0.1,
-            group: None,
-        })
+        words::advice(&Telling { pace, ..telling(&fault(kind, stage), &names) })
     };
     let stages = [
         StageId::DATA,

@@ -113,11 +113,17 @@ pub(crate) fn sentence(telling: &Telling<'_>) -> String {
             "lateness in {stage} rotates: a different rank is late from step to step{place}, \
              {lateness} a step, {percent} of exposed step time {since}"
         ),
-        FaultKind::InputBound => format!(
-            "{} wait in {stage}: {lateness} a step, {percent} of exposed step time \
-             {since}; no rank in particular is to blame",
-            telling.everyone()
-        ),
+        FaultKind::InputBound => {
+            let (verb, whose) = match telling.group {
+                Some([_]) => ("waits", "it has no other to be compared with"),
+                _ => ("wait", "no rank in particular is to blame"),
+            };
+            format!(
+                "{} {verb} in {stage}: {lateness} a step, {percent} of exposed step time \
+                 {since}; {whose}",
+                telling.everyone()
+            )
+        }
         FaultKind::Degraded => {
             let whose = match telling.fault.side {
                 Some(Side::Device) => "; all devices are slower",

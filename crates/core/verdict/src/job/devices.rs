@@ -92,7 +92,8 @@ impl DeviceSteps {
     /// What is read back, by what it may cost: the most first.
     pub(super) fn read_backs(&self, names: &StageNames) -> Vec<ReadBackSummary> {
         let ReadBacks { steps, step_s, lines, .. } = &self.read_backs;
-        let read = lines.iter().filter(|(_, of_line)| of_line.count > 0);
+        // A recording may say that its steps took no time.
+        let read = lines.iter().filter(|(_, of_line)| of_line.count > 0 && *step_s > 0.0);
         let mut lines: Vec<_> = read
             .map(|(line, of_line)| ReadBackSummary {
                 line: (*line != StageId::OTHER).then(|| names.name(*line).to_owned()),
