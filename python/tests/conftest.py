@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -152,6 +153,13 @@ def forked(script, *arguments, ranks=4):
 def bare(script, *arguments, ranks=4):
     """The command that starts ranks as programs of their own, as torchrun does."""
     return real_job((sys.executable, JOBS / "launch.py", "--bare", ranks, script, *arguments))
+
+
+def free_port():
+    """A port that nobody listens on: of two suites on one machine each has its own."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def laggard(*arguments, timeout=PATIENCE_S, programs=BIN, **environment):

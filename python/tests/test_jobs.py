@@ -11,6 +11,7 @@ from conftest import (
     PATIENCE_S,
     alone,
     forked,
+    free_port,
     job_environment,
     matrix,
     real_job,
@@ -113,7 +114,7 @@ def test_tensor_parallel_victims_are_not_blamed(run):
 
 def test_ranks_that_srun_starts_one_by_one_are_one_job(tmp_path):
     variables = {"STEPS": "60", "SLOW_RANK": "1", "LAGGARD_DIR": str(tmp_path / "rings")}
-    variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29533", "WORLD_SIZE": "2"}
+    variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
     variables |= {"SLURM_JOB_ID": "71", "SLURM_STEP_ID": "0", "SLURM_NODEID": "0"}
     variables |= {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2"}
 

@@ -3,19 +3,12 @@
 import json
 import re
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
 
 import pytest
-from conftest import BIN, JOBS, PATIENCE_S, job_environment, matrix, real_job
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+from conftest import BIN, JOBS, PATIENCE_S, free_port, job_environment, matrix, real_job
 
 
 class Collector:
