@@ -70,7 +70,7 @@ def test_a_single_process_is_accounted_too(run):
     assert verdict["job"]["ranks"] == 1
     shares = {stage["name"]: stage["share"] for stage in verdict["stages"]}
     assert abs(sum(shares.values()) - 1) < 1e-9
-    assert shares["model.backward_cpu_wall"] > 0.4
+    assert max(shares, key=shares.get) == "model.backward_cpu_wall"
 
 
 @matrix

@@ -107,8 +107,9 @@ impl<'window> Lateness<'window> {
         first..first + self.ranks
     }
 
-    /// Typical spread of one rank's own time in a stage, beside the others' in the same step: what
-    /// a step takes on all of them alike makes nobody late.
+    /// Typical spread of one rank's own time in a stage: by itself or beside the others' in the same
+    /// step, whichever is less. What a step takes on all of them alike makes nobody late, and of two
+    /// ranks the noise of one is not the other's.
     fn spread_s(&self, own_s: &[f64], slot: usize) -> f64 {
         let rows = (0..self.rows()).map(|row| &own_s[self.cells(row, slot)]);
         let beside_s: Vec<Vec<f64>> = rows
@@ -121,9 +122,15 @@ impl<'window> Lateness<'window> {
                     .collect()
             })
             .collect();
+        let own_s = (0..self.rows()).map(|row| own_s[self.cells(row, slot)].to_vec());
+        self.spread_of(&own_s.collect::<Vec<_>>()).min(self.spread_of(&beside_s))
+    }
+
+    /// The median over the ranks of how far the times of each, by row, scatter.
+    fn spread_of(&self, rows_s: &[Vec<f64>]) -> f64 {
         let mut spreads: Vec<f64> = (0..self.ranks)
             .map(|rank| {
-                let mut times: Vec<f64> = beside_s.iter().map(|row| row[rank]).collect();
+                let mut times: Vec<f64> = rows_s.iter().map(|row| row[rank]).collect();
                 times.sort_by(f64::total_cmp);
                 let at = |q: f64| times.get((q * times.len() as f64) as usize).copied();
                 let [low, middle, high] = SPREAD_QUANTILES.map(|q| at(q).unwrap_or(0.0));
