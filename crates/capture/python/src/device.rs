@@ -314,7 +314,6 @@ pub(crate) fn begin_read_back() -> bool {
 ///
 /// :param line: What the line that wanted it is called, if it has a name.
 #[pyfunction]
-#[pyo3(signature = (line))]
 pub(crate) fn end_read_back(line: Option<&Bound<'_, PyAny>>) {
     // What it has is on its way to the script, which no fault of ours may reach.
     let named = line.and_then(|line| stage(line).ok());

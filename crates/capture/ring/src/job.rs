@@ -325,6 +325,7 @@ mod tests {
         reader.look(&mut |_| {});
         assert_eq!(reader.faults(), u64::MAX);
     }
+
     #[test]
     fn after_a_restart_rings_of_earlier_attempts_are_not_read() {
         let root = tempfile::tempdir().unwrap();

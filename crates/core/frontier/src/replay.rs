@@ -155,22 +155,40 @@ impl<'block> Replay<'block> {
     }
 
     fn group(&self, boundary: usize, rank: usize) -> u32 {
-        self.groups.map_or(0, |groups| groups[boundary * self.ranks + rank])
+        group_of(self.groups, boundary * self.ranks + rank)
     }
 
     fn last_arrivals(&self, boundary: usize, at: &[f64]) -> BTreeMap<u32, f64> {
-        let mut last = BTreeMap::new();
-        if self.joins(boundary) && self.groups.is_none() {
-            last.insert(0, at.iter().copied().fold(f64::NEG_INFINITY, f64::max));
-        } else if self.joins(boundary) {
-            for (rank, at) in at.iter().enumerate() {
-                let latest =
-                    last.entry(self.group(boundary, rank)).or_insert(f64::NEG_INFINITY);
-                *latest = latest.max(*at);
-            }
+        if self.joins(boundary) {
+            last_by_group(self.groups, boundary, at)
+        } else {
+            BTreeMap::new()
         }
-        last
     }
+}
+
+/// The group of a cell, `[boundary][rank]`; 0 where all ranks are in one.
+fn group_of(groups: Option<&[u32]>, cell: usize) -> u32 {
+    groups.map_or(0, |groups| groups[cell])
+}
+
+/// When the last rank of each group gets to a boundary, by when each rank does.
+fn last_by_group(
+    groups: Option<&[u32]>,
+    boundary: usize,
+    at: &[f64],
+) -> BTreeMap<u32, f64> {
+    let mut last = BTreeMap::new();
+    if groups.is_none() {
+        last.insert(0, at.iter().copied().fold(f64::NEG_INFINITY, f64::max));
+    } else {
+        for (rank, at_s) in at.iter().enumerate() {
+            let group = group_of(groups, boundary * at.len() + rank);
+            let latest = last.entry(group).or_insert(f64::NEG_INFINITY);
+            *latest = latest.max(*at_s);
+        }
+    }
+    last
 }
 
 /// Running sums over the boundaries, `[boundary][rank]`.
@@ -247,11 +265,7 @@ pub fn assume_synchronisation(window: &mut Window) {
 /// # Source
 /// Ours: docs/math/meetings.md.
 pub fn join_where_seen(window: &mut Window) {
-    let seen = window.meeting == Meeting::Seen;
-    for block in &mut window.blocks {
-        let together = comes_together(block);
-        join(block, |at| together[at + 1] || (seen && at + 2 == together.len()));
-    }
+    join(window, |_| Vec::new());
 }
 
 /// The same of devices, which also wait for each other where one needs at once what a collective
@@ -260,27 +274,26 @@ pub fn join_where_seen(window: &mut Window) {
 /// # Source
 /// Ours: docs/math/meetings.md.
 pub fn join_devices_where_seen(window: &mut Window) {
+    join(window, awaited);
+}
+
+/// `awaited` says behind which boundaries of a block ranks wait although they do not come together.
+fn join(window: &mut Window, awaited: impl Fn(&Block) -> Vec<bool>) {
     let seen = window.meeting == Meeting::Seen;
     for block in &mut window.blocks {
         let together = comes_together(block);
-        let places = 0..block.boundaries.len();
-        let awaited: Vec<bool> = places.map(|at| is_awaited(block, at)).collect();
-        join(block, |at| {
-            together[at + 1] || awaited[at] || (seen && at + 2 == together.len())
-        });
+        let awaited = awaited(block);
+        let mut boundaries = block.boundaries.to_vec();
+        for at in 0..boundaries.len() {
+            let waits = boundaries.get(at + 1).is_some_and(|next| {
+                let meets = seen && at + 2 == together.len();
+                let is_awaited = awaited.get(at) == Some(&true);
+                next.stage != StageId::DATA && (together[at + 1] || is_awaited || meets)
+            });
+            boundaries[at].sync = if waits { Sync::Assumed } else { Sync::None };
+        }
+        block.boundaries = boundaries.into();
     }
-}
-
-/// Marks where ranks wait in the segment behind a boundary.
-fn join(block: &mut Block, waits_behind: impl Fn(usize) -> bool) {
-    let mut boundaries = block.boundaries.to_vec();
-    for at in 0..boundaries.len() {
-        let next = boundaries.get(at + 1);
-        let waits =
-            next.is_some_and(|next| next.stage != StageId::DATA && waits_behind(at));
-        boundaries[at].sync = if waits { Sync::Assumed } else { Sync::None };
-    }
-    block.boundaries = boundaries.into();
 }
 
 /// Whether ranks leave each segment of a block less than half as far apart as they enter it.
@@ -302,33 +315,39 @@ fn comes_together(block: &Block) -> Vec<bool> {
     together.collect()
 }
 
-/// Whether ranks wait, right behind a boundary at which they issue a collective, for the last of
+/// Whether ranks wait, right behind each boundary at which they issue a collective, for the last of
 /// them to get there: none goes past the next boundary before, and by how much a rank is earlier
 /// than usual its next segment takes longer.
 ///
 /// Where a rank is late by as much in one segment after the other, all take equally long. Only what
 /// varies from step to step then tells those who wait from those who work.
-fn is_awaited(block: &Block, at: usize) -> bool {
+fn awaited(block: &Block) -> Vec<bool> {
+    let rows = block.rows().map(|(_, row)| (row, prefixes(row, block.ranks)));
+    let rows: Vec<(&[f64], Vec<f64>)> = rows.collect();
+    let places = 0..block.boundaries.len();
+    places.map(|at| is_awaited(block, &rows, at)).collect()
+}
+
+/// The same of one boundary, `rows` being those of the block and their running sums.
+fn is_awaited(block: &Block, rows: &[(&[f64], Vec<f64>)], at: usize) -> bool {
     let ranks = block.ranks;
     let sync = block.boundaries[at].sync;
     let joins = matches!(sync, Sync::Issue(op) if !op.is_point_to_point());
     if !joins || at + 1 == block.boundaries.len() {
         return false;
     }
-    let group = |rank: usize| block.groups.as_ref().map_or(0, |of| of[at * ranks + rank]);
+    let groups = block.groups.as_deref();
     // `[rank][row]`, in seconds: how long before the last of its group a rank is here, and what its
     // next segment takes.
-    let mut early_s = vec![Vec::new(); ranks];
-    let mut next_s = vec![Vec::new(); ranks];
+    let mut early_s = vec![Vec::with_capacity(rows.len()); ranks];
+    let mut next_s = early_s.clone();
     let mut overtaken = 0;
-    for (_, row) in block.rows() {
-        let prefixes = prefixes(row, ranks);
+    for (row, prefixes) in rows {
         let here = &prefixes[at * ranks..(at + 1) * ranks];
+        let last_s = last_by_group(groups, at, here);
         for rank in 0..ranks {
-            let members = (0..ranks).filter(|other| group(*other) == group(rank));
-            let last_s =
-                members.map(|other| here[other]).fold(f64::NEG_INFINITY, f64::max);
-            let (early, next) = (last_s - here[rank], row[(at + 1) * ranks + rank]);
+            let early = last_s[&group_of(groups, at * ranks + rank)] - here[rank];
+            let next = row[(at + 1) * ranks + rank];
             overtaken += u32::from(next < (1.0 - START_SKEW_SHARE) * early);
             early_s[rank].push(early);
             next_s[rank].push(next);

@@ -6,14 +6,18 @@ use model::{Evidence, Incident, IncidentKind, Method, Pace, Side, Subject};
 use schedule::{Block, HeldUp, SlowBlock, Standing, Standstill};
 
 use crate::pace::{Seen, pace_of};
-use crate::sides::HOST_SHARE;
+use crate::sides::side_of;
 use crate::words::{are, duration, percent, who};
 use crate::{IncidentSettings, Scene};
 
 /// Part of a delay from which what took it is named.
 const NAMED_FROM: f64 = 0.2;
-/// Sampled steps that blocks must hold up, to be told.
+/// Sampled steps that blocks must hold up to be worth a word. Ours.
 const SAMPLE_MIN: usize = 3;
+
+/// Why nobody is named by the blocks of hosts that only launch them.
+pub const BLOCKS_UNSEEN: &str = "hosts launch blocks of the pipeline before their input is there: \
+                                 which block is slow cannot be seen without device marks";
 
 /// The steps of a job in which blocks were looked at.
 #[derive(Clone, Debug, Default)]
@@ -81,9 +85,9 @@ impl SlowBlocks {
         self.lost_s
     }
 
-    /// Whether they cost enough to be told, of steps that are a sample of all: what strikes one of
+    /// Whether they cost enough to be worth a word, of steps that are a sample of all: what strikes one of
     /// them says nothing of the others, unless it is a stall.
-    pub fn is_told(&self, looked: &Looked, settings: &IncidentSettings) -> bool {
+    pub fn is_notable(&self, looked: &Looked, settings: &IncidentSettings) -> bool {
         let ends = self.steps.first().copied().zip(self.steps.last().copied());
         let Some((first, last)) = ends.filter(|_| looked.sampled.is_some()) else {
             return true;
@@ -108,7 +112,7 @@ impl SlowBlocks {
         }
     }
 
-    /// Whether it is the ranks' hosts or their devices that are slow, if devices have told.
+    /// Whether it is the ranks' hosts or their devices that are slow, if the devices' clocks say.
     fn side(&self) -> Option<Side> {
         let (mut late_s, mut least_s, mut most_s) = (0.0, 0.0, 0.0);
         for slow in self.blocks.values().flatten() {
@@ -117,11 +121,7 @@ impl SlowBlocks {
             least_s += host_least_s;
             most_s += host_most_s;
         }
-        if least_s >= HOST_SHARE * late_s {
-            Some(Side::Host)
-        } else {
-            (most_s < HOST_SHARE * late_s).then_some(Side::Device)
-        }
+        side_of(late_s, [least_s, most_s])
     }
 
     /// Words the incident.

@@ -53,15 +53,21 @@ impl<'window> Lateness<'window> {
         let mut lateness =
             Self { replays, late_s: vec![0.0; own_s.len()], stages, ranks };
         for slot in 0..stages {
-            let noise_s = lateness.spread_s(&own_s, slot) * settings.noise_factor;
+            let all = 0..lateness.rows();
+            let own_s: Vec<&[f64]> =
+                all.map(|row| &own_s[lateness.cells(row, slot)]).collect();
+            let beside_s: Vec<Vec<f64>> =
+                own_s.iter().copied().map(beside_others).collect();
+            // What a step takes on all ranks alike makes nobody late, and of two ranks the noise of
+            // one is not the other's.
+            let spread_s = spread_s(&own_s, ranks).min(spread_s(&beside_s, ranks));
+            let noise_s = spread_s * settings.noise_factor;
             let mut steps_late = vec![0; ranks];
             for (row, account) in found.steps.iter().enumerate() {
                 let notable_s = notable_s(account.makespan_s);
                 let cells = lateness.cells(row, slot);
-                let own_s = &own_s[cells.clone()];
-                let level_s = medians_of_others(own_s);
                 for (rank, cell) in cells.enumerate() {
-                    let late_s = own_s[rank] - level_s[rank];
+                    let late_s = beside_s[row][rank];
                     if ranks > 1 && late_s > notable_s {
                         lateness.late_s[cell] = late_s;
                         steps_late[rank] += 1;
@@ -106,39 +112,27 @@ impl<'window> Lateness<'window> {
         let first = (row * self.stages + slot) * self.ranks;
         first..first + self.ranks
     }
+}
 
-    /// Typical spread of one rank's own time in a stage: by itself or beside the others' in the same
-    /// step, whichever is less. What a step takes on all of them alike makes nobody late, and of two
-    /// ranks the noise of one is not the other's.
-    fn spread_s(&self, own_s: &[f64], slot: usize) -> f64 {
-        let rows = (0..self.rows()).map(|row| &own_s[self.cells(row, slot)]);
-        let beside_s: Vec<Vec<f64>> = rows
-            .map(|own_s| {
-                let level_s = medians_of_others(own_s);
-                own_s
-                    .iter()
-                    .zip(level_s)
-                    .map(|(own_s, level_s)| own_s - level_s)
-                    .collect()
-            })
-            .collect();
-        let own_s = (0..self.rows()).map(|row| own_s[self.cells(row, slot)].to_vec());
-        self.spread_of(&own_s.collect::<Vec<_>>()).min(self.spread_of(&beside_s))
-    }
+/// The median over the ranks of how far the times of each scatter, `[row][rank]`.
+fn spread_s(rows_s: &[impl AsRef<[f64]>], ranks: usize) -> f64 {
+    let mut spreads: Vec<f64> = (0..ranks)
+        .map(|rank| {
+            let mut times: Vec<f64> =
+                rows_s.iter().map(|row| row.as_ref()[rank]).collect();
+            times.sort_by(f64::total_cmp);
+            let at = |q: f64| times.get((q * times.len() as f64) as usize).copied();
+            let [low, middle, high] = SPREAD_QUANTILES.map(|q| at(q).unwrap_or(0.0));
+            (middle - low).min(high - middle)
+        })
+        .collect();
+    model::median(&mut spreads).unwrap_or(0.0)
+}
 
-    /// The median over the ranks of how far the times of each, by row, scatter.
-    fn spread_of(&self, rows_s: &[Vec<f64>]) -> f64 {
-        let mut spreads: Vec<f64> = (0..self.ranks)
-            .map(|rank| {
-                let mut times: Vec<f64> = rows_s.iter().map(|row| row[rank]).collect();
-                times.sort_by(f64::total_cmp);
-                let at = |q: f64| times.get((q * times.len() as f64) as usize).copied();
-                let [low, middle, high] = SPREAD_QUANTILES.map(|q| at(q).unwrap_or(0.0));
-                (middle - low).min(high - middle)
-            })
-            .collect();
-        model::median(&mut spreads).unwrap_or(0.0)
-    }
+/// By how much each value exceeds the median of the others.
+fn beside_others(values: &[f64]) -> Vec<f64> {
+    let medians = medians_of_others(values).into_iter();
+    values.iter().zip(medians).map(|(value, median)| value - median).collect()
 }
 
 /// For each value the median of the others; the value itself if there is no other.

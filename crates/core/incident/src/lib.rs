@@ -40,7 +40,9 @@ mod what_if;
 mod words;
 
 pub use arrival::{late, slowed};
-pub use blocks::{Looked, SlowBlocks, absorbed, halted, own_blocks, standstill};
+pub use blocks::{
+    BLOCKS_UNSEEN, Looked, SlowBlocks, absorbed, halted, own_blocks, standstill,
+};
 pub use contradiction::contradictions;
 pub use death::death;
 pub use device::devices;

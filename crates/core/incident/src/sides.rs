@@ -12,7 +12,7 @@ use crate::pace::{Seen, pace_of};
 use crate::{Fault, FaultKind, IncidentSettings, find_faults};
 
 /// Share of lateness that the host must have determined for it to be the host's. Ours.
-pub(crate) const HOST_SHARE: f64 = 0.5;
+const HOST_SHARE: f64 = 0.5;
 /// How far hosts must be ahead of their devices for the two clocks to tell different stories: in
 /// seconds, and as a share of the step. Ours: below, what a host is late by its device is late by.
 const AHEAD_S: f64 = 1e-3;
@@ -69,6 +69,19 @@ impl Devices<'_> {
             Self::Accounted(account) => account.reads_in.contains(&stage),
             Self::Unseen => false,
         }
+    }
+}
+
+/// Whose lateness is: the host's or the device's, by how much of it the host may have held up its
+/// device for, at least and at most; `None` if that does not tell.
+pub(crate) fn side_of(
+    late_s: f64,
+    [host_least_s, host_most_s]: [f64; 2],
+) -> Option<Side> {
+    if host_least_s >= HOST_SHARE * late_s {
+        Some(Side::Host)
+    } else {
+        (host_most_s < HOST_SHARE * late_s).then_some(Side::Device)
     }
 }
 
@@ -178,13 +191,7 @@ impl DeviceAccount {
                 }
             }
         }
-        fault.side = if least_s >= HOST_SHARE * late_s {
-            Some(Side::Host)
-        } else if most_s < HOST_SHARE * late_s {
-            Some(Side::Device)
-        } else {
-            None
-        };
+        fault.side = side_of(late_s, [least_s, most_s]);
         fault.level_s = level_s / struck.max(1.0);
         // A device has no lines of code.
         if fault.side == Some(Side::Device) {

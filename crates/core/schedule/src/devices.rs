@@ -94,7 +94,7 @@ impl DeviceWatch {
     }
 
     /// Takes the blocks of a run of sampled steps of a rank, in order; the iterations that blocks
-    /// held up, once all ranks of the pipelines that `watch` has seen have told theirs.
+    /// held up, once those of all ranks of the pipelines in `watch` are there.
     pub fn take(
         &mut self,
         rank: u32,
@@ -117,16 +117,16 @@ impl DeviceWatch {
         if ranks.is_empty() {
             return Vec::new();
         }
-        let told: Vec<(u32, usize)> = self
+        let complete: Vec<(u32, usize)> = self
             .waiting
             .iter()
             .filter(|(_, timed)| whole(timed))
             .map(|(key, _)| *key)
             .collect();
         let mut found = Vec::new();
-        for key in told {
+        for key in complete {
             let Some(timed) = self.waiting.remove(&key) else { continue };
-            // Who has told this one does not tell one before.
+            // Blocks of a rank come in order: of a step before this one none comes any more.
             self.waiting = self.waiting.split_off(&key);
             self.steps.push(key.0);
             found.extend(self.look(&timed, &pipelines));

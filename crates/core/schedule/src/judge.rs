@@ -235,7 +235,7 @@ impl Judge {
                 spans_s.pop_front();
             }
         }
-        let told = |slow: SlowBlock| {
+        let named = |slow: SlowBlock| {
             Some((*pipelines.get(slow.pipeline)?.get(slow.stage)?, slow))
         };
         // What would have been noticed, had anybody waited for it.
@@ -246,7 +246,7 @@ impl Judge {
         let count = pipelines.first().map_or(1, |ranks| ranks.len() as u32);
         // A block that only waited is the late rank's; what is left of others is noise.
         for slow in &mut causes {
-            let Some((rank, _)) = told(*slow) else { continue };
+            let Some((rank, _)) = named(*slow) else { continue };
             let stage = slow.stage as u32 + slow.block.chunk * count;
             let late = late(rank, stage, slow.block, slow.excess_s());
             let has =
@@ -261,8 +261,8 @@ impl Judge {
             took_s: span_s,
             usual_s,
             lost_s: saved_s.min(found.lost_s),
-            causes: causes.into_iter().filter_map(told).collect(),
-            absorbed: absorbed.filter_map(told).collect(),
+            causes: causes.into_iter().filter_map(named).collect(),
+            absorbed: absorbed.filter_map(named).collect(),
         };
         let silent = usual_s == 0.0 || held.causes.is_empty() && held.absorbed.is_empty();
         Some(Judged { held: (!silent).then_some(held), is_usual })

@@ -26,6 +26,15 @@ pub struct Place {
     pub first_rank: u32,
 }
 
+#[cfg(test)]
+impl Place {
+    /// A block of rank `stage` in a pipeline of the ranks 0, 1, 2, …, a stage on each.
+    pub(crate) fn of(block: &Block, stage: u32, stages: u32) -> Self {
+        let Block { pass, microbatch, .. } = *block;
+        Self { pass, stage, microbatch, stages, first_rank: 0 }
+    }
+}
+
 /// Follows the pipelines of a job by the blocks its ranks begin and end.
 ///
 /// An iteration is what a rank works on until a block comes again. Times of different ranks are

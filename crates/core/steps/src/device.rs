@@ -167,31 +167,14 @@ impl Run {
         let (mut steps, mut blocks) = (Vec::new(), Vec::new());
         let mut before: Option<&Point> = None;
         let mut furthest_s = 0.0f64;
-        let mut read_backs = ReadBacks::default();
-        // The line that last read something back, until the host is ahead again.
-        let mut drained_by = None;
-        // When something was read back in this step, on the device's clock.
-        let mut read_at = Vec::new();
+        let mut reads = Reads::default();
         for point in &self.points {
             let ahead = run_ahead(point);
             if let Some(from) = before {
                 let device_s = point.device.seconds_since(from.device);
                 let bound_s = |ahead_s: f64| (device_s - ahead_s).clamp(0.0, device_s);
                 let passed_s = [device_s, bound_s(ahead.most_s), bound_s(ahead.least_s)];
-                if let Some(line) = drained_by {
-                    read_backs.lines.entry(line).or_default().idle_most_s += passed_s[2];
-                }
-                if ahead.least_s > LAUNCH_S {
-                    drained_by = None;
-                }
-                let both = (from.mark.kind, point.mark.kind);
-                if both == (MarkKind::ReadBackBegin, MarkKind::ReadBackEnd) {
-                    let of_line = read_backs.lines.entry(point.stage).or_default();
-                    of_line.count += 1;
-                    of_line.wait_s += point.host.seconds_since(from.host);
-                    drained_by = Some(point.stage);
-                    read_at.push(RankNs(clocks[0]));
-                }
+                reads.pass(from, point, ahead.least_s, passed_s[2], RankNs(clocks[0]));
                 for (clock, seconds) in clocks.iter_mut().zip(passed_s) {
                     *clock = clock.saturating_add((seconds * 1e9).round() as u64);
                 }
@@ -217,23 +200,69 @@ impl Run {
                 <[RankStep; 3]>::try_from(ended)
             {
                 let run_ahead_s = std::mem::take(&mut furthest_s);
-                let end = device.segments.last().map_or(device.start, |last| last.end);
-                for at in read_at.drain(..) {
-                    let of_read = device.segments.iter().find(|segment| segment.end > at);
-                    read_backs.stages.extend(of_read.map(|segment| segment.stage));
-                }
-                (read_backs.steps, read_backs.step_s) =
-                    (1, end.seconds_since(device.start));
+                let read_backs = reads.take(&device);
                 steps.push(SampledStep {
                     device,
                     host_bound_least,
                     host_bound_most,
                     run_ahead_s,
-                    read_backs: std::mem::take(&mut read_backs),
+                    read_backs,
                 });
             }
         }
         RunTimes { steps, blocks }
+    }
+}
+
+/// What a rank reads back as it goes through a run.
+#[derive(Debug, Default)]
+struct Reads {
+    /// Of the step that is under way.
+    read_backs: ReadBacks,
+    /// When something was read back in it, on the device's clock.
+    at: Vec<RankNs>,
+    /// The line that last read something back, until the host is ahead again.
+    drained_by: Option<StageId>,
+}
+
+impl Reads {
+    /// Goes from one mark to the next, at which the host is ahead by `ahead_s` at least. It may have
+    /// held its device up for `held_up_s` meanwhile; `at` is the device's clock before.
+    fn pass(
+        &mut self,
+        from: &Point,
+        to: &Point,
+        ahead_s: f64,
+        held_up_s: f64,
+        at: RankNs,
+    ) {
+        let lines = &mut self.read_backs.lines;
+        if let Some(line) = self.drained_by {
+            lines.entry(line).or_default().idle_most_s += held_up_s;
+        }
+        if ahead_s > LAUNCH_S {
+            self.drained_by = None;
+        }
+        let both = (from.mark.kind, to.mark.kind);
+        if both == (MarkKind::ReadBackBegin, MarkKind::ReadBackEnd) {
+            let of_line = lines.entry(to.stage).or_default();
+            of_line.count += 1;
+            of_line.wait_s += to.host.seconds_since(from.host);
+            self.drained_by = Some(to.stage);
+            self.at.push(at);
+        }
+    }
+
+    /// What was read back in a step, once that is over.
+    fn take(&mut self, step: &RankStep) -> ReadBacks {
+        let mut read_backs = std::mem::take(&mut self.read_backs);
+        for at in self.at.drain(..) {
+            let of_read = step.segments.iter().find(|segment| segment.end > at);
+            read_backs.stages.extend(of_read.map(|segment| segment.stage));
+        }
+        let end = step.segments.last().map_or(step.start, |last| last.end);
+        (read_backs.steps, read_backs.step_s) = (1, end.seconds_since(step.start));
+        read_backs
     }
 }
 

@@ -2,7 +2,9 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
 
-use incident::{IncidentSettings, Looked, Scene, SlowBlocks, absorbed, halted};
+use incident::{
+    BLOCKS_UNSEEN, IncidentSettings, Looked, Scene, SlowBlocks, absorbed, halted,
+};
 use model::{BlockTime, CollectiveOp, Evidence, Incident, Mark, MarkKind, RankNs};
 use schedule::{
     DeviceBlock, DeviceWatch, HeldUp, Pass, Place, ScheduleSettings, SlowBlock,
@@ -54,8 +56,8 @@ struct Marked {
 struct Numbered {
     number: u64,
     blocks: SlowBlocks,
-    /// Whether it was told.
-    told: bool,
+    /// Whether they are worth a word.
+    notable: bool,
 }
 
 impl Pipelines {
@@ -199,15 +201,15 @@ impl Pipelines {
             let at = known.unwrap_or_else(|| {
                 self.numbers += 1;
                 let blocks = SlowBlocks::new(ranks, stage);
-                self.slow.push(Numbered { number: self.numbers, blocks, told: false });
+                self.slow.push(Numbered { number: self.numbers, blocks, notable: false });
                 self.slow.len() - 1
             });
             let excess_s: f64 = blocks.iter().map(SlowBlock::excess_s).sum();
             let lost_s = held.lost_s * excess_s / all_s;
             if let Some(slow) = self.slow.get_mut(at) {
                 slow.blocks.strike(held, lost_s, &blocks);
-                if !slow.told && slow.blocks.is_told(&self.looked, &self.settings) {
-                    slow.told = true;
+                if !slow.notable && slow.blocks.is_notable(&self.looked, &self.settings) {
+                    slow.notable = true;
                     first_new.get_or_insert(at);
                 }
             }
@@ -223,7 +225,7 @@ impl Pipelines {
     /// What held the pipelines up, costliest first.
     pub(crate) fn incidents(&self, scene: Scene<'_>, exposed_s: f64) -> Vec<Incident> {
         let mut slow: Vec<&Numbered> =
-            self.slow.iter().filter(|slow| slow.told).collect();
+            self.slow.iter().filter(|slow| slow.notable).collect();
         slow.sort_by(|a, b| costliest_first(a, b));
         let told = slow.into_iter().map(|Numbered { number, blocks, .. }| {
             let id = format!("s{number}");
@@ -258,10 +260,7 @@ impl Pipelines {
 
     /// Why blocks of pipelines are not seen that were marked, if so.
     pub(crate) fn unseen(&self) -> Option<&'static str> {
-        (!self.has_devices && self.watch.is_ahead()).then_some(
-            "hosts launch blocks of the pipeline before their input is there: which block is \
-             slow cannot be seen without device marks",
-        )
+        (!self.has_devices && self.watch.is_ahead()).then_some(BLOCKS_UNSEEN)
     }
 
     /// Whether ranks may seem late that wait for another stage.

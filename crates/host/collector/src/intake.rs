@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use formats::{BatchError, unpack_batch};
 use http_body_util::BodyExt;
 use model::Batch;
+use serde::Serialize;
 use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
@@ -27,6 +28,14 @@ const LONGEST_BODY_BYTES: usize = 4 << 20;
 const RECEIVED_WITHIN: Duration = Duration::from_secs(15);
 /// What agents say their clock is.
 const NOW: HeaderName = HeaderName::from_static("laggard-now-ns");
+
+/// The answer to a batch that is kept.
+#[derive(Serialize)]
+struct Kept {
+    next: u64,
+    #[serde(flatten)]
+    wanted: Wanted,
+}
 
 /// Takes a batch of a host.
 pub(crate) async fn take_batch(
@@ -106,12 +115,8 @@ pub(crate) async fn take_batch(
     };
     match answered {
         Some(Answer::Kept { next, wanted, is_new }) => {
-            let Wanted { stacks, profile, device_steps } = wanted;
             metrics.kept(is_new);
-            let reply = json!({
-                "next": next, "stacks": stacks, "profile": profile, "device_steps": device_steps,
-            });
-            axum::Json(reply).into_response()
+            axum::Json(Kept { next, wanted }).into_response()
         }
         Some(Answer::Gap { next }) => {
             let error = "batches before this one are missing";

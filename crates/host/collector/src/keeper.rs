@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use formats::{StoredBatch, StoredEntry, StoredError};
 use model::Batch;
+use serde::Serialize;
 use tokio::sync::oneshot;
 use verdict::{Gathering, Remember, WantedProfile};
 
@@ -63,7 +64,7 @@ pub(crate) struct Arrived {
 }
 
 /// What agents are asked for with an answer.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Wanted {
     /// Ranks whose stacks would help.
     pub(crate) stacks: Vec<u32>,

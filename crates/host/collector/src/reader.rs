@@ -237,11 +237,7 @@ impl Handed {
             Ok(Answer::Kept { wanted, is_new, .. }) => {
                 inner.metrics.kept(is_new);
                 if wanted != Wanted::default() {
-                    let Wanted { stacks, profile, device_steps } = wanted;
-                    let order = json!({
-                        "stacks": stacks, "profile": profile, "device_steps": device_steps,
-                    });
-                    self.wanted.insert(epoch_of(&arrival).0, order);
+                    self.wanted.insert(epoch_of(&arrival).0, json!(wanted));
                 }
             }
             Ok(Answer::Gap { .. }) => self.early.push(arrival),

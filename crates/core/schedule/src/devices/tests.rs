@@ -38,13 +38,7 @@ fn watch(
             let (mut held_ms, first) = (0, graph.nodes_of(rank as usize).start);
             for node in graph.nodes_of(rank as usize) {
                 let (_, block) = graph.block(node);
-                let place = Place {
-                    pass: block.pass,
-                    stage: rank,
-                    microbatch: block.microbatch,
-                    stages: RANKS,
-                    first_rank: 0,
-                };
+                let place = Place::of(&block, rank, RANKS);
                 let end_ms = (timing.ends_s[node] * 1e3).round() as u64;
                 let at = |device_ms: u64, held_ms: u64, host_ms: u64| BlockTime {
                     host: RankNs((u64::from(step) * 1000 + host_ms) * MS),
