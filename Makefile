@@ -62,7 +62,7 @@ test-python: install
 		--numprocesses 2 --dist loadfile --skipped $(CACHE)/skipped-python
 
 # The Python module has no tests of its own: Python's use it.
-TESTED := --exclude python
+TESTED := --exclude laggard-python
 
 ## Formatting and lints, warnings are errors
 lint: lint-rust lint-python
@@ -75,7 +75,7 @@ lint-rust:
 		cargo check --manifest-path fuzz/Cargo.toml --all-targets --locked --quiet
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 	@# As part of all, with the features that tests are built with: it compiles nothing a second time.
-	cargo build --workspace --exclude python --locked --quiet
+	cargo build --workspace --exclude laggard-python --locked --quiet
 	$(CARGO_TARGET_DIR)/debug/xtask check
 
 lint-python: venv
@@ -93,8 +93,9 @@ acceptance: released
 
 ## What it costs
 bench: released
-	cargo bench --locked --quiet --package frontier --package pattern --package schedule --package verdict \
-		--package ring@0.1 --package nccl --package preload
+	cargo bench --locked --quiet --package laggard-frontier --package laggard-pattern \
+		--package laggard-schedule --package laggard-verdict --package laggard-ring \
+		--package laggard-nccl --package laggard-preload
 	$(BIN)/python python/benches/cost.py
 
 ## What a collector bears: RANKS simulated ranks that tell a real one
@@ -108,7 +109,7 @@ sanitize:
 		TSAN_OPTIONS=suppressions=$(CURDIR)/crates/capture/ring/tests/tsan.supp \
 		RUSTFLAGS="-Zsanitizer=$$sanitizer -Cunsafe-allow-abi-mismatch=sanitizer" \
 		CARGO_TARGET_DIR=$(CACHE)/target-sanitize cargo +nightly test --quiet \
-			--package ring@0.1 --test ring --target $$(rustc -vV | sed -n 's/host: //p') \
+			--package laggard-ring --test ring --target $$(rustc -vV | sed -n 's/host: //p') \
 			|| exit 1; \
 	done
 
@@ -118,7 +119,7 @@ sanitize:
 valgrind: export RUNNER = valgrind --quiet --fair-sched=yes --error-exitcode=9 \
 	--trace-children=yes --trace-children-skip=*/cc,*/ld,*/as,*/cc1
 valgrind:
-	cargo test --quiet --locked --package nccl --test plugin --package preload --test preload \
+	cargo test --quiet --locked --package laggard-nccl --test plugin --package laggard-preload --test preload \
 		--config "target.$$(rustc -vV | sed -n 's/host: //p').runner = '$(RUNNER)'" \
 		-- --skip cluster --test-threads 1
 
@@ -130,7 +131,7 @@ deny:
 REQUESTS ?= 200
 api: $(CACHE)/api.stamp
 	PATH=$(CACHE)/api/bin:$$PATH LAGGARD_TEST_REQUESTS=$(REQUESTS) cargo test --locked --quiet \
-		--package cli --test cli a_fuzzer_of_the_api -- --nocapture
+		--package laggard-cli --test cli a_fuzzer_of_the_api -- --nocapture
 
 $(CACHE)/api.stamp:
 	mkdir -p $(CACHE)
@@ -150,7 +151,7 @@ fuzz:
 ## The wheel, for where you train: the command and the libraries for NCCL are in it
 wheel: venv
 	@$(PHASE) "the command and its libraries, optimised" cargo build --release \
-		--package cli --package nccl --package preload --locked
+		--package laggard-cli --package laggard-nccl --package laggard-preload --locked
 	$(call wheel,release,release,wheels)
 	@echo "pip install $(CACHE)/wheels/*.whl"
 
@@ -158,7 +159,7 @@ wheel: venv
 install: venv
 	@# All in one: built alone, the module would have other features, and 26 units be built for it again.
 	@$(PHASE) "the command, its libraries and the Python module" \
-		cargo build --workspace --features python/extension-module --locked
+		cargo build --workspace --features laggard-python/extension-module --locked
 	$(place)
 	cp $(CARGO_TARGET_DIR)/debug/liblaggard_*.so "$(SITE)/laggard"
 
@@ -186,9 +187,9 @@ endef
 # What the demo needs of the command: no server, and nothing that reads what others recorded in SQLite.
 # Third-party features are chosen as for the tests, which compile none of it again.
 command:
-	@$(PHASE) "the command" cargo build --workspace --exclude python --no-default-features \
+	@$(PHASE) "the command" cargo build --workspace --exclude laggard-python --no-default-features \
 		--bin laggard --locked
-	@$(PHASE) "the Python module" cargo build --package python --features extension-module --locked
+	@$(PHASE) "the Python module" cargo build --package laggard-python --features extension-module --locked
 
 # Puts that into $(VENV) as a wheel would.
 SITE := $$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])')

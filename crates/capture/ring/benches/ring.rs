@@ -4,8 +4,8 @@
 //! the steady state of a ring nobody reads.
 
 use divan::{Bencher, black_box};
+use laggard_ring::{Identity, ProfileDesk, RingDirectory, RingReader, RingWriter};
 use model::{Mark, MarkKind, RankNs};
-use ring::{Identity, ProfileDesk, RingDirectory, RingReader, RingWriter};
 
 fn main() {
     divan::main();

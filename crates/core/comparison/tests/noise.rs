@@ -1,7 +1,7 @@
 //! How often runs that are equal but for noise are called different, and how often runs
 //! that differ are: the numbers of docs/compare.md.
 
-use comparison::{Comparison, MIN_CHANGE_SHARE, Outcome, Run, compare};
+use laggard_comparison::{Comparison, MIN_CHANGE_SHARE, Outcome, Run, compare};
 use model::{JobSummary, SCHEMA, StageSummary, Verdict, WindowSummary};
 use proptest::prelude::*;
 use rand::rngs::SmallRng;

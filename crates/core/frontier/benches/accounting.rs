@@ -6,7 +6,7 @@
 
 use divan::counter::BytesCount;
 use divan::{Bencher, black_box};
-use frontier::{Baseline, Gates, RowAccount, account_row, analyse};
+use laggard_frontier::{Baseline, Gates, RowAccount, account_row, analyse};
 use model::{Block, Boundary, Ending, MarkKind, StageId, Sync, Window};
 
 fn main() {

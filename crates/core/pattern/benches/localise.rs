@@ -3,8 +3,8 @@
 //! Targets: 0.4 s for 10^5 workers, 5 s for 10^6 (PerfTracker: 180 s).
 
 use divan::Bencher;
+use laggard_pattern::{Columns, ExpectedBox, PatternSettings, localise};
 use model::{FunctionClass, Pattern};
-use pattern::{Columns, ExpectedBox, PatternSettings, localise};
 
 fn main() {
     divan::main();

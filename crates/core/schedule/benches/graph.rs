@@ -5,7 +5,7 @@
 //! a pipeline stage of its own: with tensor parallelism there is less to do.
 
 use divan::{Bencher, black_box};
-use schedule::{Graph, Localiser, ScheduleSettings, Scheme};
+use laggard_schedule::{Graph, Localiser, ScheduleSettings, Scheme};
 
 const STAGES: u32 = 8;
 const MICROBATCHES: u32 = 32;

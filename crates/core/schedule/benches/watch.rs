@@ -1,7 +1,7 @@
 //! One iteration of a running job, mark by mark: 32 a rank, and what is said of all of them.
 
 use divan::{Bencher, black_box};
-use schedule::{Place, ScheduleSettings, Scheme, Watch};
+use laggard_schedule::{Place, ScheduleSettings, Scheme, Watch};
 
 const STAGES: u32 = 8;
 const MICROBATCHES: u32 = 8;

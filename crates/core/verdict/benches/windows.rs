@@ -7,8 +7,8 @@
 use std::ops::Range;
 
 use divan::{Bencher, black_box};
+use laggard_verdict::{Job, Settings};
 use model::{CollectiveOp, Input, Mark, MarkKind, RankNs};
-use verdict::{Job, Settings};
 
 fn main() {
     divan::main();

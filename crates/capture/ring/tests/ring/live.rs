@@ -5,12 +5,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use model::{CollectiveOp, Communicator, Direction, Flow, RankNs};
-use ring::{
+use laggard_ring::{
     Bytes, CommunicatorIndex, FlowToken, Identity, LiveReader, LiveSize, LiveSource,
     LiveState, LiveWriter, OperationToken, Reached, RingDirectory, RingError, RingWriter,
     Route, clean_stale, process_started,
 };
+use model::{CollectiveOp, Communicator, Direction, Flow, RankNs};
 
 const ALLREDUCE: CollectiveOp = CollectiveOp(3);
 /// Long after everything that is recorded here.

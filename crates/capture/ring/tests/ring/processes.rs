@@ -5,11 +5,11 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use model::{Mark, MarkKind, RankNs};
-use ring::{
+use laggard_ring::{
     Drained, Identity, NameKind, RingDirectory, RingError, RingReader, RingWriter,
     clean_stale, process_started,
 };
+use model::{Mark, MarkKind, RankNs};
 
 fn identity(rank: u32) -> Identity {
     let pid = std::process::id();

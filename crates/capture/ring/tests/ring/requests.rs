@@ -3,11 +3,11 @@
 
 use std::fs;
 
-use model::RankNs;
-use ring::{
+use laggard_ring::{
     Identity, QUEUE_PAIRS, QueuePairIndex, RequestReader, RequestWriter, RingDirectory,
     RingError,
 };
+use model::RankNs;
 use tempfile::TempDir;
 
 fn table() -> (TempDir, RequestWriter, RequestReader) {

@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
+use laggard_sim::{AheadJob, ReadBack, Slow, SlowSpot};
 use model::{Incident, Side, Verdict};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use sim::{AheadJob, ReadBack, Slow, SlowSpot};
 use verdict::{Job, Settings};
 
 /// Jobs that are tried; `LAGGARD_TEST_JOBS` tries more.

@@ -1,11 +1,11 @@
 //! Hangs and clocks in the call logs of simulated pipelines.
 
+use laggard_sim::{CalledJob, Primitive, Spot, Stop};
 use model::CollectiveOp;
 use schedule::{
     Block, Call, Cause, Diagnosis, Pass, RankCalls, ScheduleSettings, Scheme, Sizes,
     diagnose,
 };
-use sim::{CalledJob, Primitive, Spot, Stop};
 
 fn job(tp: u32, scheme: Scheme, microbatches: u32) -> CalledJob {
     CalledJob { microbatches, scheme, seed: 3, ..CalledJob::healthy(tp, 2, 1) }

@@ -5,9 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use collective::{ArrivalSettings, Cause, Failure, Straggler, Trigger};
+use laggard_sim::{Cluster, Fault, job_of, watch};
 use model::{Input, NetworkFault, Operation, RankNs};
 use proptest::prelude::*;
-use sim::{Cluster, Fault, job_of, watch};
 use verdict::{Job, Settings};
 
 fn cluster(fault: Option<(Fault, f64)>, seed: u64) -> Cluster {
@@ -55,7 +55,7 @@ fn a_host_whose_port_is_down_tells_which_end_of_a_link_is_broken() {
     let cluster = cluster(Some((Fault::CardDown { rank: 3 }, 3.3)), 7);
     let run = cluster.run();
     let mut job = Job::new("job", "run", Settings::default());
-    let (locals, world_size) = (sim::LOCALS, cluster.ranks());
+    let (locals, world_size) = (laggard_sim::LOCALS, cluster.ranks());
     for rank in 0..cluster.ranks() {
         let (host, first_local) = (rank / locals, rank / locals * locals);
         let (host, role) = (format!("host{host}"), None);
@@ -67,8 +67,10 @@ fn a_host_whose_port_is_down_tells_which_end_of_a_link_is_broken() {
     }
     let mut quiet_at = RankNs(0);
     for look in 1..100 {
-        let (before_s, at_s) =
-            (f64::from(look - 1) * sim::LOOK_S, f64::from(look) * sim::LOOK_S);
+        let (before_s, at_s) = (
+            f64::from(look - 1) * laggard_sim::LOOK_S,
+            f64::from(look) * laggard_sim::LOOK_S,
+        );
         for rank in 0..cluster.ranks() {
             let (at, in_progress, ended) = run.look(rank, before_s, at_s);
             quiet_at = at;
@@ -372,7 +374,7 @@ proptest! {
         let (mut job, mut shifted) = (job_of(&run), job_of(&run));
         // All hosts' clocks began an hour before, so that none that is behind runs below zero.
         let shift = |rank: u32, at: RankNs| {
-            let of_host = if rank / sim::LOCALS == host { 1 + hours } else { 1 };
+            let of_host = if rank / laggard_sim::LOCALS == host { 1 + hours } else { 1 };
             RankNs(at.0 + 3_600_000_000_000 * of_host.unsigned_abs())
         };
         let shifted_all = |rank: u32, operations: &[Operation]| -> Vec<Operation> {

@@ -1,7 +1,7 @@
 //! What is hidden in a simulated pipeline is what the analysis names, and its identities hold.
 
+use laggard_sim::{Drag, Pipeline};
 use proptest::prelude::*;
-use sim::{Drag, Pipeline};
 use whatif::{Cause, Findings, OpKind, Row, Trace, TraceError, analyse};
 
 const HEALTHY: Pipeline = Pipeline {

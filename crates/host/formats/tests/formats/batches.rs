@@ -3,7 +3,7 @@
 use std::io::Cursor;
 use std::path::PathBuf;
 
-use formats::{
+use laggard_formats::{
     BatchHead, Limits, Recording, StoredBatch, StoredEntry, StoredError, StoredJob,
     input_line, load, pack_batch, unpack_batch,
 };

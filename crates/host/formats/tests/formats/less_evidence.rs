@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use formats::{FormatError, Limits, Part, Recording, Snapshot, load, load_bytes};
+use laggard_formats::{FormatError, Limits, Part, Recording, Snapshot, load, load_bytes};
 use model::{Severity, Verdict};
 use verdict::Settings;
 

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::PathBuf;
 
-use formats::{Limits, Recording, Snapshot, load};
+use laggard_formats::{Limits, Recording, Snapshot, load};
 use model::{CollectiveOp, Incident, Input, Mark, MarkKind, RankNs, Verdict};
 use schedule::{Block, Pass};
 use sim::{CalledJob, Delay, Spot};

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use formats::{Limits, Recording, load};
+use laggard_formats::{Limits, Recording, load};
 use model::{Input, MarkKind, Side, Verdict};
 use verdict::{Job, Settings};
 

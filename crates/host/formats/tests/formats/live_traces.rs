@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use formats::{Limits, RankTrace, Recording, TraceSet, load};
+use laggard_formats::{Limits, RankTrace, Recording, TraceSet, load};
 use model::{CollectiveOp, Input, Mark, MarkKind, RankNs, Verdict};
 use serde_json::Value;
 use steps::{StepCounter, is_sampled, run_of};

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use formats::{JournalWriter, Limits, Recording, load};
+use laggard_formats::{JournalWriter, Limits, Recording, load};
 use verdict::Settings;
 
 const DATA: &str = "data.next_wait";

@@ -1,6 +1,6 @@
 //! Jobs whose ranks have different roles, and faults that come and go, as matrices.
 
-use formats::{Limits, load_bytes};
+use laggard_formats::{Limits, load_bytes};
 use serde_json::json;
 use verdict::{Job, Settings};
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use formats::{Limits, RankTrace, Recording, TraceSet, load};
+use laggard_formats::{Limits, RankTrace, Recording, TraceSet, load};
 use model::Verdict;
 use proptest::prelude::*;
 use verdict::Settings;
@@ -209,7 +209,7 @@ proptest! {
         let events = include_bytes!("../../../../../fuzz/seeds/kineto/events").as_slice();
         let events = [b"{\"schemaVersion\": 1, \"traceEvents\": [", events].concat();
         let bytes = damaged(if which { report } else { &events }, &changes, end);
-        if let Ok(recording) = formats::load_bytes("rank1", &bytes, Limits::default()) {
+        if let Ok(recording) = laggard_formats::load_bytes("rank1", &bytes, Limits::default()) {
             let verdict = recording.replay("rank1", Settings::default()).verdict();
             let json = serde_json::to_value(&verdict).expect("a verdict is JSON");
             let back: Verdict = serde_json::from_value(json).expect("a verdict is read back");

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use formats::{
+use laggard_formats::{
     Limits, Recording, load, read_layout, read_rows, read_what_if, write_what_if,
 };
 use model::{Attribution, PartSlowdown, Removal, WhatIf};
