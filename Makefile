@@ -12,7 +12,7 @@ export PATH := $(TOOLS)/usr/bin:$(TOOLS)/usr/sbin:$(TOOLS)/node_modules/.bin:$(P
 # Says what is done, that it goes on, and how long it took.
 PHASE := sh scripts/phase
 
-.PHONY: demo test planted test-rust test-python acceptance bench load lint lint-rust lint-python deny api \
+.PHONY: demo test planted gpu test-rust test-python acceptance bench load lint lint-rust lint-python deny api \
 	fuzz sanitize valgrind install released wheel tested torch command tools clean
 
 ## Train with a hidden fault, find it, and write laggard-demo.html
@@ -90,6 +90,10 @@ planted:
 ## The acceptance table: measured values beside the paper's
 acceptance: released
 	cargo run --release --locked --quiet --package xtask -- acceptance --venv $(VENV)
+
+## What only a device shows, in under nine minutes: on a card where there is one (values in gpu/)
+gpu: install
+	cd python/tests && $(BIN)/python gpu.py --out $(CURDIR)/gpu
 
 ## What it costs
 bench: released

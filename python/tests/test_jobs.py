@@ -31,6 +31,7 @@ def test_the_slow_loader_is_found(run, loop):
     verdict = outcome.verdict
     assert verdict["job"]["steps"] == 40
     assert verdict["job"]["ranks"] == 2
+    assert outcome.incidents, outcome.stderr
     first = outcome.incidents[0]
     assert first["subject"]["ranks"] == [1], first["text"]
     assert first["subject"]["stage"] == "data.next_wait"

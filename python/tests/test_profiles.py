@@ -171,7 +171,7 @@ def test_a_recorded_window_says_the_same_again(beside_users):
     live, recording, _ = beside_users
     again = json.loads(laggard("analyze", "--json", recording).stdout)["incidents"]
     told = evidence_of(live.incidents, "pattern")
-    assert [ranks for ranks, _ in told] == [[CULPRIT]]
+    assert [ranks for ranks, _ in told] == [[CULPRIT]], live.verdict["notes"]
     assert "augment_in_python" in told[0][1]
     assert evidence_of(again, "pattern") == told
 

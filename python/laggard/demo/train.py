@@ -8,6 +8,7 @@ other's way and the hidden fault is the only one there is.
 
 import argparse
 import random
+import sys
 import time
 
 import torch
@@ -164,6 +165,8 @@ def main():
     optimizer = SlowSGD(model.parameters(), lambda: spend("optim", 0.003), barrier)
 
     for step, x in enumerate(loader):
+        if rank == 0 and step % 40 == 0:
+            print(f"train.py: step {step} of {args.steps}", file=sys.stderr)
         fault.step = step + 1
         optimizer.zero_grad()
         loss = model(x).square().mean()

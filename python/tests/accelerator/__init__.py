@@ -19,7 +19,7 @@ from types import ModuleType
 import torch
 import torch.distributed as dist
 
-NAME = "_accelerator"
+NAME, BACKEND, MODULE = "sim", "sim", "_accelerator"
 HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "laggard" / "accelerator"
 
@@ -30,7 +30,7 @@ def library():
     digest = hashlib.sha256(f"{torch.__version__} {sys.version}".encode())
     for source in sources:
         digest.update(source.read_bytes())
-    built = CACHE / digest.hexdigest()[:16] / f"{NAME}.so"
+    built = CACHE / digest.hexdigest()[:16] / f"{MODULE}.so"
     if built.exists():
         return built
     built.parent.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ def build(built):
     from torch.utils.cpp_extension import include_paths, library_paths
 
     fresh = built.with_suffix(f".{os.getpid()}")
-    command = ["g++", "-std=c++20", "-O1", "-fPIC", "-shared", f"-DTORCH_EXTENSION_NAME={NAME}"]
+    command = ["g++", "-std=c++20", "-O1", "-fPIC", "-shared", f"-DTORCH_EXTENSION_NAME={MODULE}"]
     for path in (*include_paths(), sysconfig.get_paths()["include"]):
         command += ["-isystem", path]
     command += [str(HERE / "accelerator.cpp"), "-o", str(fresh)]
@@ -60,14 +60,14 @@ def build(built):
 
 
 def load():
-    loader = ExtensionFileLoader(NAME, str(library()))
-    spec = spec_from_file_location(NAME, loader=loader)
+    loader = ExtensionFileLoader(MODULE, str(library()))
+    spec = spec_from_file_location(MODULE, loader=loader)
     native = module_from_spec(spec)
     loader.exec_module(native)
     return native
 
 
-torch.utils.rename_privateuse1_backend("sim")
+torch.utils.rename_privateuse1_backend(NAME)
 native = load()
 
 stopped, queue, log = native.stopped, native.queue, native.log
@@ -150,8 +150,8 @@ def process_group(store, rank, size, timeout):
 
 
 sim = module()
-torch._register_device_module("sim", sim)
+torch._register_device_module(NAME, sim)
 torch.utils.generate_methods_for_privateuse1_backend()
-dist.Backend.register_backend("sim", process_group, devices=["sim"])
+dist.Backend.register_backend(BACKEND, process_group, devices=[NAME])
 # No kernel may run while the process is taken down.
 atexit.register(native.end)

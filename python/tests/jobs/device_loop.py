@@ -27,7 +27,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from common import end
+from common import digest, end
 from torch import nn, optim
 from torch.distributed import pipelining
 from torch.distributed.fsdp import fully_shard
@@ -35,7 +35,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-import accelerator  # noqa: E402
+if torch.cuda.is_available():
+    import card as accelerator
+else:
+    import accelerator
 
 MODE, FAULT = os.environ.get("MODE", "ddp"), os.environ.get("FAULT", "none")
 READ, TIMES = os.environ.get("READ", "after"), os.environ.get("TIMES")
@@ -50,9 +53,9 @@ LAYERS, BATCH, WIDTH = 3, 8, 16
 # A pipeline passes the layers once for each microbatch.
 PASSES = 4 if MODE == "pipeline" else 1
 
-dist.init_process_group("sim")
+dist.init_process_group(accelerator.BACKEND)
 rank, ranks = dist.get_rank(), dist.get_world_size()
-slow, device = rank == SLOW_RANK, torch.device("sim")
+slow, device = rank == SLOW_RANK, torch.device(accelerator.NAME)
 noise = random.Random(1000 * SEED + rank)
 step = violations = 0
 
@@ -206,10 +209,10 @@ def reads(place):
     return place == READ or (place == "after" and READ == "ten" and step % 10 == 0)
 
 
-def save_times():
+def save_times(model):
     seconds = accelerator.measured(warm_ns)
     times = {"rank": rank, "steps": step - WARM, "seconds": seconds, "violations": violations}
-    Path(TIMES, f"{rank}.json").write_text(json.dumps(times))
+    Path(TIMES, f"{rank}.json").write_text(json.dumps({**times, "weights": digest(model)}))
 
 
 model, pass_through = build()
@@ -234,6 +237,6 @@ if rank == 0:
     took = (time.monotonic_ns() - warm_ns) / (STEPS - WARM) * 1e-6
     print(f"a step took {took:.2f} ms", flush=True)
 if TIMES:
-    save_times()
+    save_times(model)
 del model, optimizer, pass_through
 end()
