@@ -139,6 +139,8 @@ fn incident(
         gain_alone_s: cost_s,
         next_in_line: Vec::new(),
         contradictions: Vec::new(),
+        facts: Vec::new(),
+        actions: Vec::new(),
         stacks: Vec::new(),
         progress: Vec::new(),
         text,

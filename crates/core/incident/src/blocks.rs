@@ -169,6 +169,8 @@ impl SlowBlocks {
             gain_alone_s: lost_s,
             next_in_line: Vec::new(),
             contradictions: Vec::new(),
+            facts: Vec::new(),
+            actions: Vec::new(),
             stacks: Vec::new(),
             progress: Vec::new(),
             text: self.sentence(side, pace, share, open, (first, last)),

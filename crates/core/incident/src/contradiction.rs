@@ -1,213 +1,177 @@
-//! What methods say differently of one incident, and whom to trust first.
+//! What methods say differently of one finding, and whom to trust first.
 
 use std::collections::BTreeMap;
 
-use model::{Cause, Claim, Contradiction, Evidence, Incident, Method, Question};
+use model::{Cause, Disagreement, Fact, Finding, Method, Position, Question, Trust};
 
-use crate::words::who;
+/// What a fact answers to a question, and how much that is to be trusted.
+type Answers = fn(&Finding, &Fact) -> Option<(Trust, Position)>;
 
-/// How much a claim is to be trusted, the least first, and why. The table stands in
-/// docs/incidents.md.
-type Trust = (u8, &'static str);
-
-/// Finds what the evidence of an incident disagrees about: ranks, stage, cause; who is to be
-/// trusted first stands in front.
+/// Finds what the facts of a finding disagree about: ranks, stage, cause; the method to trust
+/// first stands in front.
 ///
-/// Evidence that names nothing itself stands for what the incident names. Stacks and hosts are
-/// asked about ranks that others name, so they name none.
+/// A fact that names nothing itself stands for what the finding names. Stacks and hosts are asked
+/// about ranks that others name, so they name none.
 ///
 /// # Properties
-/// The order of the evidence changes nothing. What only one method says of a question, or all
-/// alike, is no contradiction.
-pub fn contradictions(incident: &Incident) -> Vec<Contradiction> {
+/// The order of the facts changes nothing. What only one method says of a question, or all alike,
+/// is no disagreement.
+pub fn disagreements(finding: &Finding) -> Vec<Disagreement> {
     let asked = [
-        (Question::Ranks, ranks as fn(&Incident, &Evidence) -> Option<(Trust, String)>),
+        (Question::Ranks, ranks as Answers),
         (Question::Stage, stage),
         (Question::Cause, cause),
     ];
-    let found = asked.into_iter().filter_map(|(about, claim)| {
+    let found = asked.into_iter().filter_map(|(about, answer)| {
         // Of all that say the same, the one to trust most speaks.
-        let mut claims: BTreeMap<String, (Trust, Method)> = BTreeMap::new();
-        for evidence in &incident.evidence {
-            let Some((trust, says)) = claim(incident, evidence) else { continue };
-            let told = claims.entry(says).or_insert((trust, evidence.method));
-            *told = (*told).min((trust, evidence.method));
+        let mut said: BTreeMap<Position, (Trust, Method)> = BTreeMap::new();
+        for fact in &finding.facts {
+            let Some((trust, position)) = answer(finding, fact) else { continue };
+            let method = fact.what.method();
+            let known = said.entry(position).or_insert((trust, method));
+            *known = (*known).min((trust, method));
         }
-        let mut claims: Vec<_> = claims
+        let mut said: Vec<(Trust, Method, Position)> = said
             .into_iter()
-            .map(|(says, (trust, method))| (trust, method, says))
+            .map(|(position, (trust, method))| (trust, method, position))
             .collect();
-        claims.sort();
-        let (trust, first, _) = claims.first()?.clone();
-        if claims.iter().all(|(_, method, _)| *method == first) {
+        said.sort();
+        let (trust, first, _) = said.first()?.clone();
+        if said.iter().all(|(_, method, _)| *method == first) {
             return None;
         }
-        let claims = claims.into_iter().map(|(_, method, says)| Claim { method, says });
-        let claims: Vec<Claim> = claims.collect();
-        let said = claims
-            .iter()
-            .map(|claim| format!("{} says {}", claim.method.name(), claim.says));
-        let text = format!(
-            "{}: trust {} first, because {}",
-            said.collect::<Vec<_>>().join(", "),
-            first.name(),
-            trust.1
-        );
-        Some(Contradiction { about, claims, text })
+        let answers = said.into_iter().map(|(_, method, position)| (method, position));
+        Some(Disagreement { about, answers: answers.collect(), trust })
     });
     found.collect()
 }
 
-fn ranks(incident: &Incident, evidence: &Evidence) -> Option<(Trust, String)> {
-    let trust = match (evidence.method, evidence.label.as_str()) {
-        (Method::Stack | Method::Host, _) => return None,
-        (Method::Collective, "arrival" | "min_op" | "circle") => {
-            (3, "it knows who came last, whatever for")
-        }
-        (Method::Collective, _) => {
-            (0, "its counters tell who is waited for at each moment")
-        }
-        (Method::Schedule, _) => {
-            (1, "it tells a rank's own work from its waits for other stages")
-        }
-        (Method::Frontier, _) => (2, "it compares all own work in all steps"),
-        (Method::Pattern, _) => (4, "it knows who spends time, also in waits"),
+fn ranks(finding: &Finding, fact: &Fact) -> Option<(Trust, Position)> {
+    let method = fact.what.method();
+    let trust = match method {
+        Method::Stack | Method::Host => return None,
+        Method::Collective if fact.what.is_of_arrival() => Trust::LastToArrive,
+        Method::Collective => Trust::Counters,
+        Method::Schedule => Trust::OwnBlocks,
+        Method::Frontier => Trust::OwnWork,
+        Method::Pattern => Trust::TimeSpent,
     };
-    let subject = &incident.subject.ranks;
-    let named = if evidence.ranks.is_empty() { subject } else { &evidence.ranks };
+    let subject = &finding.subject.ranks;
+    let named = if fact.ranks.is_empty() { subject } else { &fact.ranks };
     // The rank whose link it is, of a link's two ends.
     let is_part = named != subject && named.iter().all(|rank| subject.contains(rank));
-    if evidence.method == Method::Pattern && is_part {
+    if method == Method::Pattern && is_part {
         return None;
     }
-    (!named.is_empty()).then(|| (trust, who(named)))
+    (!named.is_empty()).then(|| (trust, Position::Ranks(named.clone())))
 }
 
-fn stage(incident: &Incident, evidence: &Evidence) -> Option<(Trust, String)> {
-    let trust = match evidence.method {
-        Method::Frontier => (0, "it accounts all time of all steps"),
-        Method::Pattern => (1, "its steps are few"),
+fn stage(finding: &Finding, fact: &Fact) -> Option<(Trust, Position)> {
+    let method = fact.what.method();
+    let trust = match method {
+        Method::Frontier => Trust::AllSteps,
+        Method::Pattern => Trust::FewSteps,
         _ => return None,
     };
-    let own = evidence.stage.as_ref();
-    let of_incident = incident.subject.stage.as_ref();
-    let named = own.or(of_incident.filter(|_| evidence.method == Method::Frontier))?;
+    let of_finding = finding.subject.stage.as_ref();
+    let of_finding = of_finding.filter(|_| method == Method::Frontier);
+    let named = fact.stage.as_ref().or(of_finding)?;
     // Of another rank it is another question.
-    evidence.ranks.is_empty().then(|| (trust, named.clone()))
+    fact.ranks.is_empty().then(|| (trust, Position::Stage(named.clone())))
 }
 
-fn cause(_: &Incident, evidence: &Evidence) -> Option<(Trust, String)> {
-    let cause = evidence.cause.filter(|_| evidence.ranks.is_empty())?;
-    let trust = match (cause, evidence.method) {
-        (Cause::Cores, _) => {
-            (0, "whatever a process without a core does takes longer for it")
-        }
-        (_, Method::Collective) => {
-            (1, "its counters tell who is waited for at each moment")
-        }
-        (Cause::Code, _) => (2, "it saw what takes the time"),
-        (Cause::Network, _) => (3, "it saw what is lost, and where"),
-        (Cause::Gpu, _) => (4, "it saw what holds the device back"),
+fn cause(_: &Finding, fact: &Fact) -> Option<(Trust, Position)> {
+    let cause = fact.what.cause().filter(|_| fact.ranks.is_empty())?;
+    let trust = match (cause, fact.what.method()) {
+        (Cause::Cores, _) => Trust::LackOfCores,
+        (_, Method::Collective) => Trust::Counters,
+        (Cause::Code, _) => Trust::TakesTime,
+        (Cause::Network, _) => Trust::LosesBytes,
+        (Cause::Gpu, _) => Trust::HoldsDevice,
     };
-    Some((trust, cause.name().to_owned()))
+    Some((trust, Position::Cause(cause)))
 }
 
 #[cfg(test)]
 mod tests {
-    use model::{IncidentKind, Pace, Ranks, Severity, Subject};
+    use model::{Claim, Observation, Origin, Subject};
     use proptest::prelude::*;
 
     use super::*;
 
-    fn incident(ranks: &[u32], evidence: Vec<Evidence>) -> Incident {
-        Incident {
-            id: String::new(),
-            kind: IncidentKind::Slow,
-            severity: Severity::Warning,
-            open: true,
+    fn finding(ranks: &[u32], facts: Vec<Fact>) -> Finding {
+        let claim = Claim::Worded { text: String::new() };
+        Finding {
             subject: Subject {
                 ranks: ranks.to_vec(),
                 stage: Some("model.backward_cpu_wall".to_owned()),
                 ..Subject::default()
             },
-            pace: Pace::Steady,
-            first_step: 0,
-            last_step: 9,
-            victims: Ranks::default(),
-            cost_s: 1.0,
-            cost_gpu_s: 0.0,
-            cost_share: 0.5,
-            gain_alone_s: 1.0,
-            next_in_line: Vec::new(),
-            contradictions: Vec::new(),
-            stacks: Vec::new(),
-            progress: Vec::new(),
-            text: String::new(),
-            evidence,
-            advice: String::new(),
+            facts,
+            ..Finding::new(Origin::Stages, String::new(), claim)
         }
     }
 
-    fn evidence(
-        method: Method,
-        label: &str,
-        ranks: &[u32],
-        cause: Option<Cause>,
-    ) -> Evidence {
-        let evidence = Evidence::new(method, label, "", &[]);
-        Evidence { ranks: ranks.to_vec(), cause, ..evidence }
-    }
-
-    fn texts(incident: &Incident) -> Vec<String> {
-        contradictions(incident).into_iter().map(|found| found.text).collect()
+    fn fact(method: Method, label: &str, ranks: &[u32], cause: Option<Cause>) -> Fact {
+        let what = Observation::Worded {
+            method,
+            label: label.to_owned(),
+            text: String::new(),
+            values: BTreeMap::new(),
+            cause,
+        };
+        Fact { ranks: ranks.to_vec(), ..Fact::from(what) }
     }
 
     #[test]
     fn counters_inside_collectives_beat_who_arrives_last() {
-        let flow = evidence(Method::Collective, "not_delivered", &[], None);
-        let own_work = evidence(Method::Frontier, "co_critical", &[2], None);
+        let flow = fact(Method::Collective, "not_delivered", &[], None);
+        let own_work = fact(Method::Frontier, "co_critical", &[2], None);
+        let answers = vec![
+            (Method::Collective, Position::Ranks(vec![1])),
+            (Method::Frontier, Position::Ranks(vec![2])),
+        ];
+        let (about, trust) = (Question::Ranks, Trust::Counters);
         assert_eq!(
-            texts(&incident(&[1], vec![own_work, flow])),
-            [
-                "collective says rank 1, frontier says rank 2: trust collective first, because its \
-              counters tell who is waited for at each moment"
-            ]
+            disagreements(&finding(&[1], vec![own_work, flow])),
+            [Disagreement { about, answers, trust }]
         );
     }
 
     #[test]
     fn code_that_takes_the_time_beats_a_slow_link_and_a_missing_core_beats_both() {
-        let code = evidence(Method::Pattern, "common", &[], Some(Cause::Code));
-        let link = evidence(Method::Host, "link_slower", &[], Some(Cause::Network));
-        let cores = evidence(Method::Host, "without_core", &[], Some(Cause::Cores));
-        let first = |all: &[&Evidence]| {
+        let code = fact(Method::Pattern, "common", &[], Some(Cause::Code));
+        let link = fact(Method::Host, "link_slower", &[], Some(Cause::Network));
+        let cores = fact(Method::Host, "without_core", &[], Some(Cause::Cores));
+        let first = |all: &[&Fact]| {
             let all = all.iter().map(|it| (*it).clone()).collect();
-            contradictions(&incident(&[1], all))[0].claims[0].says.clone()
+            disagreements(&finding(&[1], all))[0].answers[0].1.clone()
         };
-        assert_eq!(first(&[&link, &code]), "code");
-        assert_eq!(first(&[&link, &code, &cores]), "cores");
+        assert_eq!(first(&[&link, &code]), Position::Cause(Cause::Code));
+        assert_eq!(first(&[&link, &code, &cores]), Position::Cause(Cause::Cores));
         // What is said of another rank's time is no word on this one's.
-        let of_other = Evidence { ranks: vec![2], ..code.clone() };
-        let found = contradictions(&incident(&[1], vec![of_other, cores.clone()]));
+        let of_other = Fact { ranks: vec![2], ..code.clone() };
+        let found = disagreements(&finding(&[1], vec![of_other, cores.clone()]));
         assert!(found.iter().all(|found| found.about == Question::Ranks));
         // Two things that hosts saw are two things, and no two methods.
-        assert!(texts(&incident(&[1], vec![link, cores])).is_empty());
+        assert_eq!(disagreements(&finding(&[1], vec![link, cores])), []);
     }
 
     #[test]
     fn the_accounting_of_all_steps_beats_the_stack_of_a_function() {
-        let own_work = evidence(Method::Frontier, "co_critical", &[], None);
-        let stack = Evidence {
+        let own_work = fact(Method::Frontier, "co_critical", &[], None);
+        let stack = Fact {
             stage: Some("data.next_wait".to_owned()),
-            ..evidence(Method::Pattern, "partial", &[], None)
+            ..fact(Method::Pattern, "partial", &[], None)
         };
-        let found = contradictions(&incident(&[1], vec![stack, own_work]));
+        let found = disagreements(&finding(&[1], vec![stack, own_work]));
         assert_eq!(found[0].about, Question::Stage);
-        assert_eq!(found[0].claims[0].says, "model.backward_cpu_wall");
+        let backward = Position::Stage("model.backward_cpu_wall".to_owned());
+        assert_eq!(found[0].answers[0].1, backward);
     }
 
     prop_compose! {
-        fn any_evidence()(
+        fn any_fact()(
             (method, label) in prop::sample::select(vec![
                 (Method::Frontier, "co_critical"),
                 (Method::Collective, "arrival"),
@@ -222,26 +186,26 @@ mod tests {
             cause in prop::option::of(prop::sample::select(vec![
                 Cause::Code, Cause::Cores, Cause::Gpu, Cause::Network,
             ])),
-        ) -> Evidence {
+        ) -> Fact {
             let stage = stage.map(str::to_owned);
-            Evidence { stage, ..evidence(method, label, &ranks, cause) }
+            Fact { stage, ..fact(method, label, &ranks, cause) }
         }
     }
 
     proptest! {
         /// Whoever speaks first, the same is said; methods that agree do not contradict.
         #[test]
-        fn the_order_of_the_evidence_changes_nothing(
-            (told, shuffled) in prop::collection::vec(any_evidence(), 0..8)
+        fn the_order_of_the_facts_changes_nothing(
+            (facts, shuffled) in prop::collection::vec(any_fact(), 0..8)
                 .prop_flat_map(|all| (Just(all.clone()), Just(all).prop_shuffle())),
         ) {
-            let found = contradictions(&incident(&[0], told));
-            prop_assert_eq!(&found, &contradictions(&incident(&[0], shuffled)));
-            for Contradiction { claims, .. } in found {
-                let says: std::collections::BTreeSet<&str> =
-                    claims.iter().map(|claim| claim.says.as_str()).collect();
-                prop_assert_eq!(says.len(), claims.len());
-                prop_assert!(claims.iter().any(|claim| claim.method != claims[0].method));
+            let found = disagreements(&finding(&[0], facts));
+            prop_assert_eq!(&found, &disagreements(&finding(&[0], shuffled)));
+            for Disagreement { answers, .. } in found {
+                let positions: std::collections::BTreeSet<&Position> =
+                    answers.iter().map(|(_, position)| position).collect();
+                prop_assert_eq!(positions.len(), answers.len());
+                prop_assert!(answers.iter().any(|(method, _)| *method != answers[0].0));
             }
         }
     }

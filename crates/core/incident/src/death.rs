@@ -62,6 +62,8 @@ pub fn death(
         gain_alone_s: 0.0,
         next_in_line: Vec::new(),
         contradictions: Vec::new(),
+        facts: Vec::new(),
+        actions: Vec::new(),
         stacks: Vec::new(),
         progress: Vec::new(),
         text,

@@ -3,41 +3,15 @@
 use std::collections::BTreeMap;
 
 use collective::{Cause, Failure, Odd, Open, Slow, Stall, StallKind, Straggler, Wait};
-use model::{
-    CollectiveOp, Frame, FunctionClass, Pace, ProcessState, RankNs, Stack, StageId,
-    StageNames, Worker,
-};
+use model::{CollectiveOp, Frame, ProcessState, RankNs, Stack, Worker};
 use schedule::Cause as CallCause;
-
-use crate::words::Telling;
-use crate::{Fault, FaultKind, FunctionFault, words};
 
 const DOCS: &str = include_str!("../../../../docs/incidents.md");
 
 /// Asserts that a sentence stands in the documentation, whatever lines it is broken into.
-pub(crate) fn assert_documented(advice: &str) {
+fn assert_documented(advice: &str) {
     let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(plain(DOCS).contains(&plain(advice)), "not in docs/incidents.md: {advice}");
-}
-
-fn fault(kind: FaultKind, stage: StageId) -> Fault {
-    Fault {
-        kind,
-        ranks: if kind == FaultKind::LateRanks { vec![2] } else { Vec::new() },
-        stage,
-        other_stages: Vec::new(),
-        place: None,
-        side: None,
-        level_s: 0.0,
-        strikes: Vec::new(),
-        lateness_s: 0.1,
-        cost_s: 0.1,
-        gain_alone_s: 0.1,
-        victims: model::Ranks::default(),
-        hides: Vec::new(),
-        hidden: false,
-        notable: true,
-    }
 }
 
 fn wait() -> Wait {
@@ -64,74 +38,6 @@ fn stall(kind: StallKind, wait: Wait) -> Stall {
         failure: None,
         reason: None,
     }
-}
-
-fn telling<'a>(fault: &'a Fault, names: &'a StageNames) -> Telling<'a> {
-    Telling {
-        fault,
-        names,
-        pace: Pace::Steady,
-        first_step: 0,
-        last_step: 9,
-        open: true,
-        lateness_s: 0.1,
-        cost_s: 0.1,
-        cost_share: 0.1,
-        share: 0.1,
-        hides: &[],
-        gain_alone_s: 0.1,
-        group: None,
-    }
-}
-
-/// The only rank of a pipeline's stage waits for data.
-#[test]
-fn a_rank_without_peers_waits_alone() {
-    let (fault, names) =
-        (fault(FaultKind::InputBound, StageId::DATA), StageNames::default());
-    let of_group = |group| words::sentence(&Telling { group, ..telling(&fault, &names) });
-    let alone = of_group(Some(&[2]));
-    assert!(
-        alone.starts_with("rank 2 waits in data.next_wait: 100.0 ms a step"),
-        "{alone}"
-    );
-    assert!(alone.ends_with("; it has no other to be compared with"), "{alone}");
-    let all = of_group(None);
-    assert!(all.starts_with("all ranks wait in data.next_wait"), "{all}");
-}
-
-#[test]
-fn advice_about_stages_is_documented() {
-    let mut names = StageNames::default();
-    let tokenise = names.intern("tokenise");
-    let told = |kind, stage, pace| {
-        words::advice(&Telling { pace, ..telling(&fault(kind, stage), &names) })
-    };
-    let stages = [
-        StageId::DATA,
-        StageId::DATA_GAP,
-        StageId::FORWARD,
-        StageId::BACKWARD,
-        StageId::CALLBACKS,
-        StageId::OPTIMIZER,
-        StageId::OTHER,
-        tokenise,
-    ];
-    for stage in stages {
-        assert_documented(&told(FaultKind::LateRanks, stage, Pace::Steady));
-    }
-    for kind in [
-        FaultKind::Rotating,
-        FaultKind::InputBound,
-        FaultKind::Degraded,
-        FaultKind::UnknownRank,
-    ] {
-        assert_documented(&told(kind, StageId::DATA, Pace::Steady));
-    }
-    let pace = Pace::Every { steps: 10 };
-    let periodic = told(FaultKind::LateRanks, StageId::DATA, pace);
-    let (_, added) = periodic.split_once("; ").unwrap();
-    assert_documented(&format!("; {added}"));
 }
 
 #[test]
@@ -217,37 +123,6 @@ fn advice_about_the_inside_of_collectives_is_documented() {
                 blamed_share: 1.0,
                 cost_s: 1.0,
             }));
-        }
-    }
-}
-
-#[test]
-fn advice_about_functions_is_documented() {
-    use model::FaultKind::{Computes, Detour, SlowLink, Throttled, Waits};
-    let names = ["recv_into", "DataLoader", "gc.collect", "sleep", ".item", "decode"];
-    let kinds = [Computes, Detour, SlowLink, Throttled, Waits].map(Some);
-    for name in names {
-        for kind in kinds.into_iter().chain([None]) {
-            for ranks in [vec![2], Vec::new()] {
-                let advice = crate::function::advice(&FunctionFault {
-                    name: name.to_owned(),
-                    class: FunctionClass::Python,
-                    kind,
-                    callers: Vec::new(),
-                    ranks,
-                    beta: 0.5,
-                    peers_beta: 0.0,
-                    excess_share: 0.5,
-                    cost_s: 1.0,
-                    mu: (None, None),
-                    rate: (None, None),
-                    unexpected: Vec::new(),
-                    others: Vec::new(),
-                    steps: (0, 9),
-                    number: 1,
-                });
-                assert_documented(advice.strip_prefix("on rank 2, ").unwrap_or(&advice));
-            }
         }
     }
 }

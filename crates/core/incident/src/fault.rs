@@ -1,7 +1,9 @@
 use std::collections::BTreeSet;
 
 use frontier::{Gates, WindowFrontier, ranking};
-use model::{Boundary, Ending, MarkKind, Pace, Ranks, Side, StageId, Window, median};
+use model::{
+    Boundary, Ending, MarkKind, Pace, Ranks, Side, StageId, StepPlace, Window, median,
+};
 
 use crate::IncidentSettings;
 use crate::lateness::{Lateness, medians_of_others};
@@ -30,9 +32,6 @@ const VICTIM_ROWS: usize = 8;
 /// Share of what a fault cost the job that a rank must have waited for it, to be its victim. Ours:
 /// who meets the culprits waits as long as the job loses, and who does not waits not at all.
 const VICTIM_SHARE: f64 = 0.5;
-
-/// The place of what a rank does behind its optimizer.
-pub const AFTER_OPTIMIZER: &str = "between optimizer and the next batch";
 
 /// What kind of thing was found in a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -76,7 +75,7 @@ pub struct Fault {
     /// Further stages in which the same ranks are late in the same steps.
     pub other_stages: Vec<StageId>,
     /// Where in the stage, if that says more than its name.
-    pub place: Option<String>,
+    pub place: Option<StepPlace>,
     /// What of the ranks is late, where their devices were seen.
     pub side: Option<Side>,
     /// What the other ranks' devices take in its stages, in seconds a step; 0 where devices were
@@ -465,9 +464,9 @@ fn place(
     found: &WindowFrontier,
     lateness: &Lateness<'_>,
     candidate: &Candidate,
-) -> Option<String> {
+) -> Option<StepPlace> {
     let stage = found.stages[candidate.slot];
-    let mut votes: Vec<(String, usize)> = Vec::new();
+    let mut votes: Vec<(StepPlace, usize)> = Vec::new();
     for row in &candidate.rows {
         let account = &found.steps[*row];
         let block = &window.blocks[account.block];
@@ -482,31 +481,33 @@ fn place(
             .filter(|at| block.boundaries[*at].stage == stage)
             .map(|at| (at, excess(at)))
             .max_by(|(_, a), (_, b)| a.total_cmp(b))?;
-        let text = place_text(
+        let place = place_of(
             block.boundaries[worst].after,
             block.boundaries[worst].ending,
             stage,
         )?;
-        match votes.iter_mut().find(|(known, _)| *known == text) {
+        match votes.iter_mut().find(|(known, _)| *known == place) {
             Some((_, count)) => *count += 1,
-            None => votes.push((text, 1)),
+            None => votes.push((place, 1)),
         }
     }
-    votes.into_iter().max_by_key(|(_, count)| *count).map(|(text, _)| text)
+    votes.into_iter().max_by_key(|(_, count)| *count).map(|(place, _)| place)
 }
 
-fn place_text(after: MarkKind, ending: Ending, stage: StageId) -> Option<String> {
+fn place_of(after: MarkKind, ending: Ending, stage: StageId) -> Option<StepPlace> {
     match ending {
-        Ending::Issue { op, .. } => Some(format!("before it issues {}", op.name())),
+        Ending::Issue { op, .. } => Some(StepPlace::BeforeIssue(op.name().to_owned())),
         Ending::Mark(until) => match (after, until) {
             (MarkKind::ForwardEnd, MarkKind::BackwardBegin) => {
-                Some("between forward and backward".into())
+                Some(StepPlace::BetweenForwardAndBackward)
             }
             (MarkKind::BackwardEnd, MarkKind::OptimizerBegin) => {
-                Some("between backward and optimizer".into())
+                Some(StepPlace::BetweenBackwardAndOptimizer)
             }
-            (MarkKind::OptimizerEnd, MarkKind::DataBegin) => Some(AFTER_OPTIMIZER.into()),
-            _ if stage == StageId::OTHER => Some("between two stages".into()),
+            (MarkKind::OptimizerEnd, MarkKind::DataBegin) => {
+                Some(StepPlace::AfterOptimizer)
+            }
+            _ if stage == StageId::OTHER => Some(StepPlace::BetweenStages),
             _ => None,
         },
     }

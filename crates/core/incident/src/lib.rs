@@ -2,13 +2,13 @@
 //!
 //! [`find_faults`] looks at one accounted window: which ranks did more work of their own
 //! than their peers, in which stage, in which steps, and what would be gained by mending
-//! it. [`Tracker`] follows the faults from window to window and words the incidents.
+//! it. [`Tracker`] follows the faults from window to window.
 //!
 //! [`hang()`], [`late`] and [`slowed`] word what was found in collectives, [`death()`] what was
 //! seen of a process, [`function()`] what was found in profiles, [`cores`] and
 //! [`devices`] what hosts say of processes and hardware, [`what_if()`] what holds a pipeline back,
-//! [`pipeline_slowed`] and [`pipeline_halted`] what calls of NCCL say of one. [`contradictions`] says
-//! what they disagree about in an incident that several of them see.
+//! [`pipeline_slowed`] and [`pipeline_halted`] what calls of NCCL say of one. [`disagreements`] says
+//! what they disagree about in a finding that several of them see.
 //!
 //! Pure: the same windows give the same incidents, byte for byte.
 
@@ -27,7 +27,6 @@ mod host;
 mod inside;
 mod lateness;
 mod link;
-mod network;
 mod pace;
 mod pause;
 mod pipeline;
@@ -43,19 +42,17 @@ pub use arrival::{late, slowed};
 pub use blocks::{
     BLOCKS_UNSEEN, Looked, SlowBlocks, absorbed, halted, own_blocks, standstill,
 };
-pub use contradiction::contradictions;
+pub use contradiction::disagreements;
 pub use death::death;
 pub use device::devices;
-pub use fault::{AFTER_OPTIMIZER, Fault, FaultKind, Hidden, find_faults};
-pub use function::{Dimension, FunctionFault, function, is_garbage_collection};
+pub use fault::{Fault, FaultKind, Hidden, find_faults};
+pub use function::function;
 pub use hang::{folded, hang};
 pub use host::{cores, cpu_quota, too_few_cores, without_core};
 pub use link::{link_slowed, ports_idle};
-pub use network::network;
 pub use pipeline::{halt_point, pipeline_absorbed, pipeline_halted, pipeline_slowed};
 pub use settings::IncidentSettings;
 pub use sides::{DeviceAccount, Devices};
 pub use straggler::straggler;
 pub use tracker::{Scene, Tracker};
 pub use what_if::what_if;
-pub use words::read_back;

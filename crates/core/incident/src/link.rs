@@ -97,6 +97,8 @@ pub fn link_slowed(
         gain_alone_s: cost_s,
         next_in_line: Vec::new(),
         contradictions: Vec::new(),
+        facts: Vec::new(),
+        actions: Vec::new(),
         stacks: Vec::new(),
         progress: Vec::new(),
         text,

@@ -3,14 +3,14 @@
 use model::{
     Evidence, Incident, IncidentKind, Method, Pace, Severity, Subject, fold_ranks,
 };
-use schedule::{Cause, Diagnosis, Finding, Halt, SlowPass};
+use schedule::{Cause, Diagnosis, Halt, SlowIterations, SlowPass};
 
 use crate::words::{duration, percent, who};
 use crate::{IncidentSettings, Scene};
 
 /// Words an incident about iterations that a pipeline took too long for.
 pub fn pipeline_slowed(
-    finding: &Finding,
+    finding: &SlowIterations,
     pipeline: &Diagnosis,
     scene: Scene<'_>,
     id: String,
@@ -55,6 +55,8 @@ pub fn pipeline_slowed(
         gain_alone_s: finding.lost_s,
         next_in_line: Vec::new(),
         contradictions: Vec::new(),
+        facts: Vec::new(),
+        actions: Vec::new(),
         stacks: Vec::new(),
         progress: Vec::new(),
         text: sentence(finding),
@@ -63,7 +65,7 @@ pub fn pipeline_slowed(
     }
 }
 
-fn sentence(finding: &Finding) -> String {
+fn sentence(finding: &SlowIterations) -> String {
     let what = match finding.cause {
         Cause::Compute => "slow in",
         Cause::Host => "standing still in",
@@ -112,7 +114,7 @@ fn sentence(finding: &Finding) -> String {
     text
 }
 
-fn unseen(finding: &Finding) -> String {
+fn unseen(finding: &SlowIterations) -> String {
     match (finding.stage, finding.unseen.as_slice()) {
         (_, []) => {
             "no rank and no block that was seen is slow enough to explain it".to_owned()
@@ -131,7 +133,7 @@ fn unseen(finding: &Finding) -> String {
     }
 }
 
-fn passes(finding: &Finding) -> String {
+fn passes(finding: &SlowIterations) -> String {
     if let Some(block) = finding.block {
         return block.to_string();
     }
@@ -139,7 +141,7 @@ fn passes(finding: &Finding) -> String {
     names.collect::<Vec<_>>().join(" and ")
 }
 
-fn evidence(finding: &Finding) -> Vec<Evidence> {
+fn evidence(finding: &SlowIterations) -> Vec<Evidence> {
     let mut evidence: Vec<Evidence> = finding.passes.iter().map(of_pass).collect();
     if let Some((usual_s, took_s)) = finding.outside_s {
         evidence.push(Evidence::new(
@@ -222,7 +224,7 @@ fn of_pass(pass: &SlowPass) -> Evidence {
     )
 }
 
-fn advice(finding: &Finding) -> String {
+fn advice(finding: &SlowIterations) -> String {
     advice_of(finding.cause, &finding.ranks, &finding.unseen)
 }
 
@@ -327,6 +329,8 @@ pub fn pipeline_halted(halt: &Halt, scene: Scene<'_>, id: String) -> Incident {
         gain_alone_s: 0.0,
         next_in_line: Vec::new(),
         contradictions: Vec::new(),
+        facts: Vec::new(),
+        actions: Vec::new(),
         stacks: Vec::new(),
         progress: Vec::new(),
         text,

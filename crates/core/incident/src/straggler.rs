@@ -54,6 +54,8 @@ pub fn straggler(
         gain_alone_s: found.cost_s,
         next_in_line: Vec::new(),
         contradictions: Vec::new(),
+        facts: Vec::new(),
+        actions: Vec::new(),
         stacks: Vec::new(),
         progress: Vec::new(),
         text,

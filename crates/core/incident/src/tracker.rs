@@ -2,8 +2,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use frontier::{Gates, WindowFrontier, localise};
 use model::{
-    Evidence, Incident, IncidentKind, Label, Method, NextInLine, Pace, Ranks, StageId,
-    StageNames, Subject, Window,
+    Action, Claim, Cost, Fact, Finding, IncidentKind, Label, LateRanks, NextInLine,
+    Observation, Origin, Pace, Ranks, Side, StageAccount, StageId, StageNames, StepPart,
+    StepSpan, Subject, Window,
 };
 
 use crate::cause::{Best, common_causes};
@@ -11,7 +12,6 @@ use crate::fault::{OTHER_SIZE_RATIO, Record, Stretch};
 use crate::pace::{Seen, pace_of};
 use crate::sides::settle;
 use crate::vouch::vouch;
-use crate::words::{self, Telling};
 use crate::{Devices, Fault, FaultKind, Hidden, IncidentSettings, find_faults};
 
 /// Struck steps remembered of one incident: enough to tell its pace.
@@ -128,8 +128,8 @@ impl Tracker {
         Self { settings, gates, ..Self::default() }
     }
 
-    /// Takes the next window of the job. Says what showed in it, a sentence an incident,
-    /// costliest first; nothing if the window was healthy.
+    /// Takes the next window of the job. Returns what showed in it, costliest first; nothing if
+    /// the window was healthy.
     ///
     /// Raises the labels of a window whose waits were measured to follow the
     /// synchronisation model.
@@ -139,7 +139,7 @@ impl Tracker {
         found: &mut WindowFrontier,
         devices: Devices<'_>,
         scene: Scene<'_>,
-    ) -> Vec<String> {
+    ) -> Vec<Finding> {
         let place = self.groups.iter().position(|group| meet(&group.ranks, window));
         let mut group = place.map(|at| self.groups.swap_remove(at)).unwrap_or_default();
         let mut faults = self.faults(window, found, devices, &mut group);
@@ -178,8 +178,7 @@ impl Tracker {
         }
         self.forget();
         let told = self.told().into_iter().filter(|(track, _)| shown.contains(&track.id));
-        told.map(|(track, ranks)| words::sentence(&self.telling(track, &ranks, scene)))
-            .collect()
+        told.map(|(track, ranks)| self.finding(track, &ranks, scene)).collect()
     }
 
     /// Whether more should be known of the devices: one of them goes on to be slow, or to be held up,
@@ -239,10 +238,10 @@ impl Tracker {
         }
     }
 
-    /// The incidents so far, costliest first.
-    pub fn incidents(&self, scene: Scene<'_>) -> Vec<Incident> {
+    /// What was found so far, costliest first.
+    pub fn findings(&self, scene: Scene<'_>) -> Vec<Finding> {
         let told = self.told().into_iter();
-        told.map(|(track, ranks)| self.incident(track, &ranks, scene)).collect()
+        told.map(|(track, ranks)| self.finding(track, &ranks, scene)).collect()
     }
 
     /// What is spoken of, costliest first, and the ranks that were compared. That all of a role
@@ -362,72 +361,45 @@ impl Tracker {
         }
     }
 
-    fn telling<'a>(
-        &self,
-        track: &'a Track,
-        compared: &'a [u32],
-        scene: Scene<'a>,
-    ) -> Telling<'a> {
-        Telling {
-            fault: &track.fault,
-            names: scene.names,
-            pace: track.pace,
-            first_step: track.first_step,
-            last_step: track.last_step,
-            open: !scene.ended && self.goes_on(track),
-            lateness_s: track.late_sum_s / track.struck_steps.max(1) as f64,
-            cost_s: track.cost_s,
-            cost_share: track.cost_share(),
-            share: track.share,
-            hides: &track.hides,
-            gain_alone_s: track.gain_alone_s,
-            group: (compared.len() < scene.seen.len()).then_some(compared),
-        }
-    }
-
-    fn incident(&self, track: &Track, compared: &[u32], scene: Scene<'_>) -> Incident {
-        let telling = self.telling(track, compared, scene);
+    fn finding(&self, track: &Track, compared: &[u32], scene: Scene<'_>) -> Finding {
+        let Fault { kind, ranks, stage, side, .. } = &track.fault;
         let share = track.cost_share();
-        let next_in_line = track.hides.iter().map(|hidden| NextInLine {
-            ranks: hidden.ranks.clone(),
-            stage: scene.names.name(hidden.stage).to_owned(),
-            lateness_s: hidden.lateness_s,
-            gain_alone_s: hidden.gain_alone_s,
-            gain_both_s: hidden.gain_both_s,
-        });
-        Incident {
-            id: format!("i{}", track.id + 1),
-            kind: match track.fault.kind {
+        let open = !scene.ended && self.goes_on(track);
+        let next_in_line = track.next_in_line(scene.names);
+        Finding {
+            kind: match kind {
                 FaultKind::Degraded => IncidentKind::Degraded,
                 _ => IncidentKind::Slow,
             },
             severity: self.settings.severity(share),
-            open: telling.open,
+            open,
             subject: Subject {
-                ranks: track.fault.ranks.clone(),
-                hosts: scene.hosts_of(&track.fault.ranks),
-                stage: Some(scene.names.name(track.fault.stage).to_owned()),
-                side: track.fault.side,
+                ranks: ranks.clone(),
+                hosts: scene.hosts_of(ranks),
+                stage: Some(scene.names.name(*stage).to_owned()),
+                side: *side,
                 ..Subject::default()
             },
-            pace: telling.pace,
+            pace: track.pace,
             first_step: track.first_step,
             last_step: track.last_step,
-            victims: match track.fault.kind {
+            victims: match kind {
                 FaultKind::Degraded => compared.iter().copied().collect(),
                 _ => track.victims.clone(),
             },
-            cost_s: track.cost_s,
-            cost_gpu_s: 0.0,
-            cost_share: share,
-            gain_alone_s: track.gain_alone_s,
-            next_in_line: next_in_line.collect(),
-            contradictions: Vec::new(),
-            stacks: Vec::new(),
-            progress: Vec::new(),
-            text: words::sentence(&telling),
-            evidence: vec![track.evidence(&telling)],
-            advice: words::advice(&telling),
+            cost: Cost {
+                exposed_s: track.cost_s,
+                share,
+                gain_alone_s: track.gain_alone_s,
+            },
+            next_in_line,
+            facts: vec![Fact::from(track.observation(scene.names))],
+            actions: track.actions(scene.names),
+            ..Finding::new(
+                Origin::Stages,
+                format!("i{}", track.id + 1),
+                track.claim(compared, open, scene),
+            )
         }
     }
 }
@@ -539,7 +511,61 @@ impl Track {
         if self.exposed_s > 0.0 { (self.cost_s / self.exposed_s).min(1.0) } else { 0.0 }
     }
 
-    fn evidence(&self, telling: &Telling<'_>) -> Evidence {
+    fn lateness_s(&self) -> f64 {
+        self.late_sum_s / self.struck_steps.max(1) as f64
+    }
+
+    fn next_in_line(&self, names: &StageNames) -> Vec<NextInLine> {
+        let next = self.hides.iter().map(|hidden| NextInLine {
+            ranks: hidden.ranks.clone(),
+            stage: names.name(hidden.stage).to_owned(),
+            lateness_s: hidden.lateness_s,
+            gain_alone_s: hidden.gain_alone_s,
+            gain_both_s: hidden.gain_both_s,
+        });
+        next.collect()
+    }
+
+    fn claim(&self, compared: &[u32], open: bool, scene: Scene<'_>) -> Claim {
+        let Fault { kind, place, side, .. } = &self.fault;
+        let name = |stage: &StageId| scene.names.name(*stage).to_owned();
+        let stage = name(&self.fault.stage);
+        let place = place.clone();
+        let group = (compared.len() < scene.seen.len()).then(|| compared.to_vec());
+        let (lateness_s, cost_share) = (self.lateness_s(), self.cost_share());
+        let steps = StepSpan { first: self.first_step, last: self.last_step, open };
+        match kind {
+            FaultKind::LateRanks => Claim::LateRanks(LateRanks {
+                ranks: self.fault.ranks.clone(),
+                stage,
+                other_stages: self.fault.other_stages.iter().map(name).collect(),
+                place,
+                side: *side,
+                usual_s: self.fault.level_s,
+                lateness_s,
+                pace: self.pace,
+                steps,
+                cost_share,
+                gain_alone_s: self.gain_alone_s,
+                hidden: self.fault.hidden,
+                next_in_line: self.next_in_line(scene.names),
+            }),
+            FaultKind::Rotating => {
+                Claim::Rotating { stage, place, lateness_s, cost_share, steps }
+            }
+            FaultKind::InputBound => {
+                Claim::InputBound { stage, group, lateness_s, cost_share, steps }
+            }
+            FaultKind::Degraded => {
+                Claim::Slower { stage, group, side: *side, lateness_s, steps }
+            }
+            FaultKind::UnknownRank => {
+                Claim::UnknownRank { stage, stage_share: self.share, steps }
+            }
+        }
+    }
+
+    fn observation(&self, names: &StageNames) -> Observation {
         let strong = self.labels.iter().find(|label| label.is_strong());
         let label =
             strong.copied().unwrap_or(if self.labels.contains(&Label::CoCritical) {
@@ -547,19 +573,56 @@ impl Track {
             } else {
                 Label::FrontierAccounting
             });
-        let values = [
-            ("struck_steps", self.struck_steps as f64),
-            ("lateness_s", telling.lateness_s),
-            ("stage_share", self.share),
-            ("stage_gain", self.gain),
-            ("median_lag_s", self.lag_s),
-        ];
-        let text = words::evidence(telling, self.struck_steps);
-        Evidence::new(Method::Frontier, label.name(), text, &values)
+        let stages = std::iter::once(&self.fault.stage).chain(&self.fault.other_stages);
+        let account = StageAccount {
+            label,
+            stages: stages.map(|stage| names.name(*stage).to_owned()).collect(),
+            struck_steps: self.struck_steps,
+            lateness_s: self.lateness_s(),
+            cost_s: self.cost_s,
+            stage_share: self.share,
+            stage_gain: self.gain,
+            median_lag_s: self.lag_s,
+        };
+        match self.fault.kind {
+            FaultKind::LateRanks | FaultKind::Rotating => Observation::OwnWork(account),
+            FaultKind::InputBound => Observation::StageCharged(account),
+            FaultKind::Degraded => Observation::StepsSlower(account),
+            FaultKind::UnknownRank => Observation::LeftTogether(account),
+        }
+    }
+
+    fn actions(&self, names: &StageNames) -> Vec<Action> {
+        let Fault { kind, stage, side, .. } = &self.fault;
+        let ranks = self.fault.ranks.clone();
+        let first = match kind {
+            FaultKind::Rotating => Action::LookAtWhatRanksShare,
+            FaultKind::InputBound => Action::LookAtInputPipeline,
+            FaultKind::Degraded => Action::LookAtWhatChanged,
+            FaultKind::UnknownRank => Action::RecordArrivals,
+            FaultKind::LateRanks if *side == Some(Side::Device) => {
+                Action::CompareDevices { ranks }
+            }
+            FaultKind::LateRanks => {
+                Action::LookAtStage { ranks, part: step_part(*stage, names) }
+            }
+        };
+        let period = match self.pace {
+            Pace::Every { steps } => Some(Action::LookForPeriod { steps }),
+            _ => None,
+        };
+        std::iter::once(first).chain(period).collect()
     }
 }
 
-/// Ids of stages in order, for sentences.
-pub(crate) fn all_stages(fault: &Fault) -> impl Iterator<Item = StageId> {
-    std::iter::once(fault.stage).chain(fault.other_stages.iter().copied())
+fn step_part(stage: StageId, names: &StageNames) -> StepPart {
+    match stage {
+        StageId::DATA | StageId::DATA_GAP => StepPart::Loader,
+        StageId::FORWARD => StepPart::Forward,
+        StageId::BACKWARD => StepPart::Backward,
+        StageId::CALLBACKS => StepPart::Callbacks,
+        StageId::OPTIMIZER => StepPart::Optimizer,
+        StageId::OTHER => StepPart::Uncovered,
+        _ => StepPart::Named(names.name(stage).to_owned()),
+    }
 }

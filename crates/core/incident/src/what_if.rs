@@ -113,6 +113,8 @@ pub fn what_if(
         gain_alone_s: total_s,
         next_in_line: Vec::new(),
         contradictions: Vec::new(),
+        facts: Vec::new(),
+        actions: Vec::new(),
         stacks: Vec::new(),
         progress: Vec::new(),
         text: words.text,

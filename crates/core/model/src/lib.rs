@@ -5,11 +5,17 @@
 //! person or a program reads. Nothing here computes: the methods live in the other core
 //! crates.
 
+mod action;
 mod batch;
+mod claim;
 mod clock;
 mod device;
+mod disagreement;
+mod fact;
+mod finding;
 mod flow;
 mod function;
+mod function_fault;
 mod input;
 mod mark;
 mod median;
@@ -26,13 +32,21 @@ mod verdict;
 mod what_if;
 mod window;
 
+pub use action::{Action, DevicePart, FunctionNeed, LinkEnd, StepPart};
 pub use batch::{Batch, MAX_RANKS};
+pub use claim::{Claim, LateRanks, StepPlace, StepSpan};
 pub use clock::RankNs;
 pub use device::{Device, DeviceUsage, Gauge, Mean};
+pub use disagreement::{Disagreement, Position, Trust};
+pub use fact::{
+    Beside, Brake, CoresBusy, During, Fact, Observation, StageAccount, Unlike,
+};
+pub use finding::{Cost, Finding, Origin};
 pub use flow::{Communicator, Direction, Flow, Operation};
 pub use function::{
     Dictionary, Function, FunctionClass, FunctionId, Pattern, WorkerPatterns,
 };
+pub use function_fault::{Dimension, FunctionFault, is_garbage_collection};
 pub use input::{InFlight, Input};
 pub use mark::{CollectiveOp, Mark, MarkKind, PAYLOAD_WORDS, group_number};
 pub use median::median;
@@ -49,7 +63,7 @@ pub use step::{Ending, RankStep, Segment, SideSample};
 pub use threshold::{threshold, thresholds};
 pub use usage::CoreUsage;
 pub use verdict::{
-    Cause, Claim, Contradiction, Evidence, Incident, IncidentKind, JobSummary, Label,
+    Answer, Cause, Contradiction, Evidence, Incident, IncidentKind, JobSummary, Label,
     Method, NextInLine, Pace, PipelineSummary, Question, ReadBackSummary, SCHEMA,
     Severity, Side, SideSummary, StageSummary, Subject, Verdict, WindowSummary,
     fold_ranks,

@@ -2,7 +2,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{FoldedStack, ProfileSummary, Progress, Ranks, WhatIf};
+use crate::{Action, Fact, FoldedStack, ProfileSummary, Progress, Ranks, WhatIf};
 
 /// Name and version of the verdict document. Changes within a version only add fields.
 pub const SCHEMA: &str = "laggard.verdict/1";
@@ -446,14 +446,14 @@ pub struct Contradiction {
     /// About what.
     pub about: Question,
     /// What each says, the one to trust first in front.
-    pub claims: Vec<Claim>,
+    pub claims: Vec<Answer>,
     /// The same in words, and why that one is to be trusted first.
     pub text: String,
 }
 
-/// What a method says in a contradiction.
+/// What a method answers to a [`Question`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Claim {
+pub struct Answer {
     /// Whose.
     pub method: Method,
     /// `rank 1`, `data.next_wait`, `network`.
@@ -553,6 +553,12 @@ pub struct Incident {
     pub progress: Vec<Progress>,
     /// What to look at next.
     pub advice: String,
+    /// [`Self::evidence`] in values, in the same order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub facts: Vec<Fact>,
+    /// [`Self::advice`] in values.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub actions: Vec<Action>,
 }
 
 impl Incident {

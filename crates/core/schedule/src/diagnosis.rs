@@ -42,7 +42,7 @@ pub struct Diagnosis {
     /// What an iteration usually takes, in seconds; 0 if too few were seen.
     pub usual_s: f64,
     /// What held it back, costliest first.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<SlowIterations>,
     /// What iterations lost while the network was slow, for each stretch that was told.
     pub networked: Vec<Networked>,
     /// Blocks that were slow and that nobody had to wait for, with the iteration, longest first.
@@ -85,7 +85,7 @@ pub struct Partial {
 
 /// What made a stretch of iterations slow.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Finding {
+pub struct SlowIterations {
     /// Who; more than one if they cannot be told apart, none if nobody that was seen.
     pub ranks: Vec<u32>,
     /// Ranks without a log that it may be instead.
@@ -351,12 +351,12 @@ impl<'a> Run<'a> {
         absorbed.into_iter().map(|(marker, slow)| (numbers[marker], slow)).collect()
     }
 
-    fn findings(mut self) -> Vec<Finding> {
+    fn findings(mut self) -> Vec<SlowIterations> {
         let wide = self.job.wide_lateness();
         let slow = std::mem::take(&mut self.slow);
         // One iteration that happens to be quick does not end it.
         let episodes = slow.chunk_by(|before, after| *after <= before + 2);
-        let mut found: Vec<Finding> =
+        let mut found: Vec<SlowIterations> =
             episodes.flat_map(|episode| self.of_episode(episode, &wide)).collect();
         found.sort_by(|a, b| b.lost_s.total_cmp(&a.lost_s));
         found
@@ -367,7 +367,11 @@ impl<'a> Run<'a> {
     }
 
     /// What made a stretch of iterations slow.
-    fn of_episode(&mut self, episode: &[usize], wide: &[Lateness]) -> Vec<Finding> {
+    fn of_episode(
+        &mut self,
+        episode: &[usize],
+        wide: &[Lateness],
+    ) -> Vec<SlowIterations> {
         let lost_s: f64 =
             episode.iter().map(|marker| self.took(*marker) - self.usual_s).sum();
         let mut blamed: BTreeMap<(usize, usize), Blamed> = BTreeMap::new();
@@ -400,7 +404,7 @@ impl<'a> Run<'a> {
             };
             for (known, blamed) in parts {
                 let lost_s = lost_s * excess_s(&blamed) / all_s;
-                let base = Finding { lost_s, ..base.clone() };
+                let base = SlowIterations { lost_s, ..base.clone() };
                 found.push(self.of_stage(
                     &base,
                     place,
@@ -453,12 +457,12 @@ impl<'a> Run<'a> {
     }
 
     /// What is known without knowing who.
-    fn base(&self, episode: &[usize], lost_s: f64) -> Finding {
+    fn base(&self, episode: &[usize], lost_s: f64) -> SlowIterations {
         let number = |marker: Option<&usize>| {
             marker.map_or(0, |marker| self.job.iterations.numbers[*marker])
         };
         let last = self.took_s.iter().rposition(Option::is_some);
-        Finding {
+        SlowIterations {
             ranks: Vec::new(),
             unseen: Vec::new(),
             stage: None,
@@ -485,11 +489,11 @@ impl<'a> Run<'a> {
     /// stage's members.
     fn of_stage(
         &self,
-        base: &Finding,
+        base: &SlowIterations,
         (pipeline, stage): (usize, usize),
         (blamed, known): (&Blamed, Option<usize>),
         (episode, wide): (&[usize], &[Lateness]),
-    ) -> Finding {
+    ) -> SlowIterations {
         let members = self.job.members(pipeline, stage);
         let layers = self.job.layer_lateness(&members);
         let (then, healthy) = (sum(&layers, episode), sum(&layers, &self.healthy));
@@ -527,7 +531,7 @@ impl<'a> Run<'a> {
         let ends = blamed.iter().map(|(_, _, seen)| seen.end_ns);
         let mut blocks: Vec<_> = blamed.iter().map(|(_, slow, _)| slow.block).collect();
         blocks.dedup();
-        Finding {
+        SlowIterations {
             ranks,
             unseen,
             stage: Some(stage as u32),
@@ -651,10 +655,10 @@ impl<'a> Run<'a> {
     /// be seen.
     fn unexplained(
         &self,
-        base: Finding,
+        base: SlowIterations,
         episode: &[usize],
         wide: &[Lateness],
-    ) -> Finding {
+    ) -> SlowIterations {
         let worst = |late_s: &[f64]| {
             let all_s: f64 = late_s.iter().sum();
             let at = largest(late_s)?;
@@ -670,7 +674,7 @@ impl<'a> Run<'a> {
             let share = |of: Option<(usize, f64)>| {
                 of.filter(|(worst, _)| *worst == at).map(|(_, share)| share)
             };
-            return Finding {
+            return SlowIterations {
                 ranks: vec![rank.rank],
                 cause: Cause::Outside,
                 wide_share: share(wide),
@@ -687,7 +691,11 @@ impl<'a> Run<'a> {
         let stage = |rank: &u32| self.job.layout.coordinate(*rank, Axis::Pipeline);
         let stages: std::collections::BTreeSet<u32> = dark.iter().map(stage).collect();
         let stage = stages.first().copied().filter(|_| stages.len() == 1);
-        Finding { unseen: if dark.is_empty() { unseen } else { dark }, stage, ..base }
+        SlowIterations {
+            unseen: if dark.is_empty() { unseen } else { dark },
+            stage,
+            ..base
+        }
     }
 }
 

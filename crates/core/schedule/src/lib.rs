@@ -30,7 +30,9 @@ mod watch;
 
 pub use calls::{Call, Gap, Lane, RankCalls, Unit};
 pub use devices::{DeviceBlock, DeviceWatch};
-pub use diagnosis::{Cause, Diagnosis, Finding, Networked, Partial, SlowPass, diagnose};
+pub use diagnosis::{
+    Cause, Diagnosis, Networked, Partial, SlowIterations, SlowPass, diagnose,
+};
 pub(crate) use expectation::Expectation;
 pub use graph::{Circular, Graph, Timing};
 pub use hang::Halt;

@@ -95,7 +95,7 @@ impl Called {
         &mut self,
         sizes: &Sizes,
         hosts: &BTreeMap<u32, String>,
-    ) -> Vec<schedule::Finding> {
+    ) -> Vec<schedule::SlowIterations> {
         self.looked = self.calls;
         self.next_look = self.calls + (self.calls / LOOK_AGAIN).max(FIRST_LOOK / 2);
         let log = |(rank, caller): (&u32, &Caller)| {
@@ -117,8 +117,8 @@ impl Called {
             !one.ranks.is_empty() && one.stage.is_some() && is_sure
         });
         let before = self.found.as_ref().map_or(&[][..], |before| &before.findings);
-        let is_new = |one: &&schedule::Finding| {
-            let same = |other: &schedule::Finding| {
+        let is_new = |one: &&schedule::SlowIterations| {
+            let same = |other: &schedule::SlowIterations| {
                 (&one.ranks, one.stage) == (&other.ranks, other.stage)
                     && one.first <= other.last + 1
             };

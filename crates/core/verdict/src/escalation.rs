@@ -8,11 +8,11 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use steps::{Iteration, IterationTimer};
 
-use crate::{Finding, Rule};
+use crate::{Rule, Suspicion};
 
 /// What is profiled where somebody is suspected, and where nobody is.
-const SUSPECTED: Rule = Finding::Slow.rule();
-const UNSUSPECTED: Rule = Finding::LongerSteps.rule();
+const SUSPECTED: Rule = Suspicion::Slow.rule();
+const UNSUSPECTED: Rule = Suspicion::LongerSteps.rule();
 /// Steps whose length is remembered, to say what a window does to it.
 const REMEMBERED_STEPS: usize = 50;
 /// Steps by which a window is ordered ahead, beside the time that the order takes.
@@ -27,7 +27,7 @@ const UNKNOWN_STEP_S: f64 = 1.0;
 /// settings file.
 ///
 /// # Source
-/// [`Finding::rule`]; that of `max_steps` is our choice.
+/// [`Suspicion::rule`]; that of `max_steps` is our choice.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ProfileSettings {

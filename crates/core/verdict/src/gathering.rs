@@ -3,7 +3,7 @@ use std::ops::Range;
 
 use model::{Batch, Input, RankNs};
 
-use crate::{Finding, Job, Remember, Settings, WantedProfile, WindowRecord};
+use crate::{Job, Remember, Settings, Suspicion, WantedProfile, WindowRecord};
 
 /// How far the others go on before a host that is behind is waited for no more: its agent
 /// has much to catch up with, and what is held back for it takes memory.
@@ -11,7 +11,7 @@ const MOST_BEHIND_S: f64 = 15.0;
 /// More than a host of eight ranks tells in the half second between its batches.
 const USUALLY_QUEUED: usize = 512;
 /// What hosts have to look where ranks of a job that stands still are.
-const STACKS_WITHIN_S: f64 = Finding::Standstill.rule().lasts_s;
+const STACKS_WITHIN_S: f64 = Suspicion::Standstill.rule().lasts_s;
 /// What an order of a profile window takes to reach all hosts: they ask for it once a second, and
 /// what is known of their steps is as old.
 const ORDER_AHEAD_S: f64 = 4.0;

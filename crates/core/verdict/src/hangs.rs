@@ -8,11 +8,11 @@ use model::{
 };
 use schedule::{Standing, Standstill, holding_up};
 
-use crate::{Finding, Rule};
+use crate::{Rule, Suspicion};
 
 /// Whose stacks are asked for at first, and later.
-const FIRST: Rule = Finding::Standstill.rule();
-const LATER: Rule = Finding::Hang.rule();
+const FIRST: Rule = Suspicion::Standstill.rule();
+const LATER: Rule = Suspicion::Hang.rule();
 /// Hangs of one job that are kept; later ones replace the shortest.
 const MAX_HANGS: usize = 64;
 /// How long laggard's own profiler may hold a rank up before that is a hang like any other.

@@ -19,9 +19,9 @@ use frontier::{
 };
 use incident::{Scene, Tracker};
 use model::{
-    CollectiveOp, Cut, Incident, Input, JobSummary, Mark, MarkKind, Meeting, Method,
-    RankNs, SCHEMA, SideSummary, StageId, StageNames, StageSummary, Sync, Verdict,
-    Window, WindowSummary, fold_ranks,
+    CollectiveOp, Cut, Finding, Input, JobSummary, LinkEnd, Mark, MarkKind, Meeting,
+    Method, RankNs, SCHEMA, SideSummary, StageId, StageNames, StageSummary, Sync,
+    Verdict, Window, WindowSummary, fold_ranks,
 };
 use schedule::Diagnosis;
 use steps::{Aligner, Segmenter};
@@ -76,7 +76,7 @@ pub struct Job {
     pipelines: Pipelines,
     called: Called,
     /// What was found before the job was started again, the latest start first.
-    earlier: Vec<Incident>,
+    earlier: Vec<Finding>,
     arrivals: Arrivals,
     call_logs: Option<Diagnosis>,
     requests: Option<WorkRequests>,
@@ -106,8 +106,8 @@ pub struct Job {
     functions: u64,
     escalation: Escalation,
     usages: Usages,
-    /// By the host and the address of the other.
-    slower_links: BTreeMap<(String, String), SlowerLink>,
+    /// By their ends.
+    slower_links: BTreeMap<(LinkEnd, LinkEnd), SlowerLink>,
 }
 
 #[derive(Debug, Default)]
@@ -557,15 +557,16 @@ impl Job {
         let account = self.devices.account(window, &self.settings, &self.baseline);
         let devices = self.devices.seen_by(account.as_ref());
         let scene = scene(&self.names, &self.hosts, &self.seen_ranks);
-        let mut lines = self.tracker.observe(window, found, devices, scene);
+        let mut shown = self.tracker.observe(window, found, devices, scene);
         if self.pipelines.has_waits() {
-            // Who only waits for another stage is told with it.
-            let told = self.incidents();
-            lines.retain(|line| told.iter().any(|incident| incident.text == *line));
+            // Ranks that only wait for another stage are part of what that stage's say.
+            let fused = self.findings();
+            shown.retain(|one| fused.iter().any(|finding| finding.claim == one.claim));
         }
         let last = window.first_step + window.steps.saturating_sub(1);
         let steps = format!("steps {}-{last}", window.first_step);
-        self.lines.extend(lines.into_iter().map(|line| format!("{steps}: {line}")));
+        let line = |one: Finding| format!("{steps}: {}", narrate::headline(&one.claim));
+        self.lines.extend(shown.into_iter().map(line));
     }
 
     fn list(&mut self, window: &Window, found: &WindowFrontier) {
@@ -662,7 +663,7 @@ impl Job {
             stages: stages.collect(),
             windows: windows.collect(),
             pipeline: self.calls().map(pipeline_summary),
-            incidents: self.incidents(),
+            incidents: self.findings().into_iter().map(narrate::incident).collect(),
             absorbed: match &self.call_logs {
                 Some(said) => incident::pipeline_absorbed(said),
                 None => self.pipelines.absorbed().to_vec(),

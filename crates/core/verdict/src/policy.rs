@@ -2,7 +2,7 @@
 
 /// Something that more should be known of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Finding {
+pub enum Suspicion {
     /// Nothing moves, and it was not said yet.
     Standstill,
     /// A hang that was said.
@@ -36,7 +36,7 @@ pub struct Rule {
     pub lasts_s: f64,
 }
 
-impl Finding {
+impl Suspicion {
     /// All of them.
     pub const ALL: [Self; 7] = [
         Self::Standstill,
@@ -141,7 +141,7 @@ mod tests {
         let (_, section) = DOCS.split_once("## Escalation").unwrap();
         let section = section.split("\n## ").next().unwrap();
         let rows = section.lines().filter(|line| line.starts_with("| ")).skip(1);
-        let told = Finding::ALL.map(|finding| row(&finding.rule()));
+        let told = Suspicion::ALL.map(|finding| row(&finding.rule()));
         assert_eq!(rows.collect::<Vec<_>>(), told);
     }
 }

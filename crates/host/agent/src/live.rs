@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use collective::{ArrivalSettings, Counted, Lost, Slow, Trigger};
 use model::{CollectiveOp, Input, NetworkFault, Operation, RankNs};
 use ring::{JobReader, LiveReader, LiveSource, Sent, process_started};
-use verdict::Finding;
+use verdict::Suspicion;
 
 use crate::slowing::WatchedLink;
 
@@ -25,7 +25,7 @@ const STILL_S: f64 = 0.5;
 
 /// How long ranks are looked at closely after an operation was slow.
 const CLOSE_FOR: Duration =
-    Duration::from_secs(Finding::SlowOperation.rule().lasts_s as u64);
+    Duration::from_secs(Suspicion::SlowOperation.rule().lasts_s as u64);
 
 /// The live tables of one job on this host.
 #[derive(Debug, Default)]

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use formats::{Limits, RasJob, load_bytes};
 use model::Input;
-use verdict::{Finding, Rule, Settings};
+use verdict::{Rule, Settings, Suspicion};
 
 /// Where NCCL says RAS is to be asked.
 const ADDRESS_VARIABLE: &str = "NCCL_RAS_ADDR";
@@ -22,7 +22,7 @@ const ADDRESS_VARIABLE: &str = "NCCL_RAS_ADDR";
 const DEFAULT_ADDRESS: &str = "localhost:28028";
 /// How often a job is asked at most, and how long one query may take. RAS itself is given 10 s to
 /// collect what processes say.
-const ASK: Rule = Finding::HangWithNccl.rule();
+const ASK: Rule = Suspicion::HangWithNccl.rule();
 const PATIENCE: Duration = Duration::from_secs(ASK.lasts_s as u64);
 /// Largest reply taken: 100,000 ranks in some communicators each take less.
 const MAX_REPLY_BYTES: u64 = 256 << 20;

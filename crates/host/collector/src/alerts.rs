@@ -154,6 +154,8 @@ mod tests {
             gain_alone_s: 1.0,
             next_in_line: Vec::new(),
             contradictions: Vec::new(),
+            facts: Vec::new(),
+            actions: Vec::new(),
             stacks: Vec::new(),
             progress: Vec::new(),
             text: "late".to_owned(),

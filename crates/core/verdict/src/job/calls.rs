@@ -5,7 +5,7 @@ use incident::{
     IncidentSettings, halt_point, link_slowed, pipeline_halted, pipeline_slowed,
     ports_idle,
 };
-use model::{Incident, PipelineSummary, fold_ranks};
+use model::{Finding, Origin, PipelineSummary, fold_ranks};
 use schedule::{Axis, Diagnosis, RankCalls, diagnose};
 
 use super::{Job, TIMED};
@@ -95,19 +95,21 @@ impl Job {
     }
 
     /// Connections that were slow: the network comes first.
-    pub(super) fn link_incidents(&self) -> Vec<Incident> {
+    pub(super) fn link_incidents(&self) -> Vec<Finding> {
         let pipeline = self.call_logs.as_ref();
         let links = self.requests.iter().flat_map(|requests| &requests.slow);
         let links = links.enumerate().map(|(at, (link, ranks))| {
             let networked = pipeline.and_then(|said| said.networked.get(at));
             let total_s = pipeline.map_or(0.0, |said| said.total_s);
             let (scene, id) = (self.scene(), format!("n{}", at + 1));
-            link_slowed(link, *ranks, networked.zip(Some(total_s)), scene, id)
+            let found =
+                link_slowed(link, *ranks, networked.zip(Some(total_s)), scene, id);
+            Finding::worded(Origin::Connections, found)
         });
         links.collect()
     }
 
-    pub(super) fn pipeline_incidents(&self) -> Vec<Incident> {
+    pub(super) fn pipeline_incidents(&self) -> Vec<Finding> {
         let Some(pipeline) = self.calls() else { return Vec::new() };
         let (scene, settings) = (self.scene(), &self.settings.incident);
         // Where a job that runs stands still, its progress through collectives tells.
@@ -125,7 +127,7 @@ impl Job {
         let slow = slow.map(|(finding, at)| {
             pipeline_slowed(finding, pipeline, scene, format!("p{at}"), settings)
         });
-        halt.chain(slow).collect()
+        halt.chain(slow).map(|found| Finding::worded(Origin::Calls, found)).collect()
     }
 }
 

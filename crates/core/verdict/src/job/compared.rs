@@ -2,10 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use incident::Dimension;
 use model::{
-    AbnormalRank, Dictionary, Dimensions, FaultKind, FunctionClass, FunctionId,
-    FunctionSummary,
+    AbnormalRank, Dictionary, Dimension, Dimensions, FaultKind, FunctionClass,
+    FunctionId, FunctionSummary,
 };
 use pattern::{
     Abnormal, Columns, ExpectedBox, FunctionFinding, PatternSettings, Problem, by_host,

@@ -5,14 +5,14 @@ use std::ops::Range;
 use frontier::{Baseline, analyse, join_devices_where_seen};
 use incident::{DeviceAccount, Devices};
 use model::{
-    Cut, Incident, Mark, MarkKind, Meeting, RankNs, ReadBackSummary, ReadBacks, Side,
+    Cut, Finding, Mark, MarkKind, Meeting, RankNs, ReadBackSummary, ReadBacks, Side,
     StageId, StageNames, Window,
 };
 use steps::{DeviceClock, runs_from};
 
 use super::Job;
 use crate::escalation::{known_step_s, step_in};
-use crate::{Finding, Rule, Settings};
+use crate::{Rule, Settings, Suspicion};
 
 /// Share of exposed time from which hosts mostly wait for their devices. Ours: what no host does is
 /// then the larger part.
@@ -143,7 +143,7 @@ impl Job {
         now: RankNs,
         ahead_s: f64,
     ) -> Option<Range<u32>> {
-        const RULE: Rule = Finding::DevicesUnseen.rule();
+        const RULE: Rule = Suspicion::DevicesUnseen.rule();
         let is_recent = |asked: RankNs| now.seconds_since(asked) < RULE.every_s;
         let is_suspected = self.escalation.is_slow() || self.tracker.suspects_devices();
         if self.devices.run_ahead.is_none()
@@ -168,7 +168,7 @@ impl Job {
     pub(super) fn read_back_texts(&self) -> Vec<String> {
         let lines = self.devices.read_backs(&self.names);
         let notable = lines.iter().filter(|line| line.idle_share_max >= READ_BACK_SHARE);
-        notable.map(incident::read_back).collect()
+        notable.map(narrate::read_back).collect()
     }
 
     /// What is said of it.
@@ -178,8 +178,8 @@ impl Job {
             "the hosts spend {:.0} % of the step where they wait for their devices",
             100.0 * share
         );
-        let incidents = self.tracker.incidents(self.scene());
-        let is_device = |one: &Incident| one.subject.side == Some(Side::Device);
+        let incidents = self.tracker.findings(self.scene());
+        let is_device = |one: &Finding| one.subject.side == Some(Side::Device);
         Some(if self.devices.sampled_steps() == 0 {
             format!(
                 "{waits}; which device is slow, and what a host does there itself, cannot be \

@@ -1,7 +1,8 @@
 //! What hosts see of their networks.
 
-use incident::network;
-use model::{Cause, Evidence, Incident, IncidentKind, Method, NetworkFault};
+use model::{
+    Action, Cause, Fact, Finding, IncidentKind, LinkEnd, NetworkFault, Observation,
+};
 
 use super::waits::meet;
 use super::{Job, Note};
@@ -14,17 +15,9 @@ const MAX_LINKS: usize = 1024;
 pub(super) struct SlowerLink {
     /// The last step in which it was.
     step: u64,
-    /// The ranks at its ends, if it is theirs alone.
-    ranks: Vec<u32>,
-    evidence: Evidence,
-}
-
-impl SlowerLink {
     /// What it carries, as a part of what it used to.
-    fn left(&self) -> f64 {
-        let value = |name| self.evidence.values.get(name).copied().unwrap_or(0.0);
-        value("bytes_per_s") / value("usual_bytes_per_s").max(1.0)
-    }
+    left_share: f64,
+    fact: Fact,
 }
 
 impl Job {
@@ -37,22 +30,24 @@ impl Job {
             }
             _ => None,
         };
-        let evidence = network(rank, &fault, peer);
+        let what = Observation::Network { rank, fault: fault.clone(), peer };
+        let fact = Fact::from(what);
         match fault {
             NetworkFault::Slower { .. } => {
-                self.notes.insert(Note::Text(evidence.text), 1);
+                self.notes.insert(Note::Text(narrate::evidence(&fact).text), 1);
             }
-            NetworkFault::SlowerLink { peer, .. } => {
+            NetworkFault::SlowerLink { peer, bytes_per_s, usual_bytes_per_s } => {
                 let host = self.hosts.get(&rank).cloned().unwrap_or_default();
-                self.slower_link((host, peer), Vec::new(), evidence);
+                let ends = (LinkEnd::Host(host), LinkEnd::Host(peer));
+                self.slower_link(ends, [bytes_per_s, usual_bytes_per_s], fact);
             }
-            NetworkFault::SlowerFlow { .. } => {
+            NetworkFault::SlowerFlow { bytes_per_s, usual_bytes_per_s, .. } => {
                 let Some(peer) = peer else { return };
-                let link = (format!("rank {rank}"), format!("rank {peer}"));
-                self.slower_link(link, vec![rank, peer], evidence);
+                let ends = (LinkEnd::Rank(rank), LinkEnd::Rank(peer));
+                self.slower_link(ends, [bytes_per_s, usual_bytes_per_s], fact);
             }
             _ => {
-                self.hangs.network(evidence);
+                self.hangs.network(narrate::evidence(&fact));
                 self.hangs.port_down(self.behind_port(rank, &fault));
             }
         }
@@ -60,13 +55,14 @@ impl Job {
 
     fn slower_link(
         &mut self,
-        link: (String, String),
-        ranks: Vec<u32>,
-        evidence: Evidence,
+        ends: (LinkEnd, LinkEnd),
+        [bytes_per_s, usual_bytes_per_s]: [u64; 2],
+        fact: Fact,
     ) {
-        if self.slower_links.len() < MAX_LINKS || self.slower_links.contains_key(&link) {
+        if self.slower_links.len() < MAX_LINKS || self.slower_links.contains_key(&ends) {
             let step = self.hangs.step();
-            self.slower_links.insert(link, SlowerLink { step, ranks, evidence });
+            let left_share = bytes_per_s as f64 / usual_bytes_per_s.max(1) as f64;
+            self.slower_links.insert(ends, SlowerLink { step, left_share, fact });
         }
     }
 
@@ -88,80 +84,82 @@ impl Job {
     ///
     /// # Source
     /// MegaTrace (2026), localisation of slowdowns: the network first; SPEC.md §3.5.
-    pub(super) fn join_links(&self, incidents: &mut Vec<Incident>) {
+    pub(super) fn join_links(&self, incidents: &mut Vec<Finding>) {
         for incident in incidents.iter_mut() {
             let subject = &incident.subject;
-            let blames =
-                |cause| incident.evidence.iter().any(|it| it.cause == Some(cause));
-            let (of_all, in_network) = (subject.ranks.is_empty(), blames(Cause::Network));
+            let of_all = subject.ranks.is_empty();
+            let in_network = incident.blames(Cause::Network);
             let is_asked = match incident.kind {
                 IncidentKind::Degraded => of_all,
                 IncidentKind::Slow => subject.block.is_some() || in_network,
                 IncidentKind::Hang => false,
             };
-            let at_its_end = |(from, _): &(String, String), link: &SlowerLink| {
-                if link.ranks.is_empty() {
-                    subject.hosts.contains(from)
-                } else {
-                    link.ranks.iter().any(|rank| subject.ranks.contains(rank))
-                }
+            // A host measures what it sends; either end of a flow may be the slow one.
+            let at_its_end = |(from, to): &(LinkEnd, LinkEnd)| match from {
+                LinkEnd::Host(from) => subject.hosts.contains(from),
+                LinkEnd::Rank(_) => subject
+                    .ranks
+                    .iter()
+                    .any(|rank| [from, to].contains(&&LinkEnd::Rank(*rank))),
             };
             let mut during: Vec<_> = self
                 .slower_links
                 .iter()
                 .filter(|(_, link)| is_asked && incident.went_on_in(link.step, link.step))
-                .filter(|(ends, link)| of_all || at_its_end(ends, link))
+                .filter(|(ends, _)| of_all || at_its_end(ends))
                 .collect();
-            during.sort_by(|(_, one), (_, other)| one.left().total_cmp(&other.left()));
+            during.sort_by(|(_, one), (_, other)| {
+                one.left_share.total_cmp(&other.left_share)
+            });
             let Some(((from, to), _)) = during.first() else { continue };
-            let flow = format!("{from} to {to}");
-            let network = format!(
-                "look at the network between {from} and {to}: cards, cables, switch, and what \
-                 else uses it"
-            );
-            if blames(Cause::Code) {
+            let flow = narrate::connection(from, to);
+            let network = Action::LookAtNetwork { from: from.clone(), to: to.clone() };
+            if incident.blames(Cause::Code) {
                 // A function that takes most of the time comes first.
-                incident.advice += &format!("; {network}");
+                incident.actions.push(network);
             } else if of_all {
-                incident.advice = network;
+                incident.actions = vec![network];
             } else if !in_network {
-                incident.advice = format!("{network}; {}", incident.advice);
+                incident.actions.insert(0, network);
             }
+            incident.facts.extend(during.iter().map(|(_, link)| link.fact.clone()));
             incident.subject.flow.get_or_insert(flow);
-            incident
-                .evidence
-                .extend(during.iter().map(|(_, link)| link.evidence.clone()));
         }
-        let by_network = |incident: &Incident| {
-            incident.kind == IncidentKind::Degraded
-                && incident.evidence.iter().any(|it| it.cause == Some(Cause::Network))
+        let by_network = |incident: &Finding| {
+            incident.kind == IncidentKind::Degraded && incident.blames(Cause::Network)
         };
         let Some(slower) = incidents.iter().find(|it| by_network(it)).cloned() else {
             return;
         };
         // Blocks that took longer meanwhile did because of it, unless they cost more.
-        let because_of_it = |incident: &mut Incident| {
+        let because_of_it = |incident: &mut Finding| {
             incident.subject.block.is_some()
-                && incident.cost_s < slower.cost_s
+                && incident.cost.exposed_s < slower.cost.exposed_s
                 && meet(incident, &slower)
         };
         let blocks: Vec<_> = incidents.extract_if(.., because_of_it).collect();
         let Some(slower) = incidents.iter_mut().find(|it| by_network(it)) else { return };
-        slower.evidence.extend(blocks.into_iter().map(|blocks| {
-            let lost = [("cost_s", blocks.cost_s)];
-            Evidence::new(Method::Schedule, "slow_blocks", blocks.text, &lost)
+        slower.facts.extend(blocks.into_iter().map(|blocks| {
+            let (claim, cost_s) = (Box::new(blocks.claim), blocks.cost.exposed_s);
+            Fact::from(Observation::Explains { claim, by: None, cost_s })
         }));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use incident::contradictions;
-    use model::{Communicator, Input, Mark, MarkKind, RankNs};
+    use incident::disagreements;
+    use model::{
+        Communicator, Cost, Evidence, Input, Mark, MarkKind, Method, Position, RankNs,
+    };
 
     use super::*;
     use crate::Settings;
     use crate::job::tests::degraded;
+
+    fn look(text: &str) -> Action {
+        Action::Worded { text: text.to_owned() }
+    }
 
     #[test]
     fn a_link_that_was_slow_meanwhile_is_why_all_are_slower() {
@@ -182,27 +180,32 @@ mod tests {
         };
         job.take(Input::Network { rank: 0, fault });
         let slower = degraded(40, 60);
-        let told = |incident: Incident| {
+        let told = |incident: Finding| {
             let mut incidents = vec![incident];
             job.join_links(&mut incidents);
-            (incidents[0].evidence.len(), incidents[0].subject.flow.is_some())
+            (incidents[0].facts.len(), incidents[0].subject.flow.is_some())
         };
         assert_eq!(told(slower.clone()), (1, true));
         let nobody = (0, false);
         let mut by_code = slower.clone();
         let code = Evidence::new(Method::Pattern, "common", "", &[]).blaming(Cause::Code);
-        by_code.evidence.push(code);
-        by_code.advice = "look at it".to_owned();
+        by_code.facts.push(Fact::worded(code));
+        by_code.actions = vec![look("look at it")];
         let mut by_code = vec![by_code];
         job.join_links(&mut by_code);
-        assert!(by_code[0].advice.starts_with("look at it; look at the network between"));
-        let found = contradictions(&by_code[0]);
-        assert!(found[0].text.starts_with("pattern says code, host says network: trust"));
+        assert_eq!(by_code[0].actions.len(), 2);
+        assert_eq!(by_code[0].actions[0], look("look at it"));
+        let found = disagreements(&by_code[0]);
+        let answers = [
+            (Method::Pattern, Position::Cause(Cause::Code)),
+            (Method::Host, Position::Cause(Cause::Network)),
+        ];
+        assert_eq!(found[0].answers, answers);
         let open = true;
-        assert_eq!(told(Incident { last_step: 45, ..slower.clone() }), nobody);
-        assert_eq!(told(Incident { last_step: 45, open, ..slower.clone() }), (1, true));
-        assert_eq!(told(Incident { first_step: 51, open, ..slower.clone() }), nobody);
-        assert_eq!(told(Incident { kind: IncidentKind::Slow, ..slower.clone() }), nobody);
+        assert_eq!(told(Finding { last_step: 45, ..slower.clone() }), nobody);
+        assert_eq!(told(Finding { last_step: 45, open, ..slower.clone() }), (1, true));
+        assert_eq!(told(Finding { first_step: 51, open, ..slower.clone() }), nobody);
+        assert_eq!(told(Finding { kind: IncidentKind::Slow, ..slower.clone() }), nobody);
         let mut of_rank = slower;
         of_rank.subject.ranks = vec![3];
         assert_eq!(told(of_rank), nobody);
@@ -244,36 +247,38 @@ mod tests {
             incident.kind = IncidentKind::Slow;
             incident.subject.block = Some("forward of microbatch 3".to_owned());
             incident.subject.ranks = vec![rank];
-            "look at its GPU".clone_into(&mut incident.advice);
+            incident.actions = vec![look("look at its GPU")];
             incident
         };
-        let told = |mut incidents: Vec<Incident>| {
+        let told = |mut incidents: Vec<Finding>| {
             job.join_links(&mut incidents);
             incidents
         };
-        assert!(
-            told(vec![slow_block(2)])[0].evidence.is_empty(),
-            "it is at no end of it"
-        );
-        let [Incident { evidence, subject, advice, .. }] = &told(vec![slow_block(3)])[..]
+        assert!(told(vec![slow_block(2)])[0].facts.is_empty(), "it is at no end of it");
+        let [Finding { facts, subject, actions, .. }] = &told(vec![slow_block(3)])[..]
         else {
             panic!("one")
         };
-        assert!(
-            evidence[0].text.starts_with("rank 0: what it sends to rank 3 on channel 1")
-        );
+        assert!(matches!(
+            facts[0].what,
+            Observation::Network { rank: 0, peer: Some(3), .. }
+        ));
         assert_eq!(subject.flow.as_deref(), Some("rank 0 to rank 3"));
-        assert!(advice.starts_with("look at the network between rank 0 and rank 3"));
-        assert!(advice.ends_with("; look at its GPU"));
-        let little = Incident { cost_s: 0.1, ..slow_block(2) };
-        let more = Incident { cost_s: 1.1, ..slow_block(2) };
-        let later = Incident { first_step: 70, last_step: 80, ..little.clone() };
+        let (from, to) = (LinkEnd::Rank(0), LinkEnd::Rank(3));
+        let network = Action::LookAtNetwork { from, to };
+        assert_eq!(actions[..], [network, look("look at its GPU")]);
+        let costing = |exposed_s| {
+            let block = slow_block(2);
+            Finding { cost: Cost { exposed_s, ..block.cost }, ..block }
+        };
+        let (little, more) = (costing(0.1), costing(1.1));
+        let later = Finding { first_step: 70, last_step: 80, ..little.clone() };
         let incidents = told(vec![later.clone(), little, degraded(0, 60), more.clone()]);
         let [first, slower, last] = &incidents[..] else { panic!("{incidents:?}") };
         assert_eq!((first, last), (&later, &more));
         assert_eq!(slower.kind, IncidentKind::Degraded);
-        let of = |it: &Evidence| it.label.clone();
-        let labels: Vec<_> = slower.evidence.iter().map(of).collect();
-        assert_eq!(labels, ["flow_slower", "slow_blocks"]);
+        let [flow, blocks] = &slower.facts[..] else { panic!("{slower:?}") };
+        assert!(matches!(flow.what, Observation::Network { .. }));
+        assert!(matches!(blocks.what, Observation::Explains { by: None, .. }));
     }
 }

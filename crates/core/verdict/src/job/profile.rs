@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use collective::Late;
-use incident::{FunctionFault, Scene, function, is_garbage_collection, without_core};
+use incident::{Scene, function, without_core};
 use model::{
-    CollectiveOp, CollectiveTimes, Dictionary, Ending, Evidence, FunctionClass,
-    FunctionId, Incident, IncidentKind, Input, MarkKind, Pattern, ProfileSummary,
-    RankArrivals, RankNs, RankProfile, RankStep, Ranks, Segment, StageNames,
+    CollectiveOp, CollectiveTimes, Dictionary, During, Ending, Fact, Finding,
+    FunctionClass, FunctionFault, FunctionId, IncidentKind, Input, MarkKind, Pattern,
+    ProfileSummary, RankArrivals, RankNs, RankProfile, RankStep, Ranks, Segment,
+    StageNames, is_garbage_collection,
 };
 use pattern::{Columns, ExpectedBox, Problem, localise};
 use steps::{Aligner, WindowSettings};
@@ -61,7 +62,7 @@ pub(super) struct Profiled {
 
 impl Profiled {
     /// Whether an incident was under way in the window; a recording is all there is.
-    fn saw(&self, incident: &Incident) -> bool {
+    fn saw(&self, incident: &Finding) -> bool {
         self.window.is_none_or(|(first, last)| incident.went_on_in(first, last))
     }
 
@@ -327,7 +328,7 @@ impl Job {
     }
 
     /// Incidents of functions; what stages say of the same ranks is one incident with them.
-    pub(super) fn join_functions(&self, incidents: &mut Vec<Incident>, scene: Scene<'_>) {
+    pub(super) fn join_functions(&self, incidents: &mut Vec<Finding>, scene: Scene<'_>) {
         let Some(profiled) = &self.profiled else { return };
         // What all ranks do anyway is not why one of them is late.
         let is_explained = incidents.iter().any(|i| !i.subject.ranks.is_empty());
@@ -336,9 +337,8 @@ impl Job {
             let is_little = fault.ranks.is_empty()
                 && fault.unexpected.is_empty()
                 && fault.excess_share < self.settings.pattern.common_share_min;
-            let id = format!("f{}", fault.number);
-            let found = function(fault, scene, id, &self.settings.incident);
-            let may_join = |incident: &Incident| {
+            let found = function(fault, scene, &self.settings.incident);
+            let may_join = |incident: &Finding| {
                 incident.subject.function.is_none()
                     && profiled.saw(incident)
                     && (explains((fault.cost_s, fault.steps), incident)
@@ -359,17 +359,17 @@ impl Job {
             match same.or_else(slower) {
                 Some(at) => {
                     let incident = &mut incidents[at];
-                    let is_told = |stage: &String| incident.text.contains(stage);
+                    let is_named = |stage: &String| incident.claim.names_stage(stage);
                     let are_others = incident.subject.ranks != fault.ranks;
                     let ranks = if are_others { fault.ranks.clone() } else { Vec::new() };
-                    let evidence = found.evidence.into_iter().map(|evidence| Evidence {
-                        stage: evidence.stage.filter(|stage| !is_told(stage)),
+                    let facts = found.facts.into_iter().map(|fact| Fact {
+                        stage: fact.stage.filter(|stage| !is_named(stage)),
                         ranks: ranks.clone(),
-                        ..evidence
+                        ..fact
                     });
-                    incident.evidence.extend(evidence);
+                    incident.facts.extend(facts);
                     incident.subject.function = found.subject.function;
-                    incident.advice = found.advice;
+                    incident.actions = found.actions;
                 }
                 // Nor is it an incident where its steps show none, if they ask for it.
                 None if is_little => {}
@@ -381,18 +381,18 @@ impl Job {
                 None => incidents.push(found),
             }
         }
-        let named = |incident: &&mut Incident| {
+        let named = |incident: &&mut Finding| {
             !incident.subject.ranks.is_empty() && profiled.saw(incident)
         };
         for incident in incidents.iter_mut().filter(named) {
             let found = without_core(
                 &incident.subject.ranks,
                 &profiled.without_core,
-                "the profile window",
+                During::ProfileWindow,
             );
-            if let Some((evidence, advice)) = found {
-                incident.evidence.push(evidence);
-                incident.advice = advice;
+            if let Some((what, action)) = found {
+                incident.facts.push(what.into());
+                incident.actions = vec![action];
             }
         }
     }
@@ -522,7 +522,7 @@ fn collective_times(
 #[cfg(test)]
 mod tests {
     use incident::IncidentSettings;
-    use model::Subject;
+    use model::{Cost, Subject};
 
     use super::*;
     use crate::Settings;
@@ -557,31 +557,28 @@ mod tests {
         let mut job = job();
         let settings = IncidentSettings::default();
         let late = &found(&[0.0, 0.5, 0.0])[0];
-        let late = function(late, job.scene(), "i1".to_owned(), &settings);
-        let slower = Incident {
-            subject: Subject::default(),
-            evidence: Vec::new(),
-            ..late.clone()
-        };
+        let late = function(late, job.scene(), &settings);
+        let slower =
+            Finding { subject: Subject::default(), facts: Vec::new(), ..late.clone() };
         let faults = found(&[0.4, 0.5, 0.6]);
         job.profiled =
             Some(Profiled { faults, window: Some((1, 9)), ..Profiled::default() });
-        let named = |before: &[Incident]| -> Vec<usize> {
+        let named = |before: &[Finding]| -> Vec<usize> {
             let mut incidents = before.to_vec();
             job.join_functions(&mut incidents, job.scene());
-            incidents.iter().map(|incident| incident.evidence.len()).collect()
+            incidents.iter().map(|incident| incident.facts.len()).collect()
         };
         assert!(named(&[]).is_empty());
-        assert_eq!(named(std::slice::from_ref(&late)), [late.evidence.len()]);
+        assert_eq!(named(std::slice::from_ref(&late)), [late.facts.len()]);
         assert_eq!(named(std::slice::from_ref(&slower)), [1]);
-        let later = Incident { first_step: 10, last_step: 20, ..slower.clone() };
+        let later = Finding { first_step: 10, last_step: 20, ..slower.clone() };
         assert_eq!(named(&[later]), [0], "the window was before it began");
-        let over =
-            Incident { first_step: 0, last_step: 0, open: false, ..slower.clone() };
+        let over = Finding { first_step: 0, last_step: 0, open: false, ..slower.clone() };
         assert_eq!(named(&[over]), [0], "the window was after it ended");
-        let by = |cost_s| {
+        let by = |exposed_s| {
             let kind = IncidentKind::Degraded;
-            named(&[Incident { kind, cost_s, ..slower.clone() }])
+            let cost = Cost { exposed_s, ..slower.cost };
+            named(&[Finding { kind, cost, ..slower.clone() }])
         };
         // The function takes half a second of the window's nine steps.
         assert_eq!((by(0.9), by(1.1)), (vec![1], vec![0]));
@@ -594,22 +591,21 @@ mod tests {
         let faults = found_of("Python GC", &[0.07, 0.09, 0.14, 0.23]);
         job.profiled =
             Some(Profiled { faults, window: Some((1, 10)), ..Profiled::default() });
-        let joined = |cost_s| {
+        let joined = |exposed_s| {
             let late = found(&[0.0, 0.5, 0.0]).remove(0);
-            let late =
-                function(&late, job.scene(), "i1".to_owned(), &job.settings.incident);
-            let (subject, evidence) = (Subject::default(), Vec::new());
-            let by_turns = Incident {
+            let late = function(&late, job.scene(), &job.settings.incident);
+            let (subject, facts) = (Subject::default(), Vec::new());
+            let by_turns = Finding {
                 subject,
-                evidence,
-                cost_s,
+                facts,
+                cost: Cost { exposed_s, ..late.cost },
                 first_step: 1,
                 last_step: 10,
                 ..late
             };
             let mut incidents = vec![by_turns];
             job.join_functions(&mut incidents, job.scene());
-            incidents.into_iter().map(|incident| incident.evidence.len()).collect()
+            incidents.into_iter().map(|incident| incident.facts.len()).collect()
         };
         assert_eq!((joined(0.15), joined(0.5)), (vec![1], vec![0]));
         let mut alone = Vec::new();
@@ -632,18 +628,17 @@ mod tests {
         });
         let profiled = job.compare(&ranks.collect::<Vec<_>>(), (1, 9));
         job.profiled = Some(Profiled { window: Some((1, 9)), ..profiled });
-        let joined = |before: Vec<Incident>| {
+        let joined = |before: Vec<Finding>| {
             let mut incidents = before;
             job.join_functions(&mut incidents, job.scene());
             incidents
         };
         assert_eq!(joined(Vec::new()), []);
-        let slower = crate::job::tests::degraded(1, 9);
-        let [slower] = &joined(vec![Incident { cost_s: 0.5, ..slower }])[..] else {
-            panic!("one incident")
-        };
+        let mut slower = crate::job::tests::degraded(1, 9);
+        slower.cost.exposed_s = 0.5;
+        let [slower] = &joined(vec![slower])[..] else { panic!("one incident") };
         assert_eq!(slower.subject.function.as_deref(), Some("AllReduce"));
-        assert_eq!(slower.evidence[0].ranks, [2]);
+        assert_eq!(slower.facts[0].ranks, [2]);
     }
 
     #[test]

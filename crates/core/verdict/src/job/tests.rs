@@ -1,6 +1,6 @@
 use model::{
-    Block, Boundary, CoreUsage, Ending, Frame, IncidentKind, Pace, ProcessState, RankNs,
-    Ranks, Severity, Stack, Subject, Sync,
+    Block, Boundary, Claim, CoreUsage, Cost, Ending, Frame, Incident, IncidentKind,
+    Observation, Origin, ProcessState, RankNs, Severity, Stack, Sync,
 };
 
 use super::*;
@@ -275,7 +275,7 @@ fn take_step(job: &mut Job, step: u32, begin_ms: u64, data_ms: [u64; 2]) {
 fn what_costs_nothing_does_not_use_up_the_windows_of_what_does() {
     let mut job = Job::new("job", "run", Settings::default());
     let open = |job: &Job| -> Vec<Vec<u32>> {
-        let open = job.incidents().into_iter().filter(|incident| incident.open);
+        let open = job.findings().into_iter().filter(|finding| finding.open);
         open.map(|incident| incident.subject.ranks).collect()
     };
     for step in 0..120 {
@@ -602,29 +602,17 @@ fn a_hang_is_told_with_where_all_ranks_are_and_how_far_they_came() {
     assert_eq!(hang.victims.to_string(), "0-4,6-7");
 }
 
-/// An incident of all ranks, in these steps.
-pub(super) fn degraded(first_step: u64, last_step: u64) -> Incident {
-    Incident {
+/// A finding about all ranks, in these steps.
+pub(super) fn degraded(first_step: u64, last_step: u64) -> Finding {
+    let claim = Claim::Worded { text: String::new() };
+    Finding {
         kind: IncidentKind::Degraded,
         severity: Severity::Critical,
         open: false,
-        subject: Subject::default(),
-        pace: Pace::Steady,
         first_step,
         last_step,
-        victims: Ranks::default(),
-        cost_s: 1.0,
-        cost_gpu_s: 1.0,
-        cost_share: 0.5,
-        gain_alone_s: 1.0,
-        id: String::new(),
-        next_in_line: Vec::new(),
-        contradictions: Vec::new(),
-        stacks: Vec::new(),
-        progress: Vec::new(),
-        text: String::new(),
-        evidence: Vec::new(),
-        advice: String::new(),
+        cost: Cost::saved_whole(1.0, 0.5),
+        ..Finding::new(Origin::Stages, String::new(), claim)
     }
 }
 
@@ -642,18 +630,17 @@ fn ranks_that_became_slower_for_want_of_cores_are_said_to() {
             job.usages.take(rank, steps.clone(), usage);
         }
     }
-    let evidence = |incident: Incident| {
-        let mut incidents = [incident];
-        job.join_usages(&mut incidents);
-        let [Incident { evidence, .. }] = incidents;
-        evidence.into_iter().map(|it| it.text).collect::<Vec<_>>()
+    let facts = |finding: Finding| {
+        let mut findings = [finding];
+        job.join_usages(&mut findings);
+        let [Finding { facts, .. }] = findings;
+        facts
     };
-    let text = "the loops of all ranks stood ready and had no core for 47 % of the time, before \
-                for 4.0 %";
-    assert_eq!(evidence(degraded(50, 99)), [text]);
-    assert_eq!(evidence(degraded(20, 40)), [""; 0]);
-    let slow = Incident { kind: IncidentKind::Slow, ..degraded(50, 99) };
-    assert_eq!(evidence(slow), [""; 0]);
+    let lacking = Observation::TooFewCores { share: 0.47, before_share: 0.04 };
+    assert_eq!(facts(degraded(50, 99)), [lacking.into()]);
+    assert_eq!(facts(degraded(20, 40)), []);
+    let slow = Finding { kind: IncidentKind::Slow, ..degraded(50, 99) };
+    assert_eq!(facts(slow), []);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Ranks that seem late and only wait for another stage of their pipeline.
 
-use incident::{AFTER_OPTIMIZER, own_blocks};
-use model::{Evidence, Incident, IncidentKind, Method, StageId, fold_ranks};
+use incident::own_blocks;
+use model::{Fact, Finding, IncidentKind, Method, StageId, StepPlace};
 use schedule::Worked;
 
 use super::Job;
@@ -22,13 +22,13 @@ struct Judged {
     pipeline: Vec<u32>,
     /// Share of the lateness that the ranks worked longer.
     own_share: f64,
-    evidence: Evidence,
+    fact: Fact,
 }
 
 impl Job {
     /// Incidents of ranks whose own blocks took no longer than those of their copies are part of the
     /// incident they wait for.
-    pub(super) fn join_waits(&self, incidents: &mut Vec<Incident>) {
+    pub(super) fn join_waits(&self, incidents: &mut Vec<Finding>) {
         let judged: Vec<Option<Judged>> =
             incidents.iter().map(|incident| self.judged(incident)).collect();
         let mut waits = Vec::new();
@@ -42,42 +42,33 @@ impl Job {
                     let ranks = &cause.subject.ranks;
                     let is_own = match judged {
                         Some(judged) => judged.own_share >= OWN_SHARE,
-                        None => {
-                            cause.evidence.iter().any(|e| e.method == Method::Schedule)
-                        }
+                        None => cause.is_seen_by(Method::Schedule),
                     };
                     is_own
                         && !ranks.is_empty()
                         && ranks.iter().all(|rank| wait.pipeline.contains(rank))
                         && meet(cause, &incidents[at])
-                        && cause.cost_s >= EXPLAINED_SHARE * incidents[at].cost_s
+                        && cause.cost.exposed_s
+                            >= EXPLAINED_SHARE * incidents[at].cost.exposed_s
                 });
             waits.extend(of_pipeline.map(|cause| (at, cause)));
         }
         for (at, cause) in &waits {
-            let Incident { subject, mut evidence, victims, .. } = incidents[*at].clone();
+            let Finding { subject, mut facts, victims, .. } = incidents[*at].clone();
             let waited = subject.ranks.iter().copied().collect();
             let told = &mut incidents[*cause];
             let all = told.victims.and(&victims).and(&waited);
             told.victims = all.without(&told.subject.ranks);
-            evidence.extend(judged[*at].as_ref().map(|judged| judged.evidence.clone()));
-            let named = evidence.into_iter().map(|evidence| {
-                let ranks = subject.ranks.clone();
-                match evidence.method {
-                    // What its blocks say is not that it is to blame.
-                    Method::Schedule => evidence,
-                    Method::Frontier => {
-                        let text =
-                            format!("rank {}: {}", fold_ranks(&ranks), evidence.text);
-                        Evidence { ranks, text, ..evidence }
-                    }
-                    _ => Evidence { ranks, ..evidence },
-                }
+            facts.extend(judged[*at].as_ref().map(|judged| judged.fact.clone()));
+            let named = facts.into_iter().map(|fact| match fact.what.method() {
+                // What its blocks say is not that it is to blame.
+                Method::Schedule => fact,
+                _ => Fact { ranks: subject.ranks.clone(), ..fact },
             });
-            let told = &mut incidents[*cause].evidence;
+            let told = &mut incidents[*cause].facts;
             told.extend(named);
-            let own = judged[*cause].as_ref().map(|judged| judged.evidence.clone());
-            let is_new = |own: &Evidence| !told.contains(own);
+            let own = judged[*cause].as_ref().map(|judged| judged.fact.clone());
+            let is_new = |own: &Fact| !told.contains(own);
             let own = own.filter(is_new);
             told.extend(own);
         }
@@ -88,17 +79,13 @@ impl Job {
         });
     }
 
-    fn judged(&self, incident: &Incident) -> Option<Judged> {
+    fn judged(&self, incident: &Finding) -> Option<Judged> {
         let ranks = &incident.subject.ranks;
         let stage = incident.subject.stage.as_deref()?;
-        let [Evidence { method: Method::Frontier, values, .. }, ..] =
-            &incident.evidence[..]
-        else {
-            return None;
-        };
-        let late_s = values.get("lateness_s")? * values.get("struck_steps")?;
+        let account = incident.facts.first()?.what.account()?;
+        let late_s = account.lateness_s * account.struck_steps as f64;
         let is_asked = incident.kind == IncidentKind::Slow
-            && !incident.text.contains(AFTER_OPTIMIZER)
+            && incident.claim.place() != Some(&StepPlace::AfterOptimizer)
             && STAGES.iter().any(|known| self.names.name(*known) == stage);
         if !is_asked || late_s <= 0.0 {
             return None;
@@ -112,7 +99,7 @@ impl Job {
         Some(Judged {
             pipeline: worked.into_iter().next()?.pipeline,
             own_share: (own_s - copies_s) / (late_s * ranks.len() as f64),
-            evidence: own_blocks(ranks, own_s, copies_s),
+            fact: Fact::worded(own_blocks(ranks, own_s, copies_s)),
         })
     }
 }
@@ -120,17 +107,17 @@ impl Job {
 /// Whether something that cost so many seconds from the first to the last of these steps takes so much
 /// of each that steps can be slower for it, as an incident says: what went on before as well is no reason
 /// why a job is slower than it was.
-pub(super) fn explains((cost_s, steps): (f64, (u64, u64)), incident: &Incident) -> bool {
+pub(super) fn explains((cost_s, steps): (f64, (u64, u64)), incident: &Finding) -> bool {
     let per_step = |cost_s: f64, (first, last): (u64, u64)| {
         cost_s / last.saturating_sub(first).saturating_add(1) as f64
     };
     let of_incident =
-        per_step(incident.cost_s, (incident.first_step, incident.last_step));
+        per_step(incident.cost.exposed_s, (incident.first_step, incident.last_step));
     per_step(cost_s, steps) >= EXPLAINED_SHARE * of_incident
 }
 
 /// Whether two incidents have steps in common, or steps beside one another.
-pub(super) fn meet(one: &Incident, other: &Incident) -> bool {
+pub(super) fn meet(one: &Finding, other: &Finding) -> bool {
     one.first_step <= other.last_step.saturating_add(1)
         && other.first_step <= one.last_step.saturating_add(1)
 }

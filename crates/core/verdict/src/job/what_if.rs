@@ -1,4 +1,4 @@
-use model::Incident;
+use model::{Finding, Origin};
 use whatif::Findings;
 
 use super::{Job, Note};
@@ -19,13 +19,14 @@ impl Job {
     }
 
     /// What a what-if trace shows.
-    pub(super) fn straggling(&self) -> Vec<Incident> {
+    pub(super) fn straggling(&self) -> Vec<Finding> {
         let settings = &self.settings.incident;
         let causes = self.what_if.iter().flat_map(|findings| {
             findings.causes.iter().map(move |cause| (findings, cause))
         });
         let word = |((findings, cause), at)| {
-            incident::what_if(findings, cause, format!("w{at}"), settings)
+            let found = incident::what_if(findings, cause, format!("w{at}"), settings);
+            Finding::worded(Origin::WhatIf, found)
         };
         causes.zip(1..).map(word).collect()
     }

@@ -34,9 +34,9 @@ impl Job {
     /// Ranks of the costliest incident that goes on and whose function is not known. One that costs
     /// nothing would use up the window of one that does.
     fn suspects(&self) -> Option<Vec<u32>> {
-        let mut slow = self.incidents().into_iter().filter(|incident| {
+        let mut slow = self.findings().into_iter().filter(|incident| {
             incident.open
-                && incident.cost_s > 0.0
+                && incident.cost.exposed_s > 0.0
                 && incident.kind != IncidentKind::Hang
                 && incident.subject.function.is_none()
         });
@@ -47,7 +47,7 @@ impl Job {
         let role = suspects.first().and_then(|rank| self.aligner.role(*rank));
         let comparable = |rank: &u32| role.is_none() || self.aligner.role(*rank) == role;
         let all: Vec<u32> = self.seen_ranks.iter().copied().filter(comparable).collect();
-        let incidents = self.incidents().into_iter().filter(|incident| incident.open);
+        let incidents = self.findings().into_iter().filter(|incident| incident.open);
         let named = incidents.flat_map(|incident| incident.subject.ranks).collect();
         self.escalation.choose(suspects, &all, &named, &self.hosts)
     }
@@ -92,12 +92,12 @@ impl Job {
         profiled.without_core = without_core;
         profiled.window = Some(steps);
         self.keep_profiled(profiled);
-        let incidents = self.incidents().into_iter();
-        let found = incidents.filter(|incident| incident.subject.function.is_some());
-        let evidence = found.flat_map(|incident| incident.evidence);
-        let told =
-            evidence.filter(|e| matches!(e.method, Method::Pattern | Method::Host));
-        self.lines.extend(told.map(|evidence| evidence.text));
+        let findings = self.findings().into_iter();
+        let found = findings.filter(|finding| finding.subject.function.is_some());
+        let facts = found.flat_map(|finding| finding.facts);
+        let of_window = facts
+            .filter(|fact| matches!(fact.what.method(), Method::Pattern | Method::Host));
+        self.lines.extend(of_window.map(|fact| narrate::evidence(&fact).text));
     }
 
     /// Says what the window cost.

@@ -130,6 +130,8 @@ mod tests {
             text: String::new(),
             evidence: Vec::new(),
             contradictions: Vec::new(),
+            facts: Vec::new(),
+            actions: Vec::new(),
             stacks: Vec::new(),
             progress: Vec::new(),
             advice: String::new(),

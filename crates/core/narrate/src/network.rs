@@ -1,12 +1,13 @@
-//! The words of what a host sees of its network.
+//! What a host sees of its network.
 
-use model::{Cause, Evidence, Method, NetworkFault, QueuePairName};
+use model::{NetworkFault, QueuePairName};
 
+use crate::fact::Worded;
 use crate::words::duration;
 
 /// Words what does not get on in the network of a rank; `peer` is the rank of the job that a flow
 /// goes to, if that is known.
-pub fn network(rank: u32, fault: &NetworkFault, peer: Option<u32>) -> Evidence {
+pub(crate) fn fault(rank: u32, fault: &NetworkFault, peer: Option<u32>) -> Worded {
     let (label, what, values) = match fault {
         NetworkFault::Requests { pair, in_flight, still_ns, failed, status } => {
             let still_s = *still_ns as f64 * 1e-9;
@@ -96,12 +97,7 @@ pub fn network(rank: u32, fault: &NetworkFault, peer: Option<u32>) -> Evidence {
         }
         _ => format!("rank {rank}: {what}"),
     };
-    let is_slow = matches!(
-        fault,
-        NetworkFault::SlowerLink { .. } | NetworkFault::SlowerFlow { .. }
-    );
-    let cause = is_slow.then_some(Cause::Network);
-    Evidence { cause, ..Evidence::new(Method::Host, label, text, &values) }
+    Worded::new(label, text, &values)
 }
 
 fn named(pair: &QueuePairName) -> String {
@@ -121,7 +117,7 @@ mod tests {
             number: 77,
             peer: "fe80::1".into(),
         };
-        let text = |fault| network(1, &fault, Some(5)).text;
+        let text = |found| fault(1, &found, Some(5)).text;
         let requests = NetworkFault::Requests {
             pair: pair(),
             in_flight: 12,
@@ -182,7 +178,7 @@ mod tests {
                  instead of 24.10"
             )
         };
-        assert_eq!(network(1, &flow, None).text, said("member 3 of its group"));
+        assert_eq!(fault(1, &flow, None).text, said("member 3 of its group"));
         assert_eq!(text(flow), said("rank 5"));
         let port = NetworkFault::Port {
             device: "mlx5_0".into(),

@@ -1,0 +1,295 @@
+//! What supports claims.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Cause, Claim, Device, FunctionFault, Label, Method, NetworkFault};
+
+/// Something that a method observed. [`Evidence`](crate::Evidence) is the same in words.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Fact {
+    /// The ranks it names itself, where those are not the incident's; else empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ranks: Vec<u32>,
+    /// The stage it names itself, where that is not the incident's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<String>,
+    /// What was observed.
+    #[serde(flatten)]
+    pub what: Observation,
+}
+
+impl From<Observation> for Fact {
+    /// A fact about the ranks and the stage that its incident names.
+    fn from(what: Observation) -> Self {
+        Self { ranks: Vec::new(), stage: None, what }
+    }
+}
+
+/// What was observed, in numbers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "fact")]
+pub enum Observation {
+    /// Ranks did more work of their own in a stage than the others.
+    OwnWork(StageAccount),
+    /// A stage is charged much of the exposed time of all ranks.
+    StageCharged(StageAccount),
+    /// Steps take longer than in the job's best window.
+    StepsSlower(StageAccount),
+    /// A stage leads, and all ranks leave it together.
+    LeftTogether(StageAccount),
+    /// What another finding says that this one explains.
+    Explains {
+        /// What it said.
+        claim: Box<Claim>,
+        /// What it was said by.
+        by: Option<Box<Observation>>,
+        /// What it cost, in exposed seconds.
+        cost_s: f64,
+    },
+    /// Ranks stood ready and had no core.
+    NoCore {
+        /// Which.
+        ranks: Vec<u32>,
+        /// Share of the time.
+        share: f64,
+        /// The same of their peers.
+        peers_share: f64,
+        /// The time.
+        during: During,
+        /// What their processes got of cores, where that is known.
+        cores: Option<CoresBusy>,
+    },
+    /// Control groups had used up their CPU quota.
+    CpuQuota {
+        /// Whose; empty if those of all ranks.
+        ranks: Vec<u32>,
+        /// Share of the periods.
+        share: f64,
+        /// The same of their peers.
+        peers_share: Option<f64>,
+        /// What their processes got of cores, where that is known.
+        cores: Option<CoresBusy>,
+    },
+    /// Processes kept other cores busy than their peers did.
+    Cores(CoresBusy),
+    /// All ranks stood ready and had no core for more of the time than before.
+    TooFewCores {
+        /// Share of the time.
+        share: f64,
+        /// The same before.
+        before_share: f64,
+    },
+    /// The device of ranks is unlike those of their peers.
+    Device {
+        /// The ranks that use it.
+        users: Vec<u32>,
+        /// The device.
+        device: Device,
+        /// In what.
+        unlike: Unlike,
+    },
+    /// A host saw something in its network.
+    Network {
+        /// A rank of the host.
+        rank: u32,
+        /// What it saw.
+        fault: NetworkFault,
+        /// The rank of the job that a flow goes to, if that is known.
+        peer: Option<u32>,
+    },
+    /// A function takes more of the critical path than it should.
+    Function(Box<FunctionFault>),
+    /// Words of a method that has not been converted to values.
+    Worded {
+        /// Whose.
+        method: Method,
+        /// Its label.
+        label: String,
+        /// The words.
+        text: String,
+        /// The numbers.
+        values: BTreeMap<String, f64>,
+        /// What it blames, where it says.
+        cause: Option<Cause>,
+    },
+}
+
+/// What the accounting of steps says of stages.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StageAccount {
+    /// The strongest label of the windows that showed it.
+    pub label: Label,
+    /// The stages, the one with most of the lateness first.
+    pub stages: Vec<String>,
+    /// Steps it struck.
+    pub struck_steps: u64,
+    /// Mean lateness of a struck step, in seconds.
+    pub lateness_s: f64,
+    /// Exposed seconds it cost.
+    pub cost_s: f64,
+    /// Share of exposed time that the first stage is charged with.
+    pub stage_share: f64,
+    /// Share of exposed time that would vanish with the first stage at its baseline.
+    pub stage_gain: f64,
+    /// Median lag behind the first rank in the first stage, in seconds.
+    pub median_lag_s: f64,
+}
+
+/// Which stretch of time shares are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum During {
+    /// While the incident went on.
+    Incident,
+    /// A profile window.
+    ProfileWindow,
+}
+
+/// Cores that processes kept busy.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CoresBusy {
+    /// Whose processes.
+    pub ranks: Vec<u32>,
+    /// How many.
+    pub cores: f64,
+    /// Standard deviation over time.
+    pub deviation: f64,
+    /// The median of their peers.
+    pub peers: f64,
+}
+
+/// What a device is, beside the median of its peers.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Beside {
+    /// Its own.
+    pub own: f64,
+    /// The median of its peers, where that is known.
+    pub peers: Option<f64>,
+}
+
+/// In what a device is unlike those of other ranks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unlike {
+    /// Its clock is held down.
+    Slowed {
+        /// By what, and for which share of the time; unknown where only the clock shows it.
+        brake: Option<(Brake, Beside)>,
+        /// Its clock in MHz, where it is below those of its peers.
+        clock_mhz: Option<Beside>,
+    },
+    /// It has fewer or slower lanes of its host's bus than it could use.
+    Pcie {
+        /// Lanes in use.
+        lanes: Beside,
+        /// Lanes it could use.
+        lanes_most: f64,
+        /// GT/s of a lane, where they are below those of its peers.
+        speed: Option<Beside>,
+    },
+    /// Fewer links to other GPUs are up.
+    Nvlinks(Beside),
+    /// Its link is slower, in bytes a second.
+    LinkSpeed(Beside),
+    /// Its link takes no more.
+    Full {
+        /// Share of the time.
+        share: Beside,
+        /// Bytes a second that it sends.
+        sent_bytes_per_s: f64,
+        /// Bytes a second that it receives.
+        received_bytes_per_s: f64,
+    },
+    /// It works for another share of the time.
+    Busy(Beside),
+    /// It has counted errors: how many, by counter.
+    Errors(BTreeMap<String, u64>),
+}
+
+/// What holds the clock of a GPU down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Brake {
+    /// Heat.
+    Heat,
+    /// The power brake of its board or host.
+    PowerBrake,
+    /// Its power limit.
+    PowerLimit,
+}
+
+impl Observation {
+    /// What the accounting of steps says, where it is that.
+    pub fn account(&self) -> Option<&StageAccount> {
+        match self {
+            Self::OwnWork(account)
+            | Self::StageCharged(account)
+            | Self::StepsSlower(account)
+            | Self::LeftTogether(account) => Some(account),
+            _ => None,
+        }
+    }
+
+    /// Whether it only knows who came last to collectives, and not what for.
+    pub fn is_of_arrival(&self) -> bool {
+        match self {
+            Self::Worded { method: Method::Collective, label, .. } => {
+                ["arrival", "min_op", "circle"].contains(&label.as_str())
+            }
+            _ => false,
+        }
+    }
+
+    /// Whose it is.
+    pub fn method(&self) -> Method {
+        match self {
+            Self::OwnWork(_)
+            | Self::StageCharged(_)
+            | Self::StepsSlower(_)
+            | Self::LeftTogether(_) => Method::Frontier,
+            // Blocks that a network explains are those of a schedule.
+            Self::Explains { by, .. } => {
+                by.as_ref().map_or(Method::Schedule, |by| by.method())
+            }
+            Self::NoCore { .. }
+            | Self::CpuQuota { .. }
+            | Self::Cores(_)
+            | Self::TooFewCores { .. }
+            | Self::Device { .. }
+            | Self::Network { .. } => Method::Host,
+            Self::Function(_) => Method::Pattern,
+            Self::Worded { method, .. } => *method,
+        }
+    }
+
+    /// What it blames for lost time, if it says why something is slow and not only that it is.
+    pub fn cause(&self) -> Option<Cause> {
+        match self {
+            Self::NoCore { .. } | Self::CpuQuota { .. } | Self::TooFewCores { .. } => {
+                Some(Cause::Cores)
+            }
+            Self::Device { unlike, .. } => match unlike {
+                Unlike::Slowed { .. } | Unlike::Pcie { .. } | Unlike::Nvlinks(_) => {
+                    Some(Cause::Gpu)
+                }
+                Unlike::LinkSpeed(_) | Unlike::Full { .. } => Some(Cause::Network),
+                Unlike::Busy(_) | Unlike::Errors(_) => None,
+            },
+            Self::Network { fault, .. } => matches!(
+                fault,
+                NetworkFault::SlowerLink { .. } | NetworkFault::SlowerFlow { .. }
+            )
+            .then_some(Cause::Network),
+            Self::Function(fault) => fault.cause(),
+            Self::Worded { cause, .. } => *cause,
+            Self::Explains { by, .. } => by.as_ref().and_then(|by| by.cause()),
+            Self::OwnWork(_)
+            | Self::StageCharged(_)
+            | Self::StepsSlower(_)
+            | Self::LeftTogether(_)
+            | Self::Cores(_) => None,
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! What methods find, as values. The words for it are those of `narrate`.
+
+use crate::{
+    Action, Cause, Claim, Disagreement, Evidence, Fact, FoldedStack, Incident,
+    IncidentKind, Method, NextInLine, Observation, Pace, Progress, Ranks, Severity,
+    Subject,
+};
+
+/// The part of laggard that a [`Finding`] comes from; fusion takes findings in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Origin {
+    /// Stages of steps, compared over ranks and with the job's own past.
+    Stages,
+    /// A stall that passed.
+    PassedStall,
+    /// Ranks that arrive late in timed collectives.
+    Arrivals,
+    /// Communicators that became slow in timed collectives.
+    Bandwidth,
+    /// Connections that work requests show.
+    Connections,
+    /// Iterations of a pipeline, by calls of NCCL.
+    Calls,
+    /// Functions of a profile.
+    Profile,
+    /// A what-if trace.
+    WhatIf,
+    /// Blocks of a pipeline, by marks.
+    Blocks,
+    /// Flows inside collectives.
+    Flows,
+    /// A process that ended abruptly.
+    Death,
+    /// A job that does not move.
+    Hang,
+}
+
+/// What something costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cost {
+    /// Exposed seconds it added, waits of the victims included.
+    pub exposed_s: f64,
+    /// The same as a share of exposed time from its first step on.
+    pub share: f64,
+    /// Exposed seconds saved if only this were fixed.
+    pub gain_alone_s: f64,
+}
+
+impl Cost {
+    /// A cost that would be saved whole by fixing its cause.
+    ///
+    /// # Units
+    /// `exposed_s` in seconds.
+    pub fn saved_whole(exposed_s: f64, share: f64) -> Self {
+        Self { exposed_s, share, gain_alone_s: exposed_s }
+    }
+
+    /// The larger of each part.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        Self {
+            exposed_s: self.exposed_s.max(other.exposed_s),
+            share: self.share.max(other.share),
+            gain_alone_s: self.gain_alone_s.max(other.gain_alone_s),
+        }
+    }
+}
+
+/// Something that holds a job back, as one method found it or as several did that fusion put
+/// together. [`Incident`] is the same in words.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finding {
+    /// Stable within the job.
+    pub id: String,
+    /// The method it comes from.
+    pub origin: Origin,
+    /// Its kind.
+    pub kind: IncidentKind,
+    /// How much it matters.
+    pub severity: Severity,
+    /// Whether it still goes on at the end of what was seen.
+    pub open: bool,
+    /// Who and where.
+    pub subject: Subject,
+    /// When it strikes.
+    pub pace: Pace,
+    /// First step that suffered.
+    pub first_step: u64,
+    /// Last step that suffered.
+    pub last_step: u64,
+    /// Ranks that lost time to it through no fault of their own.
+    pub victims: Ranks,
+    /// What it costs.
+    pub cost: Cost,
+    /// What it hides.
+    pub next_in_line: Vec<NextInLine>,
+    /// What its headline says.
+    pub claim: Claim,
+    /// What supports the claim, the method's own fact first.
+    pub facts: Vec<Fact>,
+    /// What to do next, in this order.
+    pub actions: Vec<Action>,
+    /// What methods say differently of it; empty until findings are fused.
+    pub disagreements: Vec<Disagreement>,
+    /// Of a hang: where the ranks that were looked at are.
+    pub stacks: Vec<FoldedStack>,
+    /// Of a hang: how far ranks had come in their collectives.
+    pub progress: Vec<Progress>,
+}
+
+impl Finding {
+    /// A finding about a claim of which nothing else is known.
+    pub fn new(origin: Origin, id: String, claim: Claim) -> Self {
+        Self {
+            id,
+            origin,
+            kind: IncidentKind::Slow,
+            severity: Severity::Info,
+            open: true,
+            subject: Subject::default(),
+            pace: Pace::Steady,
+            first_step: 0,
+            last_step: 0,
+            victims: Ranks::default(),
+            cost: Cost::default(),
+            next_in_line: Vec::new(),
+            claim,
+            facts: Vec::new(),
+            actions: Vec::new(),
+            disagreements: Vec::new(),
+            stacks: Vec::new(),
+            progress: Vec::new(),
+        }
+    }
+
+    /// Whether it went on in one of these steps; an open one goes on.
+    pub fn went_on_in(&self, first_step: u64, last_step: u64) -> bool {
+        self.first_step <= last_step && (self.open || first_step <= self.last_step)
+    }
+
+    /// Whether one of its facts comes from this method.
+    pub fn is_seen_by(&self, method: Method) -> bool {
+        self.facts.iter().any(|fact| fact.what.method() == method)
+    }
+
+    /// Whether one of its facts blames this.
+    pub fn blames(&self, cause: Cause) -> bool {
+        self.facts.iter().any(|fact| fact.what.cause() == Some(cause))
+    }
+
+    /// What a method that has not been converted to values says, words and all.
+    pub fn worded(origin: Origin, incident: Incident) -> Self {
+        Self {
+            id: incident.id,
+            origin,
+            kind: incident.kind,
+            severity: incident.severity,
+            open: incident.open,
+            subject: incident.subject,
+            pace: incident.pace,
+            first_step: incident.first_step,
+            last_step: incident.last_step,
+            victims: incident.victims,
+            cost: Cost {
+                exposed_s: incident.cost_s,
+                share: incident.cost_share,
+                gain_alone_s: incident.gain_alone_s,
+            },
+            next_in_line: incident.next_in_line,
+            claim: Claim::Worded { text: incident.text },
+            facts: incident.evidence.into_iter().map(Fact::worded).collect(),
+            actions: vec![Action::Worded { text: incident.advice }],
+            disagreements: Vec::new(),
+            stacks: incident.stacks,
+            progress: incident.progress,
+        }
+    }
+}
+
+impl Fact {
+    /// What a method that has not been converted to values says, words and all.
+    pub fn worded(evidence: Evidence) -> Self {
+        let Evidence { method, label, text, values, ranks, stage, cause } = evidence;
+        let what = Observation::Worded { method, label, text, values, cause };
+        Self { ranks, stage, what }
+    }
+}

@@ -1,0 +1,230 @@
+//! Advice. The table stands in docs/incidents.md.
+
+use model::{Action, DevicePart, FunctionNeed, LinkEnd, StepPart};
+
+use crate::words::{who, whose};
+
+/// What to do next, in the order of the actions.
+pub fn advice(actions: &[Action]) -> String {
+    actions.iter().map(sentence).collect::<Vec<_>>().join("; ")
+}
+
+fn sentence(action: &Action) -> String {
+    match action {
+        Action::LookAtWhatRanksShare => {
+            "look at what the ranks share rather than at one of them: storage, network, CPU \
+             cores, garbage collection"
+                .to_owned()
+        }
+        Action::LookAtInputPipeline => {
+            "look at the input pipeline: more loader workers, prefetching, faster storage, \
+             cheaper decoding"
+                .to_owned()
+        }
+        Action::LookAtWhatChanged => {
+            "look at what changed then on all hosts: clocks, other jobs, storage, input sizes"
+                .to_owned()
+        }
+        Action::RecordArrivals => {
+            "run it under `laggard run` with PyTorch 2.15 or later, which records when each \
+             rank issues each collective"
+                .to_owned()
+        }
+        Action::CompareDevices { ranks } => format!(
+            "compare the clocks, power, temperature and links of {} devices with those of \
+             their peers, and the sizes of their inputs",
+            whose(ranks)
+        ),
+        Action::LookAtStage { ranks, part } => stage(ranks, part),
+        Action::LookForPeriod { steps } => {
+            format!("look for what happens every {steps} steps")
+        }
+        Action::LookAtFunction { ranks, at } => function(ranks, *at),
+        Action::FreeCores { ranks } => format!(
+            "on {}, look at what shares its cores: affinity, limits of its cgroup, other \
+             processes",
+            who(ranks)
+        ),
+        Action::RaiseQuota { ranks } => {
+            let who =
+                if ranks.is_empty() { "all ranks".to_owned() } else { who(ranks) };
+            format!(
+                "give {who} more CPU: the limit of the container or job (cpu.max, \
+                 cpu.cfs_quota_us), or fewer threads under it"
+            )
+        }
+        Action::LookAtLoadOfHosts => {
+            "look at what else runs on the hosts: other jobs, more threads than cores"
+                .to_owned()
+        }
+        Action::LookAtDevice { ranks, part } => {
+            format!("on {}, look at {}", who(ranks), device_part(*part))
+        }
+        Action::LookAtNetwork { from, to } => {
+            format!(
+                "look at the network between {} and {}: cards, cables, switch, and what else \
+                 uses it",
+                link_end(from),
+                link_end(to)
+            )
+        }
+        Action::Worded { text } => text.clone(),
+    }
+}
+
+/// A connection: "rank 0 to rank 3".
+pub fn connection(from: &LinkEnd, to: &LinkEnd) -> String {
+    format!("{} to {}", link_end(from), link_end(to))
+}
+
+fn link_end(end: &LinkEnd) -> String {
+    match end {
+        LinkEnd::Rank(rank) => format!("rank {rank}"),
+        LinkEnd::Host(name) => name.clone(),
+    }
+}
+
+fn stage(ranks: &[u32], part: &StepPart) -> String {
+    let whose = whose(ranks);
+    match part {
+        StepPart::Loader => format!(
+            "look at {whose} data loader: storage, decoding, worker processes, CPU cores"
+        ),
+        StepPart::Forward => format!(
+            "compare {whose} device clocks, CPU cores and input sizes with its peers' and \
+             profile its forward pass"
+        ),
+        StepPart::Backward => format!(
+            "compare {whose} device clocks and CPU cores with its peers' and look for gradient \
+             hooks only it runs"
+        ),
+        StepPart::Callbacks => format!(
+            "look at what only {} does between steps: logging, checkpoints, evaluation",
+            who(ranks)
+        ),
+        StepPart::Optimizer => {
+            format!("look at {whose} optimizer step: state size, offloading, CPU cores")
+        }
+        StepPart::Uncovered => {
+            "no stage covers this code: wrap it in `laggard.stage(\"name\")` to see it by name"
+                .to_owned()
+        }
+        StepPart::Named(name) => format!("look at {whose} code inside the stage {name}"),
+    }
+}
+
+fn function(ranks: &[u32], at: Option<FunctionNeed>) -> String {
+    let what = at.map(|need| match need {
+        FunctionNeed::Reads => "the storage and network it reads from",
+        FunctionNeed::Loader => {
+            "the data loader: storage, decoding, worker processes, CPU cores"
+        }
+        FunctionNeed::GarbageCollection => {
+            "garbage collection: collect on all ranks in the same step, or freeze what lives on"
+        }
+        FunctionNeed::Sleep => "why it sleeps",
+        FunctionNeed::DeviceWait => "why the host waits for the device",
+        FunctionNeed::GpuHealth => {
+            "clocks, temperature and power of its GPU, and who else uses it"
+        }
+        FunctionNeed::Links => {
+            "its links: NVLink, PCIe, network card and what they are bound to"
+        }
+    });
+    match (what, ranks) {
+        (Some(what), []) => format!("look at {what}"),
+        (Some(what), ranks) => format!("on {}, look at {what}", who(ranks)),
+        (None, []) => "look at what it does on every rank: it hides nothing".to_owned(),
+        (None, ranks) => format!(
+            "compare what {} does in it with its peers: input, clocks, CPU cores",
+            who(ranks)
+        ),
+    }
+}
+
+fn device_part(part: DevicePart) -> &'static str {
+    match part {
+        DevicePart::Cooling => "the cooling of its GPU",
+        DevicePart::PowerSupply => "the power supply of its host",
+        DevicePart::PowerLimit => "the power limit of its GPU",
+        DevicePart::ClockSettings => "the clocks its GPU is set to",
+        DevicePart::Slot => "the slot of this device: PCIe errors, seating, risers",
+        DevicePart::Nvlinks => {
+            "its NVLinks: nvidia-smi nvlink --status, the fabric manager"
+        }
+        DevicePart::Cable => "the cable and the switch port of this card",
+        DevicePart::OtherUsers => "who else uses this card, and what is read over it",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DOCS: &str = include_str!("../../../../docs/incidents.md");
+
+    /// Asserts that a sentence stands in the documentation, whatever lines it is broken into.
+    fn assert_documented(advice: &str) {
+        let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(plain(DOCS).contains(&plain(advice)), "not in the docs: {advice}");
+    }
+
+    #[test]
+    fn advice_about_stages_is_documented() {
+        for part in [
+            StepPart::Loader,
+            StepPart::Forward,
+            StepPart::Backward,
+            StepPart::Callbacks,
+            StepPart::Optimizer,
+            StepPart::Uncovered,
+            StepPart::Named("tokenise".to_owned()),
+        ] {
+            assert_documented(&stage(&[2], &part));
+        }
+        for action in [
+            Action::LookAtWhatRanksShare,
+            Action::LookAtInputPipeline,
+            Action::LookAtWhatChanged,
+            Action::RecordArrivals,
+        ] {
+            assert_documented(&sentence(&action));
+        }
+        let periodic = Action::LookForPeriod { steps: 10 };
+        assert_documented(&format!("; {}", sentence(&periodic)));
+    }
+
+    #[test]
+    fn advice_about_functions_is_documented() {
+        let needs = [
+            FunctionNeed::Reads,
+            FunctionNeed::Loader,
+            FunctionNeed::GarbageCollection,
+            FunctionNeed::Sleep,
+            FunctionNeed::DeviceWait,
+            FunctionNeed::GpuHealth,
+            FunctionNeed::Links,
+        ];
+        for need in needs.map(Some).into_iter().chain([None]) {
+            let of_rank = function(&[2], need);
+            assert_documented(of_rank.strip_prefix("on rank 2, ").unwrap_or(&of_rank));
+            assert_documented(&function(&[], need));
+        }
+    }
+
+    #[test]
+    fn advice_about_devices_is_documented() {
+        for part in [
+            DevicePart::Cooling,
+            DevicePart::PowerSupply,
+            DevicePart::PowerLimit,
+            DevicePart::ClockSettings,
+            DevicePart::Slot,
+            DevicePart::Nvlinks,
+            DevicePart::Cable,
+            DevicePart::OtherUsers,
+        ] {
+            assert_documented(device_part(part));
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Headlines.
+
+use model::{Claim, LateRanks, Pace, Side, StepPlace, StepSpan};
+
+use crate::function;
+use crate::words::{are, duration, percent, who};
+
+/// The sentence to read first.
+pub fn headline(claim: &Claim) -> String {
+    match claim {
+        Claim::LateRanks(late) => late_ranks(late),
+        Claim::Rotating { stage, place, lateness_s, cost_share, steps } => format!(
+            "lateness in {stage} rotates: a different rank is late from step to step{}, {} a \
+             step, {} of exposed step time {}",
+            place_words(place.as_ref()),
+            duration(*lateness_s),
+            percent(*cost_share),
+            since(*steps),
+        ),
+        Claim::InputBound { stage, group, lateness_s, cost_share, steps } => {
+            let (verb, whose) = match group.as_deref() {
+                Some([_]) => ("waits", "it has no other to be compared with"),
+                _ => ("wait", "no rank in particular is to blame"),
+            };
+            format!(
+                "{} {verb} in {stage}: {} a step, {} of exposed step time {}; {whose}",
+                everyone(group.as_deref()),
+                duration(*lateness_s),
+                percent(*cost_share),
+                since(*steps),
+            )
+        }
+        Claim::Slower { stage, group, side, lateness_s, steps } => {
+            let whose = match side {
+                Some(Side::Device) => "; all devices are slower",
+                Some(Side::Host) => "; the devices wait for their hosts",
+                None => "",
+            };
+            format!(
+                "steps are {} slower than the job's best window {}, on {}, mostly in \
+                 {stage}{whose}",
+                duration(*lateness_s),
+                since(*steps),
+                everyone(group.as_deref()),
+            )
+        }
+        Claim::UnknownRank { stage, stage_share, steps } => format!(
+            "{stage} takes {} of exposed step time {}; it holds a synchronisation and nobody \
+             recorded when each rank arrived: rank unknown, arrival times needed",
+            percent(*stage_share),
+            since(*steps),
+        ),
+        Claim::Function(fault) => function::headline(fault),
+        Claim::Worded { text } => text.clone(),
+    }
+}
+
+fn late_ranks(late: &LateRanks) -> String {
+    let LateRanks { ranks, stage, .. } = late;
+    let place = place_words(late.place.as_ref());
+    let lateness = duration(late.lateness_s);
+    let cost = format!(
+        "{} of exposed step time {}",
+        percent(late.cost_share),
+        since(late.steps)
+    );
+    let are_late = || format!("{} late in {stage}", are(ranks, &who(ranks)));
+    let mut text = match late.pace {
+        Pace::Steady if late.side.is_some() => {
+            format!("{} a step, {cost}", on_device(late))
+        }
+        Pace::Once { step } => format!(
+            "{} stalled once in {stage}{place}: {lateness} at step {step}",
+            who(ranks)
+        ),
+        Pace::Every { steps } => {
+            format!(
+                "{} every {steps} steps{place}: {lateness} each time, {cost}",
+                are_late()
+            )
+        }
+        Pace::Steady => format!("{}{place}: {lateness} a step, {cost}", are_late()),
+        Pace::Sporadic | Pace::Rotating => {
+            format!("{} now and then{place}: {lateness} each time, {cost}", are_late())
+        }
+    };
+    if !late.other_stages.is_empty() {
+        text += &format!("; also in {}", late.other_stages.join(" and "));
+    }
+    if late.hidden {
+        text += "; hidden behind a later rank for now";
+    }
+    for hidden in &late.next_in_line {
+        text += &format!(
+            "; next in line: {} in {} ({} a step); mending the first alone saves {}, the second \
+             alone {}, both {}",
+            who(&hidden.ranks),
+            hidden.stage,
+            duration(hidden.lateness_s),
+            duration(late.gain_alone_s),
+            duration(hidden.gain_alone_s),
+            duration(hidden.gain_both_s),
+        );
+    }
+    text
+}
+
+/// What of late ranks is slow, and by how much: their devices, or their hosts that these wait for.
+fn on_device(late: &LateRanks) -> String {
+    let (stage, place) = (&late.stage, place_words(late.place.as_ref()));
+    let lateness = duration(late.lateness_s);
+    let (devices, are, their) = match &late.ranks[..] {
+        [rank] => (format!("rank {rank}'s device"), "is", "its host"),
+        ranks => (format!("the devices of {}", who(ranks)), "are", "their hosts"),
+    };
+    if late.side == Some(Side::Device) {
+        let usual = duration(late.usual_s);
+        let own = duration(late.usual_s + late.lateness_s);
+        return format!(
+            "{devices} {are} slow in {stage}{place}: {own} instead of {usual}"
+        );
+    }
+    let waits = if are == "is" { "waits" } else { "wait" };
+    format!("{devices} {waits} for {their} in {stage}{place}: {lateness}")
+}
+
+fn since(steps: StepSpan) -> String {
+    if steps.open {
+        format!("since step {}", steps.first)
+    } else {
+        format!("in steps {}-{}", steps.first, steps.last)
+    }
+}
+
+fn everyone(group: Option<&[u32]>) -> String {
+    group.map_or("all ranks".to_owned(), |group| match group {
+        [_] => who(group),
+        _ => format!("all of {}", who(group)),
+    })
+}
+
+fn place_words(place: Option<&StepPlace>) -> String {
+    match place {
+        None => String::new(),
+        Some(StepPlace::BeforeIssue(op)) => format!(", before it issues {op}"),
+        Some(StepPlace::BetweenForwardAndBackward) => {
+            ", between forward and backward".to_owned()
+        }
+        Some(StepPlace::BetweenBackwardAndOptimizer) => {
+            ", between backward and optimizer".to_owned()
+        }
+        Some(StepPlace::AfterOptimizer) => {
+            ", between optimizer and the next batch".to_owned()
+        }
+        Some(StepPlace::BetweenStages) => ", between two stages".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The only rank of a pipeline's stage waits for data.
+    #[test]
+    fn a_rank_without_peers_waits_alone() {
+        let of_group = |group| {
+            headline(&Claim::InputBound {
+                stage: "data.next_wait".to_owned(),
+                group,
+                lateness_s: 0.1,
+                cost_share: 0.1,
+                steps: StepSpan { first: 0, last: 9, open: true },
+            })
+        };
+        let alone = of_group(Some(vec![2]));
+        assert!(
+            alone.starts_with("rank 2 waits in data.next_wait: 100.0 ms a step"),
+            "{alone}"
+        );
+        assert!(alone.ends_with("; it has no other to be compared with"), "{alone}");
+        let all = of_group(None);
+        assert!(all.starts_with("all ranks wait in data.next_wait"), "{all}");
+    }
+}

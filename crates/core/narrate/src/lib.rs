@@ -1,0 +1,53 @@
+//! The sentences of incidents: headline, evidence and advice from typed findings.
+//!
+//! [`incident`] words a whole [`Finding`], [`headline`] its claim alone, [`evidence`] one of its
+//! facts, [`advice`] its actions. docs/incidents.md shows what they say.
+//!
+//! Pure: the same finding gives the same words, and no word depends on anything else.
+
+mod advice;
+mod claim;
+mod device;
+mod disagreement;
+mod fact;
+mod function;
+mod network;
+mod note;
+pub mod words;
+
+use model::{Finding, Incident};
+
+pub use advice::{advice, connection};
+pub use claim::headline;
+pub use disagreement::contradiction;
+pub use fact::evidence;
+pub use note::read_back;
+
+/// Words a finding.
+pub fn incident(finding: Finding) -> Incident {
+    let victims = finding.victims.len() as f64;
+    Incident {
+        text: headline(&finding.claim),
+        evidence: finding.facts.iter().map(evidence).collect(),
+        advice: advice(&finding.actions),
+        id: finding.id,
+        kind: finding.kind,
+        severity: finding.severity,
+        open: finding.open,
+        subject: finding.subject,
+        pace: finding.pace,
+        first_step: finding.first_step,
+        last_step: finding.last_step,
+        victims: finding.victims,
+        cost_s: finding.cost.exposed_s,
+        cost_gpu_s: finding.cost.exposed_s * victims,
+        cost_share: finding.cost.share,
+        gain_alone_s: finding.cost.gain_alone_s,
+        next_in_line: finding.next_in_line,
+        contradictions: finding.disagreements.iter().map(contradiction).collect(),
+        stacks: finding.stacks,
+        progress: finding.progress,
+        facts: finding.facts,
+        actions: finding.actions,
+    }
+}
