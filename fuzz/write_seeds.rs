@@ -6,12 +6,14 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use formats::{JournalWriter, Limits, load_bytes};
-use model::{CollectiveOp, Direction, Input, Mark, MarkKind, RankNs};
+use model::{
+    CollectiveIssue, CollectiveOp, Direction, Event, Input, Mark, MarkKind, Pass, RankNs,
+};
 use ring::{
     Bytes, Identity, LiveSize, LiveSource, LiveWriter, NameKind, Reached, RequestWriter,
     RingDirectory, RingWriter, Route,
 };
-use schedule::{Block, Pass, Scheme};
+use schedule::{Block, Scheme};
 use serde_json::{Value, json};
 use sim::{CalledJob, Delay, Drag, Pipeline, Spot, log_text};
 use verdict::Settings;
@@ -39,7 +41,6 @@ const REQUESTS: [(&str, &[u8]); 6] = [
     ("silence", b"POST /api/v1/silences\n{\"job\":null,\"until_s\":99999999999,\"reason\":\"r\"}"),
     ("head", b"DELETE /api/v1/silences/1 HTTP/1.1\r\nhost: [::1]:1\r\nauthorization: Basic dTpw\r\n\r\n"),
 ];
-const ALLREDUCE: u16 = 3;
 /// The ring's header with room for two names, and where its slots begin.
 const HEAD_BYTES: usize = 1024;
 const SLOTS_AT: usize = 36_864;
@@ -202,14 +203,17 @@ fn marks(rank: u32, last_rank: u32, steps: u32) -> Vec<(Mark, &'static str)> {
             // Everybody else waits for the last rank in the backward pass.
             let waits = kind == MarkKind::BackwardEnd && rank != last_rank;
             now += (ms + u64::from(late || waits) * 40) * 1_000_000 + 17_000;
-            let code = if kind == MarkKind::CollectiveIssue { ALLREDUCE } else { 0 };
-            let args = match kind {
-                MarkKind::CollectiveIssue => [7, u64::from(step), 0, 0, 0],
-                MarkKind::SideSample => [8_000_000, 0, 0, 0, 0],
-                _ => [0; 5],
+            let event = match kind {
+                MarkKind::CollectiveIssue => Event::CollectiveIssue(CollectiveIssue {
+                    op_id: step.into(),
+                    ..CollectiveIssue::new(CollectiveOp::ALLREDUCE, 7, 0)
+                }),
+                MarkKind::SideSample => {
+                    Event::SideSample { name: 0, nanoseconds: 8_000_000 }
+                }
+                kind => kind.into(),
             };
-            let at = RankNs(now);
-            let mark = Mark { at, step, kind, on_loop_thread: true, code, args };
+            let mark = Mark { at: RankNs(now), step, on_loop_thread: true, event };
             marks.push((mark, name));
         }
     }
@@ -381,7 +385,7 @@ fn live() -> io::Result<Vec<u8>> {
     let communicator = table.communicator(77, b"dp", 1, 4).ok_or_else(full)?;
     for sequence in 0..5 {
         let at = RankNs(1000 * (sequence + 1));
-        let op = CollectiveOp(ALLREDUCE);
+        let op = CollectiveOp::ALLREDUCE;
         let begun = table.begin_operation(communicator, op, sequence, 4096, at);
         let begun = begun.ok_or_else(full)?;
         table.enqueued(begun, at);

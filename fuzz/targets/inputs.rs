@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use formats::{JournalWriter, Limits, load};
 use fuzz::{eager, judge};
-use model::{Input, Mark, MarkKind, RankNs};
+use model::{Event, Input, Mark, MarkKind, RankNs, Source};
 use serde_json::{Value, json};
 use verdict::Job;
 
@@ -18,7 +18,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     if inputs.is_empty() {
         return;
     }
-    let mut job = Job::new("job", "marks", eager());
+    let mut job = Job::new("job", Source::Marks, eager());
     for input in &inputs {
         job.take(input.clone());
     }
@@ -36,22 +36,22 @@ fn inputs(bytes: &[u8]) -> Vec<Input> {
         let rank = if rank == 255 { u32::MAX } else { u32::from(rank % 8) };
         let (step, now) = ranks.entry(rank).or_default();
         if what & 7 == 7 {
-            return told(rank, *step, *now, a, [b, c, d]);
+            return Some(told(rank, *step, *now, a, [b, c, d]));
         }
         *step =
             if b == 255 { edge(c) as u32 } else { step.saturating_add(u32::from(b & 3)) };
         *now = now.saturating_add(u64::from(c) << (d % 56));
+        let kind = MarkKind::ALL[usize::from(a) % MarkKind::ALL.len()];
+        let numbers = [u64::from(d % 4), edge(c), edge(b), 0, 0];
         let mark = Mark {
             at: RankNs(*now),
             step: *step,
-            kind: MarkKind::ALL[usize::from(a) % MarkKind::ALL.len()],
             on_loop_thread: what & 8 == 0,
-            code: u16::from(what >> 4),
-            args: [u64::from(d % 4), edge(c), edge(b), 0, 0],
+            event: Event::decode(kind, u16::from(what >> 4), numbers)?,
         };
-        Input::Mark { rank, mark }
+        Some(Input::Mark { rank, mark })
     };
-    records.iter().map(input).collect()
+    records.iter().filter_map(input).collect()
 }
 
 /// What is not a mark, as a recording has it.

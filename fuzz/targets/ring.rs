@@ -2,6 +2,7 @@
 //! gives a sound verdict.
 #![no_main]
 
+use model::Source;
 use std::path::Path;
 use std::sync::LazyLock;
 use std::{env, fs, process};
@@ -69,7 +70,7 @@ fn read_ring(path: &Path, file_bytes: usize) {
 
 fn read_job(directory: RingDirectory) {
     let mut reader = JobReader::new(directory);
-    let mut job = Job::new("ring", "run", eager());
+    let mut job = Job::new("ring", Source::Run, eager());
     reader.look(&mut |input| job.take(input));
     for _ in 0..DRAINS {
         reader.drain(&mut |input| job.take(input));

@@ -1,11 +1,12 @@
 //! Any bytes are neither a what-if trace nor its metadata, or give a sound verdict.
 #![no_main]
 
+use model::Source;
 use std::path::Path;
 
 use formats::{Limits, read_layout, read_what_if};
 use fuzz::judge_document;
-use verdict::{Job, Settings, WHAT_IF};
+use verdict::{Job, Settings};
 use whatif::Layout;
 
 /// That of the seeds.
@@ -32,7 +33,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     if let Ok(findings) =
         read_what_if(Path::new("trace"), bytes, layout(), limits)
     {
-        let mut job = Job::new("trace", WHAT_IF, Settings::default());
+        let mut job = Job::new("trace", Source::WhatIf, Settings::default());
         job.add_what_if(findings);
         judge_document(&job);
     }

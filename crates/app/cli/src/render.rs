@@ -1,7 +1,6 @@
 //! A verdict as text.
 
-use model::{Severity, Verdict, fold_ranks};
-use verdict::{CALLS, SNAPSHOT, TIMED};
+use model::{Severity, Source, Verdict, fold_ranks};
 
 use crate::profile::profile_text;
 use crate::what_if::what_if_text;
@@ -63,12 +62,12 @@ pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour, verbose: bool) -> 
     let mut text = String::new();
     let job = &verdict.job;
     let exposed = seconds(job.exposed_s);
-    let snapshot = job.source == SNAPSHOT;
+    let snapshot = job.source == Source::Snapshot;
     let seen = if snapshot {
         "one moment".to_owned()
-    } else if job.source == TIMED {
+    } else if job.source == Source::Inspector {
         "completed collectives".to_owned()
-    } else if job.source == CALLS {
+    } else if job.source == Source::Calls {
         calls_seen(verdict)
     } else {
         format!(
@@ -81,7 +80,7 @@ pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour, verbose: bool) -> 
     if verdict.incidents.is_empty() {
         let said = if snapshot {
             "NOTHING STUCK  all ranks are in the same collectives"
-        } else if job.source == TIMED {
+        } else if job.source == Source::Inspector {
             "NOTHING FOUND  no rank is constantly late and no communicator became slow"
         } else if job.analysed_steps == 0
             || verdict.pipeline.as_ref().is_some_and(|p| p.iteration_s == 0.0)

@@ -1,7 +1,7 @@
 //! The page put together.
 
-use model::{Incident, Severity, StageNames, Verdict};
-use verdict::{Series, TIMED};
+use model::{Incident, Severity, Source, StageNames, Verdict};
+use verdict::Series;
 
 use crate::digest::csp_source;
 use crate::escape::{Text, json, part_of_address};
@@ -176,7 +176,7 @@ fn policy(scripts: &[&str]) -> String {
 fn state(verdict: &Verdict) -> (&'static str, String) {
     let incidents = &verdict.incidents;
     let Some(worst) = incidents.iter().map(|incident| incident.severity).max() else {
-        return if verdict.job.source == TIMED {
+        return if verdict.job.source == Source::Inspector {
             ("healthy", "Nothing found: no rank is constantly late".to_owned())
         } else if verdict.job.analysed_steps == 0 {
             ("unknown", "No verdict: too little was seen".to_owned())
@@ -219,7 +219,7 @@ fn facts(verdict: &Verdict) -> String {
         text += &fact("Mean step", &words::duration(mean_s), "");
     }
     text += &fact("Steps cut at", &job.cut, "");
-    text += &fact("Source", &job.source, "");
+    text += &fact("Source", job.source.name(), "");
     if job.lost_records > 0 {
         text += &fact("Records lost", &job.lost_records.to_string(), "");
     }
@@ -360,7 +360,7 @@ mod tests {
 
     #[test]
     fn a_job_of_which_nothing_was_seen_still_has_a_page() {
-        let job = verdict::Job::new("empty", "run", verdict::Settings::default());
+        let job = verdict::Job::new("empty", Source::Run, verdict::Settings::default());
         let page = page(&job);
         assert!(page.contains("No verdict: too little was seen"));
         assert!(!page.contains(r#"class="plot""#));

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use model::MarkKind;
+use model::Event;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
@@ -50,7 +50,7 @@ pub(crate) struct Step;
 #[expect(clippy::unused_self, reason = "Python calls methods on an object")]
 impl Step {
     fn __enter__(&self) {
-        with_probe(|probe| probe.mark_step(MarkKind::StepBegin));
+        with_probe(|probe| probe.in_loop(Event::StepBegin));
     }
 
     #[expect(unused_variables, reason = "Python passes the exception")]
@@ -60,7 +60,7 @@ impl Step {
         value: &Bound<'_, PyAny>,
         traceback: &Bound<'_, PyAny>,
     ) {
-        with_probe(|probe| probe.mark_step(MarkKind::StepEnd));
+        with_probe(|probe| probe.in_loop(Event::StepEnd));
     }
 }
 
@@ -121,8 +121,8 @@ impl SideChannel {
         let entered_ns = self.entered_ns.load(Relaxed);
         let nanoseconds = crate::probe::now().0.saturating_sub(entered_ns);
         with_probe(|probe| {
-            let code = self.named.get().code(probe);
-            probe.side(MarkKind::SideSample, code, nanoseconds);
+            let name = self.named.get().code(probe);
+            probe.beside(Event::SideSample { name, nanoseconds });
         });
     }
 }

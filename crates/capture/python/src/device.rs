@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
-use model::{Mark, MarkKind};
+use model::{DeviceReached, DeviceTime, Event, Mark, MarkKind};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::{ffi, intern};
@@ -201,7 +201,7 @@ impl State {
             accelerator.call_method0(py, intern!(py, "event"))?
         };
         let record = intern!(py, "record");
-        if mark.kind == MarkKind::CollectiveIssue {
+        if mark.kind() == MarkKind::CollectiveIssue {
             event.call_method1(py, record, (&run.stream,))?;
         } else {
             event.call_method0(py, record)?;
@@ -261,17 +261,13 @@ impl State {
             }
             let Some(next) = self.waiting.pop_front() else { return Ok(()) };
             let Waiting { event, first, first_step, place, mark } = next;
-            let is_issue = mark.kind == MarkKind::CollectiveIssue;
-            let group = if is_issue { mark.args[0] & 0xffff_ffff } else { 0 };
-            let code = u64::from(mark.code) << 32;
-            write(Mark {
-                at: now(),
-                step: mark.step,
-                kind: MarkKind::DeviceTime,
-                on_loop_thread: mark.on_loop_thread,
-                code: if event.is_some() { mark.kind as u16 } else { 0 },
-                args: [mark.at.0, device_ns, code | group, first_step.into(), place],
-            });
+            let reached = match &event {
+                Some(_) => DeviceReached::mark(&mark.event),
+                None => DeviceReached::END,
+            };
+            let made_at = mark.at;
+            let time = DeviceTime { reached, made_at, device_ns, first_step, place };
+            write(Mark { at: now(), event: Event::DeviceTime(time), ..mark });
             match event {
                 // Times count from it to the run's end.
                 Some(_) if place == 0 => {}
@@ -306,7 +302,7 @@ pub(crate) fn set_accelerator(accelerator: &Bound<'_, PyAny>) {
 #[pyfunction]
 pub(crate) fn begin_read_back() -> bool {
     let mut recorded = false;
-    with_probe(|probe| recorded = probe.read_back(MarkKind::ReadBackBegin, 0));
+    with_probe(|probe| recorded = probe.read_back(Event::ReadBackBegin));
     recorded
 }
 
@@ -318,7 +314,7 @@ pub(crate) fn end_read_back(line: Option<&Bound<'_, PyAny>>) {
     // What it has is on its way to the script, which no fault of ours may reach.
     let named = line.and_then(|line| stage(line).ok());
     with_probe(|probe| {
-        let code = named.map_or(NO_CODE, |named| named.get().code(probe));
-        probe.read_back(MarkKind::ReadBackEnd, code);
+        let name = named.map_or(NO_CODE, |named| named.get().code(probe));
+        probe.read_back(Event::ReadBackEnd { name });
     });
 }

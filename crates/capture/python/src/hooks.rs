@@ -3,14 +3,14 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use model::{CollectiveOp, MarkKind};
+use model::{BlockPlace, CollectiveIssue, CollectiveOp, Event, MarkKind, Pass};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
 use pyo3::{ffi, intern};
 
 use crate::contexts::stage;
-use crate::probe::{Passed, is_active, with_probe};
+use crate::probe::{is_active, with_probe};
 
 /// Takes note of something the loop did; ``kind`` is a number of ``MarkKind``.
 #[pyfunction]
@@ -28,8 +28,11 @@ pub(crate) fn mark(kind: u8) {
 ///     pipeline.
 #[pyfunction]
 pub(crate) fn block(begins: bool, passes: u16, place: [u32; 4]) {
-    let kind = if begins { MarkKind::BlockBegin } else { MarkKind::BlockEnd };
-    with_probe(|probe| probe.block(kind, passes, place));
+    let Some(pass) = Pass::from_number(passes) else { return };
+    let [stage, microbatch, stages, first_rank] = place;
+    let place = BlockPlace { pass, stage, microbatch, stages, first_rank };
+    let event = if begins { Event::BlockBegin(place) } else { Event::BlockEnd(place) };
+    with_probe(|probe| probe.in_loop(event));
 }
 
 /// Takes note that the group of all ranks begins to be made, or was.
@@ -38,8 +41,12 @@ pub(crate) fn block(begins: bool, passes: u16, place: [u32; 4]) {
 /// :param number: How often this process has begun to make it.
 #[pyfunction]
 pub(crate) fn init(begins: bool, group: u32, number: u64) {
-    let kind = if begins { MarkKind::InitBegin } else { MarkKind::InitEnd };
-    with_probe(|probe| probe.init(kind, group, number));
+    let event = if begins {
+        Event::InitBegin { group, number }
+    } else {
+        Event::InitEnd { group, number }
+    };
+    with_probe(|probe| probe.beside(event));
 }
 
 /// Takes note of a measurement on the device.
@@ -47,8 +54,9 @@ pub(crate) fn init(begins: bool, group: u32, number: u64) {
 pub(crate) fn side_sample(name: &Bound<'_, PyAny>, seconds: f64) -> PyResult<()> {
     let named = stage(name)?;
     with_probe(|probe| {
-        let code = named.get().code(probe);
-        probe.side(MarkKind::SideSample, code, (seconds * 1e9) as u64);
+        let name = named.get().code(probe);
+        let nanoseconds = (seconds * 1e9) as u64;
+        probe.beside(Event::SideSample { name, nanoseconds });
     });
     Ok(())
 }
@@ -57,7 +65,10 @@ pub(crate) fn side_sample(name: &Bound<'_, PyAny>, seconds: f64) -> PyResult<()>
 #[pyfunction]
 pub(crate) fn side_lost(name: &Bound<'_, PyAny>) -> PyResult<()> {
     let named = stage(name)?;
-    with_probe(|probe| probe.side(MarkKind::SideLost, named.get().code(probe), 0));
+    with_probe(|probe| {
+        let name = named.get().code(probe);
+        probe.beside(Event::SideLost { name });
+    });
     Ok(())
 }
 
@@ -206,6 +217,13 @@ extern "C" fn next(
 /// Tensors of a collective that are looked at; of one with more the size stays unknown.
 const COUNTED_TENSORS: usize = 8;
 
+/// What a rank passes to a collective.
+struct Passed {
+    bytes: u64,
+    /// Bytes of an element of the first tensor; 0 if unknown.
+    element_bytes: u64,
+}
+
 /// What a rank passes to a collective, `None` if that cannot be told.
 ///
 /// Only tensors that the script itself passes to a function of `functions` are looked at. One
@@ -263,14 +281,21 @@ impl CollectiveHook {
             let op_id =
                 args.getattr(intern!(py, "op_id")).and_then(|id| id.extract::<u64>());
             // An unknown kind of arguments still says when a collective was issued.
-            let op = op.unwrap_or(CollectiveOp::UNKNOWN.0);
-            let number = if CollectiveOp(op).is_point_to_point() {
+            let op = op.map_or(CollectiveOp::UNKNOWN, CollectiveOp);
+            let number = if op.is_point_to_point() {
                 0
             } else {
                 self.issued.fetch_add(1, Relaxed) + 1
             };
             let passed = passed(args, self.functions.bind(py));
-            probe.collective(op, self.group, op_id.unwrap_or(0), number, passed);
+            probe.collective(CollectiveIssue {
+                op,
+                group: self.group,
+                op_id: op_id.unwrap_or(0),
+                number,
+                bytes: passed.as_ref().map(|passed| passed.bytes),
+                element_bytes: passed.map_or(0, |passed| passed.element_bytes),
+            });
         });
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Once;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
 
-use model::{Mark, MarkKind, RankNs};
+use model::{CollectiveIssue, Event, Mark, MarkKind, RankNs};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use ring::{
@@ -26,14 +26,6 @@ static FORK_HANDLER: Once = Once::new();
 
 /// Code of what has no name, or whose name found no room in the table.
 pub(crate) const NO_CODE: u16 = u16::MAX;
-
-/// What a rank passes to a collective.
-#[derive(Clone, Copy)]
-pub(crate) struct Passed {
-    pub(crate) bytes: u64,
-    /// Bytes of an element of the first tensor; 0 if unknown.
-    pub(crate) element_bytes: u64,
-}
 
 pub(crate) struct Probe {
     ring: RingWriter,
@@ -118,18 +110,18 @@ impl Probe {
             self.count(of_loop, kind);
             return;
         }
-        self.write_of_loop(of_loop, kind, 0);
+        self.write_of_loop(of_loop, kind.into());
     }
 
-    pub(crate) fn enter_stage(&self, code: u16) {
+    pub(crate) fn enter_stage(&self, name: u16) {
         let Some(of_loop) = self.of_loop() else { return };
         if of_loop.open_stage.get().is_some() {
             of_loop.nested.set(of_loop.nested.get() + 1);
             self.ring.count_fault();
             return;
         }
-        self.write_of_loop(of_loop, MarkKind::StageBegin, code);
-        of_loop.open_stage.set(Some(code));
+        self.write_of_loop(of_loop, Event::StageBegin { name });
+        of_loop.open_stage.set(Some(name));
     }
 
     pub(crate) fn leave_stage(&self) {
@@ -137,84 +129,44 @@ impl Probe {
         let nested = of_loop.nested.get();
         if nested > 0 {
             of_loop.nested.set(nested - 1);
-        } else if let Some(code) = of_loop.open_stage.take() {
-            self.write_of_loop(of_loop, MarkKind::StageEnd, code);
+        } else if let Some(name) = of_loop.open_stage.take() {
+            self.write_of_loop(of_loop, Event::StageEnd { name });
         }
     }
 
-    pub(crate) fn mark_step(&self, kind: MarkKind) {
+    /// Takes note of a step that the script names, or of a block of a pipeline.
+    pub(crate) fn in_loop(&self, event: Event) {
         if let Some(of_loop) = self.of_loop() {
-            self.write_of_loop(of_loop, kind, 0);
+            self.write_of_loop(of_loop, event);
         }
     }
 
     /// Takes note of a collective, from any thread.
     #[inline]
-    pub(crate) fn collective(
-        &self,
-        op: u16,
-        group: u32,
-        op_id: u64,
-        number: u64,
-        passed: Option<Passed>,
-    ) {
-        let bytes_and_1 = passed.map_or(0, |passed| passed.bytes.saturating_add(1));
-        let element_bytes = passed.map_or(0, |passed| passed.element_bytes);
-        self.write(Mark {
-            at: now(),
-            step: self.step.load(Relaxed),
-            kind: MarkKind::CollectiveIssue,
-            on_loop_thread: self.is_loop_thread(),
-            code: op,
-            args: [u64::from(group), op_id, number, bytes_and_1, element_bytes],
-        });
+    pub(crate) fn collective(&self, issue: CollectiveIssue) {
+        self.write(self.of_any_thread(Event::CollectiveIssue(issue)));
     }
 
-    /// Takes note of the making of the group of all ranks, as [`MarkKind::InitBegin`] says.
-    pub(crate) fn init(&self, kind: MarkKind, group: u32, number: u64) {
-        self.ring.write(Mark {
-            at: now(),
-            step: self.step.load(Relaxed),
-            kind,
-            on_loop_thread: self.is_loop_thread(),
-            code: 0,
-            args: [u64::from(group), number, 0, 0, 0],
-        });
-    }
-
-    /// Takes note of a pipeline's block, as [`MarkKind::BlockBegin`] says.
-    pub(crate) fn block(&self, kind: MarkKind, pass: u16, place: [u32; 4]) {
-        let Some(of_loop) = self.of_loop() else { return };
-        let at = now();
-        let step = self.count(of_loop, kind);
-        let [stage, microbatch, stages, first_rank] = place.map(u64::from);
-        self.write(Mark {
-            at,
-            step,
-            kind,
-            on_loop_thread: true,
-            code: pass,
-            args: [stage, microbatch, stages, first_rank, 0],
-        });
-    }
-
-    /// Takes note of a side channel's measurement, from any thread.
-    pub(crate) fn side(&self, kind: MarkKind, code: u16, nanoseconds: u64) {
-        self.ring.write(Mark {
-            at: now(),
-            step: self.step.load(Relaxed),
-            kind,
-            on_loop_thread: self.is_loop_thread(),
-            code,
-            args: [nanoseconds, 0, 0, 0, 0],
-        });
+    /// Takes note of what the device does not get to, from any thread.
+    pub(crate) fn beside(&self, event: Event) {
+        self.ring.write(self.of_any_thread(event));
     }
 
     #[inline]
-    fn write_of_loop(&self, of_loop: &LoopState, kind: MarkKind, code: u16) {
+    fn of_any_thread(&self, event: Event) -> Mark {
+        Mark {
+            at: now(),
+            step: self.step.load(Relaxed),
+            on_loop_thread: self.is_loop_thread(),
+            event,
+        }
+    }
+
+    #[inline]
+    fn write_of_loop(&self, of_loop: &LoopState, event: Event) {
         let at = now();
-        let step = self.count(of_loop, kind);
-        self.write(Mark { at, step, kind, on_loop_thread: true, code, args: [0; 5] });
+        let step = self.count(of_loop, event.kind());
+        self.write(Mark { at, step, on_loop_thread: true, event });
     }
 
     /// Writes a mark that the device gets to as well.
@@ -224,14 +176,14 @@ impl Probe {
         self.device.mark(&mark, |time| self.ring.write(time));
     }
 
-    /// Takes note that the host waits for its device, or has waited for the line behind `code`, if
-    /// this step is sampled; whether it is.
-    pub(crate) fn read_back(&self, kind: MarkKind, code: u16) -> bool {
+    /// Takes note that the host waits for its device, or has waited, if this step is sampled;
+    /// whether it is.
+    pub(crate) fn read_back(&self, event: Event) -> bool {
         if !self.device.is_recording() || !self.is_loop_thread() {
             return false;
         }
         let (step, on_loop_thread) = (self.step.load(Relaxed), true);
-        self.write(Mark { at: now(), step, kind, on_loop_thread, code, args: [0; 5] });
+        self.write(Mark { at: now(), step, on_loop_thread, event });
         true
     }
 
@@ -246,10 +198,9 @@ impl Probe {
             let wants_device = |windows: &Windows| windows.wants_device(step);
             self.device.on_step(step, self.windows.as_ref().is_some_and(wants_device));
             if let Some(windows) = &self.windows {
-                windows.on_step(step, |kind| {
+                windows.on_step(step, |event| {
                     let (at, on_loop_thread) = (now(), true);
-                    let (code, args) = (0, [0; 5]);
-                    self.ring.write(Mark { at, step, kind, on_loop_thread, code, args });
+                    self.ring.write(Mark { at, step, on_loop_thread, event });
                 });
             }
         }

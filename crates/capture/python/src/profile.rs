@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use model::{MarkKind, RankNs};
+use model::{Event, RankNs};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use ring::{ProfileAnswer, ProfileDesk, ProfileOrder, ProfileState};
@@ -42,21 +42,21 @@ impl Windows {
     /// A step begins. Costs one load unless there is an order. `mark` takes note of when the
     /// loop begins to stand still for it, and when it goes on.
     #[inline]
-    pub(crate) fn on_step(&self, step: u32, mark: impl Fn(MarkKind)) {
+    pub(crate) fn on_step(&self, step: u32, mark: impl Fn(Event)) {
         if self.desk.last_order() != self.done.get() {
             self.attend(step, &mark);
         }
     }
 
     #[cold]
-    fn attend(&self, step: u32, mark: &dyn Fn(MarkKind)) {
+    fn attend(&self, step: u32, mark: &dyn Fn(Event)) {
         match self.recording.get() {
             Some(recording) => self.go_on(recording, step, mark),
             None => self.begin(step, mark),
         }
     }
 
-    fn begin(&self, step: u32, mark: &dyn Fn(MarkKind)) {
+    fn begin(&self, step: u32, mark: &dyn Fn(Event)) {
         let order = self.desk.order();
         if step < order.first_step {
             return;
@@ -65,13 +65,13 @@ impl Windows {
         let state = if step > order.first_step {
             ProfileState::Missed
         } else {
-            mark(MarkKind::ProfilerBegin);
+            mark(Event::ProfilerBegin);
             let begun = ask("begin", (step,));
             if begun.is_none() {
                 // It may have failed once the profiler ran.
                 ask("close", ());
             }
-            mark(MarkKind::ProfilerEnd);
+            mark(Event::ProfilerEnd);
             match begun {
                 Some(true) => ProfileState::Recording,
                 Some(false) => ProfileState::Refused,
@@ -89,7 +89,7 @@ impl Windows {
         }
     }
 
-    fn go_on(&self, recording: Recording, step: u32, mark: &dyn Fn(MarkKind)) {
+    fn go_on(&self, recording: Recording, step: u32, mark: &dyn Fn(Event)) {
         let Recording { order, since, start_ns } = recording;
         let recorded_steps = step.wrapping_sub(order.first_step);
         let before = now();
@@ -98,14 +98,14 @@ impl Windows {
             ask("step", (step,));
             return;
         }
-        mark(MarkKind::ProfilerBegin);
+        mark(Event::ProfilerBegin);
         let stopped = ask("stop", ());
         let after = now();
         let written = stopped.filter(|stopped| *stopped).and_then(|_| {
             let path = self.desk.trace_path(order.number);
             ask("write", (path,))
         });
-        mark(MarkKind::ProfilerEnd);
+        mark(Event::ProfilerEnd);
         let state =
             if written.is_some() { ProfileState::Written } else { ProfileState::Failed };
         let answer = ProfileAnswer {

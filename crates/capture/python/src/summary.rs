@@ -1,5 +1,6 @@
 //! The verdict on demand, from the rings of this host.
 
+use model::Source;
 use std::path::PathBuf;
 
 use pyo3::exceptions::PyOSError;
@@ -25,7 +26,7 @@ pub(crate) fn job_verdict(
         let root = directory.unwrap_or_else(RingDirectory::default_root);
         let directory = RingDirectory::create(&root, &job)
             .map_err(|error| PyOSError::new_err(error.to_string()))?;
-        let mut analysis = Job::new(&job, "summary", Settings::default());
+        let mut analysis = Job::new(&job, Source::Summary, Settings::default());
         let mut reader = JobReader::new(directory);
         let mut take = |input| analysis.take(input);
         reader.look(&mut take);

@@ -5,21 +5,14 @@
 
 use divan::{Bencher, black_box};
 use laggard_ring::{Identity, ProfileDesk, RingDirectory, RingReader, RingWriter};
-use model::{Mark, MarkKind, RankNs};
+use model::{Event, Mark, RankNs};
 
 fn main() {
     divan::main();
 }
 
 fn mark() -> Mark {
-    Mark {
-        at: RankNs(1),
-        step: 2,
-        kind: MarkKind::DataBegin,
-        on_loop_thread: true,
-        code: 0,
-        args: [0; 5],
-    }
+    Mark { at: RankNs(1), step: 2, on_loop_thread: true, event: Event::DataBegin }
 }
 
 #[divan::bench(sample_size = 10_000)]

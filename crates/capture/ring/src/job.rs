@@ -286,7 +286,7 @@ mod tests {
     use std::mem::offset_of;
     use std::os::unix::fs::FileExt;
 
-    use model::{Mark, MarkKind, RankNs};
+    use model::{Event, Mark, RankNs};
 
     use super::*;
     use crate::header::Header;
@@ -340,10 +340,8 @@ mod tests {
             ring.write(Mark {
                 at: RankNs(1),
                 step: 0,
-                kind: MarkKind::DataBegin,
                 on_loop_thread: true,
-                code: 0,
-                args: [0; 5],
+                event: Event::DataBegin,
             });
             ring
         };

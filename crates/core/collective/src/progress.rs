@@ -1,6 +1,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{CollectiveOp, InFlight, Mark, MarkKind, RankNs, Ranks};
+use model::{
+    CollectiveIssue, CollectiveOp, Event, InFlight, Mark, MarkKind, RankNs, Ranks,
+};
 
 use crate::{HangSettings, Stall, StallKind, stall};
 
@@ -169,11 +171,12 @@ impl Collectives {
 
     /// Takes the next mark of a rank.
     pub fn mark(&mut self, rank: u32, mark: &Mark) {
-        let starts = matches!(mark.kind, MarkKind::InitBegin | MarkKind::InitEnd);
+        let starts =
+            matches!(mark.event, Event::InitBegin { .. } | Event::InitEnd { .. });
         let started = std::mem::replace(&mut self.starts, starts);
         // What its own profiler stops a job for is no pause that it makes.
         if let Some(last_at) = self.last_at
-            && !(starts || started || mark.kind == MarkKind::ProfilerEnd)
+            && !(starts || started || mark.event == Event::ProfilerEnd)
         {
             self.longest_pause_s =
                 self.longest_pause_s.max(mark.at.seconds_since(last_at));
@@ -190,31 +193,29 @@ impl Collectives {
         if let Some(issue) = left.and_then(|group| group.last.get_mut(&rank)) {
             issue.left = true;
         }
-        match mark.kind {
-            MarkKind::CollectiveIssue => {}
-            MarkKind::InitBegin | MarkKind::InitEnd => {
-                let ([group, number, ..], op) = (mark.args, CollectiveOp::INIT);
-                let made = mark.kind == MarkKind::InitEnd;
-                let (detail, in_flight) = (String::new(), InFlight::Unknown);
-                let entered = Entered { number, op, detail, completed: made, in_flight };
-                return self.enter(rank, group as u32, entered);
+        let issue = match mark.event {
+            Event::CollectiveIssue(issue) => issue,
+            Event::InitBegin { group, number } => {
+                return self.enter(rank, group, init(number, false));
             }
-            MarkKind::ProfilerBegin | MarkKind::ProfilerEnd => return,
-            kind => {
-                progress.kind = Some(kind);
+            Event::InitEnd { group, number } => {
+                return self.enter(rank, group, init(number, true));
+            }
+            Event::ProfilerBegin | Event::ProfilerEnd => return,
+            event => {
+                progress.kind = Some(event.kind());
                 return;
             }
-        }
-        let op = CollectiveOp(mark.code);
-        let [group, _, number, bytes_and_1, _] = mark.args;
+        };
+        let CollectiveIssue { op, group, number, bytes, .. } = issue;
         // Recordings of older versions do not count.
         if op.is_point_to_point() || number == 0 {
             return;
         }
-        progress.in_group = Some(group as u32);
-        let group = self.groups.entry(group as u32).or_default();
+        progress.in_group = Some(group);
+        let group = self.groups.entry(group).or_default();
         group.members.insert(rank);
-        let bytes = bytes_and_1.checked_sub(1).filter(|_| op.is_of_one_size());
+        let bytes = bytes.filter(|_| op.is_of_one_size());
         let what = What { op, bytes, detail: String::new() };
         group.say(rank, number, &what);
         group.last.insert(rank, Issue { number, what, completed: false, left: false });
@@ -343,4 +344,10 @@ impl Collectives {
             reason: Some(reason),
         })
     }
+}
+
+/// Making the group of all ranks, as [`Collectives::enter`] takes it.
+fn init(number: u64, completed: bool) -> Entered {
+    let (op, in_flight) = (CollectiveOp::INIT, InFlight::Unknown);
+    Entered { number, op, detail: String::new(), completed, in_flight }
 }

@@ -226,7 +226,7 @@ mod tests {
 
     use super::*;
     use crate::{Entered, HangSettings};
-    use model::InFlight;
+    use model::{CollectiveIssue, Event, InFlight};
 
     const WORLD: u32 = 1;
     const PAIR: u32 = 2;
@@ -246,15 +246,13 @@ mod tests {
         number: u64,
         op: CollectiveOp,
     ) {
-        job.mark(
-            rank,
-            &mark(MarkKind::CollectiveIssue, op.0, [group.into(), 0, number, 0, 0]),
-        );
+        let issue = CollectiveIssue::new(op, group, number);
+        job.mark(rank, &mark(Event::CollectiveIssue(issue)));
     }
 
-    fn mark(kind: MarkKind, code: u16, args: [u64; 5]) -> model::Mark {
+    fn mark(event: Event) -> model::Mark {
         let at = RankNs(1_000_000_000);
-        model::Mark { at, step: 61, kind, on_loop_thread: true, code, args }
+        model::Mark { at, step: 61, on_loop_thread: true, event }
     }
 
     fn entered(number: u64, detail: &str, completed: bool) -> Entered {
@@ -294,7 +292,7 @@ mod tests {
             issue(&mut job, rank, WORLD, 42, REDUCE);
         }
         issue(&mut job, 2, WORLD, 41, REDUCE);
-        job.mark(2, &mark(MarkKind::DataBegin, 0, [0; 5]));
+        job.mark(2, &mark(Event::DataBegin));
         assert_eq!(stall_after(&job, 1), None);
         let stall = stall_after(&job, 2).unwrap();
         assert_eq!((stall.kind, &stall.culprits), (StallKind::Missing, &vec![2]));
@@ -309,14 +307,14 @@ mod tests {
         const INIT: u32 = 9;
         let mut job = Collectives::new(HangSettings::default());
         job.join(INIT, "default", &[0, 1, 2, 3].into());
-        let mut mark = |ranks: &[u32], kind| {
-            let mark = mark(kind, 0, [INIT.into(), 1, 0, 0, 0]);
+        let mut mark = |ranks: &[u32], event| {
+            let mark = mark(event);
             for rank in ranks {
                 job.mark(*rank, &model::Mark { step: 0, ..mark });
             }
         };
-        mark(come, MarkKind::InitBegin);
-        mark(done, MarkKind::InitEnd);
+        mark(come, Event::InitBegin { group: INIT, number: 1 });
+        mark(done, Event::InitEnd { group: INIT, number: 1 });
         job
     }
 
@@ -348,15 +346,13 @@ mod tests {
     #[test]
     fn how_long_a_start_takes_is_no_measure_of_pauses() {
         let mut job = starting(&[0, 1, 2, 3], &[0, 1, 2, 3]);
-        let later = |seconds: u64, kind, step| {
+        let later = |seconds: u64, step| {
             let at = RankNs(seconds * 1_000_000_000);
-            model::Mark { at, step, ..mark(kind, 0, [0; 5]) }
+            model::Mark { at, step, ..mark(Event::DataBegin) }
         };
-        for (seconds, kind, step) in
-            [(300, MarkKind::DataBegin, 0), (301, MarkKind::DataBegin, 4)]
-        {
+        for (seconds, step) in [(300, 0), (301, 4)] {
             for rank in 0..4 {
-                job.mark(rank, &later(seconds, kind, step));
+                job.mark(rank, &later(seconds, step));
             }
         }
         assert!(job.patience_s() < 4.0, "{}", job.patience_s());
@@ -395,7 +391,7 @@ mod tests {
             issue(&mut job, rank, WORLD, number, REDUCE);
         }
         assert_eq!(stall_after(&job, 9).unwrap().waits[0].still_before, [2]);
-        job.mark(2, &mark(MarkKind::DataBegin, 0, [0; 5]));
+        job.mark(2, &mark(Event::DataBegin));
         assert_eq!(stall_after(&job, 9).unwrap().waits[0].still_before, [0; 0]);
     }
 
@@ -425,7 +421,7 @@ mod tests {
         assert_eq!((stall.kind, &stall.culprits), (StallKind::Unseen, &vec![2, 3]));
         assert_eq!((stall.waits[0].number, &stall.waiting), (42, &vec![0, 1]));
         // Once it goes on it is the one to name.
-        job.mark(1, &mark(MarkKind::DataBegin, 0, [0; 5]));
+        job.mark(1, &mark(Event::DataBegin));
         let stall = stall_after(&job, 9).unwrap();
         assert_eq!((stall.kind, &stall.culprits), (StallKind::Missing, &vec![1]));
     }
@@ -558,7 +554,7 @@ mod tests {
         assert_eq!((stall.kind, stall.culprits.len()), (StallKind::Nowhere, 4));
         assert_eq!((stall.accused().len(), stall.waits[0].number), (0, 11));
         // After its loop a job may do anything.
-        job.mark(3, &mark(MarkKind::DataStop, 0, [0; 5]));
+        job.mark(3, &mark(Event::DataStop));
         assert_eq!(standstill(&job, 99), None);
     }
 
@@ -671,8 +667,9 @@ mod tests {
         let mut job = job();
         let bytes = |rank| if rank == 2 { 32 } else { 16 };
         let enter = |job: &mut Collectives, rank, number, bytes: u64| {
-            let args = [WORLD.into(), 0, number, bytes + 1, 0];
-            job.mark(rank, &mark(MarkKind::CollectiveIssue, REDUCE.0, args));
+            let issue = CollectiveIssue::new(REDUCE, WORLD, number);
+            let issue = CollectiveIssue { bytes: Some(bytes), ..issue };
+            job.mark(rank, &mark(Event::CollectiveIssue(issue)));
         };
         for rank in 0..4 {
             enter(&mut job, rank, 41, bytes(rank));
@@ -700,10 +697,7 @@ mod tests {
     fn a_job_is_given_three_times_its_longest_pause() {
         let mut job = job();
         issue(&mut job, 0, WORLD, 1, REDUCE);
-        let later = model::Mark {
-            at: RankNs(11_000_000_000),
-            ..mark(MarkKind::DataEnd, 0, [0; 5])
-        };
+        let later = model::Mark { at: RankNs(11_000_000_000), ..mark(Event::DataEnd) };
         job.mark(0, &later);
         assert_eq!(job.stall(RankNs(40_000_000_000)), None);
         assert!(job.stall(RankNs(42_000_000_000)).is_some());

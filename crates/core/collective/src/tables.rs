@@ -136,7 +136,8 @@ fn folded(ranks: impl Iterator<Item = (u32, (u64, String, bool))>) -> Vec<Entere
 #[cfg(test)]
 mod tests {
     use model::{
-        CollectiveOp, Communicator, Direction, Flow, Mark, MarkKind, Operation, RankNs,
+        CollectiveIssue, CollectiveOp, Communicator, Direction, Event, Flow, Mark,
+        Operation, RankNs,
     };
 
     use super::*;
@@ -152,18 +153,21 @@ mod tests {
         let mut job = Collectives::new(HangSettings::default());
         job.join(1, "default", &[0, 1, 2, 3, 4].into());
         job.join(2, "calm", &[0, 1].into());
-        let mut mark = |rank, kind, group, number| {
-            let (at, args) = (RankNs(1), [group, 0, number, 0, 0]);
-            let on_loop_thread = true;
-            job.mark(rank, &Mark { at, step: 1, kind, on_loop_thread, code: 3, args });
+        let mut mark = |rank, event| {
+            let (at, on_loop_thread) = (RankNs(1), true);
+            job.mark(rank, &Mark { at, step: 1, on_loop_thread, event });
+        };
+        let issue = |group, number| {
+            let op = CollectiveOp::ALLREDUCE;
+            Event::CollectiveIssue(CollectiveIssue::new(op, group, number))
         };
         for rank in [0, 1] {
-            mark(rank, MarkKind::CollectiveIssue, 2, 7);
+            mark(rank, issue(2, 7));
         }
         for (rank, number) in [(0, 46), (1, 46), (2, 45), (3, 46)] {
-            mark(rank, MarkKind::CollectiveIssue, 1, number);
+            mark(rank, issue(1, number));
         }
-        mark(2, MarkKind::BackwardEnd, 1, 0);
+        mark(2, Event::BackwardEnd);
         let op = CollectiveOp(3).name();
         let [all, calm] = &job.progress()[..] else { panic!("two groups") };
         let rows = [

@@ -2,7 +2,7 @@
 //! that differ are: the numbers of docs/compare.md.
 
 use laggard_comparison::{Comparison, MIN_CHANGE_SHARE, Outcome, Run, compare};
-use model::{JobSummary, SCHEMA, StageSummary, Verdict, WindowSummary};
+use model::{JobSummary, SCHEMA, Source, StageSummary, Verdict, WindowSummary};
 use proptest::prelude::*;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -42,7 +42,7 @@ fn run(steps: &[[f64; 3]]) -> Run {
             ranks: 4,
             steps: steps.len() as u64,
             analysed_steps: steps.len() as u64,
-            source: "marks".to_owned(),
+            source: Source::Marks,
             cut: "backward end".to_owned(),
             exposed_s: 0.0,
             device_wait_share: None,

@@ -339,7 +339,7 @@ pub fn absorbed(held: &HeldUp) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use schedule::Pass;
+    use model::Pass;
 
     use super::*;
 

@@ -11,6 +11,7 @@ mod claim;
 mod clock;
 mod device;
 mod disagreement;
+mod event;
 mod fact;
 mod finding;
 mod flow;
@@ -38,6 +39,7 @@ pub use claim::{Claim, LateRanks, StepPlace, StepSpan};
 pub use clock::RankNs;
 pub use device::{Device, DeviceUsage, Gauge, Mean};
 pub use disagreement::{Disagreement, Position, Trust};
+pub use event::{BlockPlace, CollectiveIssue, DeviceReached, DeviceTime, Event, Pass};
 pub use fact::{
     Beside, Brake, CoresBusy, During, Fact, Observation, StageAccount, Unlike,
 };
@@ -65,7 +67,7 @@ pub use usage::CoreUsage;
 pub use verdict::{
     Answer, Cause, Contradiction, Evidence, Incident, IncidentKind, JobSummary, Label,
     Method, NextInLine, Pace, PipelineSummary, Question, ReadBackSummary, SCHEMA,
-    Severity, Side, SideSummary, StageSummary, Subject, Verdict, WindowSummary,
+    Severity, Side, SideSummary, Source, StageSummary, Subject, Verdict, WindowSummary,
     fold_ranks,
 };
 pub use what_if::{Attribution, PartSlowdown, RankSlowdown, Removal, WhatIf};

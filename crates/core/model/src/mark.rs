@@ -1,11 +1,11 @@
 use serde::{Deserialize, Serialize};
 
-use crate::RankNs;
+use crate::{Event, RankNs};
 
 /// Words of payload one mark occupies on the wire and in the ring.
 pub const PAYLOAD_WORDS: usize = 7;
 
-/// What happened in the training process.
+/// What happened in the training process, without the facts that an [`Event`] has.
 ///
 /// The numbers are part of the ring's and of the recording's format: never reuse one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,7 +29,7 @@ pub enum MarkKind {
     OptimizerBegin = 8,
     /// It returned.
     OptimizerEnd = 9,
-    /// An explicit stage is entered; `code` is its id in the rank's name table.
+    /// An explicit stage is entered.
     StageBegin = 10,
     /// It is left.
     StageEnd = 11,
@@ -37,19 +37,13 @@ pub enum MarkKind {
     StepBegin = 12,
     /// It is left.
     StepEnd = 13,
-    /// A collective is issued; `code` is its [`CollectiveOp`], `args[0]` its group,
-    /// `args[1]` its operation id, `args[2]` how many collectives the rank has issued in the
-    /// group, this one included; zero for sends and receives, and if nobody counted;
-    /// `args[3]` the bytes the rank passes plus 1, zero if unknown; `args[4]` the bytes of an
-    /// element of its first tensor, zero if unknown.
+    /// A collective is issued.
     CollectiveIssue = 14,
-    /// A side channel measured `args[0]` nanoseconds for the name `code`.
+    /// A side channel measured something on the device.
     SideSample = 16,
-    /// A side channel's event for the name `code` never became ready.
+    /// A side channel's event never became ready.
     SideLost = 17,
-    /// A block of a pipeline begins: `code` is its pass (0 forward, 1 backward, 2 the weights'
-    /// part of it), `args[0]` the stage of the model, `args[1]` the microbatch, `args[2]` how
-    /// many stages the model has, `args[3]` the lowest rank of the pipeline.
+    /// A block of a pipeline begins.
     BlockBegin = 18,
     /// It is over.
     BlockEnd = 19,
@@ -57,21 +51,16 @@ pub enum MarkKind {
     ProfilerBegin = 20,
     /// The loop goes on.
     ProfilerEnd = 21,
-    /// The rank begins to make the group of all ranks, for which all must come: `args[0]` is
-    /// its group, `args[1]` how often it has begun to.
+    /// The rank begins to make the group of all ranks, for which all must come.
     InitBegin = 22,
     /// It has made it, or has failed to.
     InitEnd = 23,
     /// The host saw that its device got to what it issued at an earlier mark of a run of sampled
-    /// steps. `step` is that mark's and `code` its kind, 0 for the end of the run. `args[0]` is
-    /// when the host made the mark, on the clock of `at`; `args[1]` when the device got there, in
-    /// nanoseconds since it got to the run's first mark; `args[2]` the mark's own code, shifted by
-    /// 32, and its group; `args[3]` the run's first step; `args[4]` the mark's place in the run.
+    /// steps.
     DeviceTime = 24,
     /// The host begins to read something back from its device; seen in sampled steps only.
     ReadBackBegin = 25,
-    /// It has it; `code` is the id of the line that wanted it in the rank's name table, `u16::MAX`
-    /// if it has none.
+    /// It has it.
     ReadBackEnd = 26,
 }
 
@@ -272,52 +261,52 @@ impl CollectiveOp {
     }
 }
 
-/// One thing that happened in a training process, as it stands in the ring.
+/// One thing that happened in a training process.
 ///
 /// # Units
 /// `at` is the rank's monotonic clock.
 /// # Invariants
-/// Encoding and decoding are inverse for every kind of [`MarkKind::ALL`].
+/// Encoding and decoding are inverse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// When it happened.
     pub at: RankNs,
     /// The step it belongs to, counted by the process since it became a rank.
     pub step: u32,
-    /// What happened.
-    pub kind: MarkKind,
     /// Whether it happened on the thread that runs the training loop.
     pub on_loop_thread: bool,
-    /// What exactly: a stage's or side channel's id, a collective's kind.
-    pub code: u16,
-    /// Further facts, by kind.
-    pub args: [u64; 5],
+    /// What happened.
+    pub event: Event,
 }
 
 impl Mark {
-    /// Packs the mark into words.
+    /// The kind of what happened.
     #[inline]
-    pub fn to_words(self) -> [u64; PAYLOAD_WORDS] {
-        let meta = u64::from(self.step)
-            | u64::from(self.kind as u8) << 32
-            | u64::from(self.on_loop_thread) << 40
-            | u64::from(self.code) << 48;
-        let mut words = [self.at.0, meta, 0, 0, 0, 0, 0];
-        words[2..].copy_from_slice(&self.args);
-        words
+    pub fn kind(&self) -> MarkKind {
+        self.event.kind()
     }
 
-    /// Unpacks a mark; `None` for a kind this build does not know.
+    /// Packs the mark into words, as it stands in the ring.
+    #[inline]
+    pub fn to_words(self) -> [u64; PAYLOAD_WORDS] {
+        let (code, [first, second, third, fourth, fifth]) = self.event.encode();
+        let meta = u64::from(self.step)
+            | u64::from(self.kind() as u8) << 32
+            | u64::from(self.on_loop_thread) << 40
+            | u64::from(code) << 48;
+        [self.at.0, meta, first, second, third, fourth, fifth]
+    }
+
+    /// Unpacks a mark; `None` for one that this build does not know.
     pub fn from_words(words: [u64; PAYLOAD_WORDS]) -> Option<Self> {
-        let [at, meta, args @ ..] = words;
+        let [at, meta, numbers @ ..] = words;
         let [s0, s1, s2, s3, kind, flags, c0, c1] = meta.to_le_bytes();
+        let (kind, code) = (MarkKind::from_number(kind)?, u16::from_le_bytes([c0, c1]));
         Some(Self {
             at: RankNs(at),
             step: u32::from_le_bytes([s0, s1, s2, s3]),
-            kind: MarkKind::from_number(kind)?,
             on_loop_thread: flags & 1 == 1,
-            code: u16::from_le_bytes([c0, c1]),
-            args,
+            event: Event::decode(kind, code, numbers)?,
         })
     }
 }
@@ -327,14 +316,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::event::tests::any_event;
 
     proptest! {
         #[test]
         fn a_mark_survives_its_encoding(
-            at: u64, step: u32, on_loop_thread: bool, code: u16, args: [u64; 5],
-            kind in proptest::sample::select(&MarkKind::ALL[..]),
+            at: u64, step: u32, on_loop_thread: bool, event in any_event(),
         ) {
-            let mark = Mark { at: RankNs(at), step, kind, on_loop_thread, code, args };
+            let mark = Mark { at: RankNs(at), step, on_loop_thread, event };
             prop_assert_eq!(Mark::from_words(mark.to_words()), Some(mark));
         }
 

@@ -39,6 +39,55 @@ pub struct Verdict {
     pub profile: Option<ProfileSummary>,
 }
 
+/// Where a job's records came from, in JSON by the same name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Source {
+    /// The job itself, as it ran.
+    Run,
+    /// The job itself, of one rank, as its script asked.
+    Summary,
+    /// A recording of a job, or its marks as events.
+    Marks,
+    /// Seconds of steps, ranks and stages.
+    StageMatrix,
+    /// What is known of one moment, without steps: Flight Recorder dumps, stacks, replies of RAS.
+    Snapshot,
+    /// Collectives that ended and how long they took, without steps: logs of NCCL Inspector.
+    Inspector,
+    /// Calls of NCCL, without steps.
+    Calls,
+    /// Traces of PyTorch's profiler.
+    Kineto,
+    /// Exports of Nsight Systems.
+    Nsys,
+    /// Every operation of some steps.
+    WhatIf,
+}
+
+impl Source {
+    /// Whether the records are of steps.
+    pub fn has_steps(self) -> bool {
+        !matches!(self, Self::Snapshot | Self::Inspector | Self::Calls)
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::Summary => "summary",
+            Self::Marks => "marks",
+            Self::StageMatrix => "stage-matrix",
+            Self::Snapshot => "snapshot",
+            Self::Inspector => "inspector",
+            Self::Calls => "calls",
+            Self::Kineto => "kineto",
+            Self::Nsys => "nsys",
+            Self::WhatIf => "what-if",
+        }
+    }
+}
+
 /// The job a verdict is about.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobSummary {
@@ -50,9 +99,8 @@ pub struct JobSummary {
     pub steps: u64,
     /// Steps that were analysed: seen whole on every rank and not warm-up.
     pub analysed_steps: u64,
-    /// Where the records came from: `run`, `summary`, `stage-matrix`, `marks`, `snapshot`,
-    /// `inspector`, `calls`, `kineto`, `nsys`, `what-if`.
-    pub source: String,
+    /// Where the records came from.
+    pub source: Source,
     /// Where steps are cut for accounting.
     pub cut: String,
     /// Exposed time of all analysed steps, in seconds.

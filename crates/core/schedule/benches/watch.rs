@@ -1,7 +1,8 @@
 //! One iteration of a running job, mark by mark: 32 a rank, and what is said of all of them.
 
 use divan::{Bencher, black_box};
-use laggard_schedule::{Place, ScheduleSettings, Scheme, Watch};
+use laggard_schedule::{ScheduleSettings, Scheme, Watch};
+use model::BlockPlace;
 
 const STAGES: u32 = 8;
 const MICROBATCHES: u32 = 8;
@@ -23,7 +24,7 @@ fn iteration(bencher: Bencher<'_, '_>, ranks: u32) {
             for rank in 0..ranks {
                 let stage = rank % STAGES;
                 let block = plan.order(stage as usize)[at];
-                let place = Place {
+                let place = BlockPlace {
                     pass: block.pass,
                     stage,
                     microbatch: block.microbatch,

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use model::BlockTime;
+use model::{BlockPlace, BlockTime, Pass};
 
 use crate::judge::{Done, HeldUp, Iteration, Judge, Judged, Measure, Pipeline};
 use crate::watch::MAX_BLOCKS;
-use crate::{Pass, Place, ScheduleSettings, Watch};
+use crate::{ScheduleSettings, Watch};
 
 /// Sampled iterations that wait for other ranks'.
 const MAX_WAITING: usize = 64;
@@ -20,7 +20,7 @@ pub struct DeviceBlock {
     /// The step of the training loop.
     pub step: u32,
     /// Which.
-    pub place: Place,
+    pub place: BlockPlace,
     /// When the device got to its begin.
     pub begin: BlockTime,
     /// When it was done with it.
@@ -156,7 +156,7 @@ impl DeviceWatch {
         for (rank, slow) in &mut held.causes {
             let Some(timed) = timed.get(rank) else { continue };
             let is_it = |done: &Done| {
-                let Place { pass, microbatch, stage, .. } = done.place;
+                let BlockPlace { pass, microbatch, stage, .. } = done.place;
                 (pass, microbatch, stage / count)
                     == (slow.block.pass, slow.block.microbatch, slow.block.chunk)
             };

@@ -5,9 +5,10 @@ use crate::job::{Job, Observed};
 use crate::lanes::median_s;
 use crate::lateness::Lateness;
 use crate::{
-    Axis, Graph, Layout, LayoutError, Localiser, Pass, RankCalls, ScheduleSettings,
-    Scheme, Sizes, SlowBlock,
+    Axis, Graph, Layout, LayoutError, Localiser, RankCalls, ScheduleSettings, Scheme,
+    Sizes, SlowBlock,
 };
+use model::Pass;
 
 /// Part of what was lost, or of a usual iteration if more was, that one stage must explain to be
 /// named. Ours.

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
-use crate::{Block, Pass, Plan};
+use crate::{Block, Plan};
+use model::Pass;
 
 /// Seconds up to which a block's slack is none. Sums of durations differ by rounding; exact
 /// equality is fragile. SPEC.md §3.3.

@@ -3,7 +3,8 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::lanes::median_s;
-use crate::{Block, Graph, Localiser, Place, Plan, ScheduleSettings, SlowBlock};
+use crate::{Block, Graph, Localiser, Plan, ScheduleSettings, SlowBlock};
+use model::BlockPlace;
 
 /// Schedules that are followed side by side, such as training and evaluation.
 const MAX_PLANS: usize = 4;
@@ -49,7 +50,7 @@ pub(crate) struct Iteration {
 /// A block that a rank is done with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Done {
-    pub(crate) place: Place,
+    pub(crate) place: BlockPlace,
     pub(crate) began_ns: u64,
     pub(crate) ended_ns: u64,
 }
@@ -61,7 +62,7 @@ impl Done {
 }
 
 impl Iteration {
-    pub(crate) fn has(&self, place: &Place) -> bool {
+    pub(crate) fn has(&self, place: &BlockPlace) -> bool {
         let same = |done: &Done| {
             let known = done.place;
             (known.stage, known.pass, known.microbatch)
@@ -285,7 +286,7 @@ fn plan_of<'a>(ranks: &[u32], of: impl Fn(u32) -> Option<&'a Iteration>) -> Opti
     let count = ranks.len() as u32;
     let order = |(rank, at): (&u32, u32)| -> Option<Vec<Block>> {
         let block = |done: &Done| {
-            let Place { pass, stage, microbatch, .. } = done.place;
+            let BlockPlace { pass, stage, microbatch, .. } = done.place;
             let chunk = stage / count;
             (stage % count == at).then_some(Block { pass, microbatch, chunk })
         };

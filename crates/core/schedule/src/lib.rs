@@ -39,6 +39,6 @@ pub use hang::Halt;
 pub use judge::HeldUp;
 pub use layout::{Axis, Layout, LayoutError, Sizes};
 pub use localiser::{Localiser, SlowBlock, Slowdown};
-pub use plan::{Block, Pass, Plan, Scheme};
+pub use plan::{Block, Plan, Scheme};
 pub use settings::{ScheduleSettings, Update};
-pub use watch::{Place, Standing, Standstill, Watch, Worked, holding_up};
+pub use watch::{Standing, Standstill, Watch, Worked, holding_up};

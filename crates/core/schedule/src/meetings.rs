@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::Pass;
+use model::Pass;
 
 /// Collectives of one group that not all members have entered: more are not under way at once
 /// inside a block.

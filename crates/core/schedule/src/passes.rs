@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use model::CollectiveOp;
+use model::{CollectiveOp, Pass};
 
 use crate::lanes::LaneCall;
-use crate::{Block, Pass, Plan, Scheme};
+use crate::{Block, Plan, Scheme};
 
 /// Schedules that are tried, most usual first. Calls do not tell zero bubble from 1F1B: weights
 /// are nobody's message.

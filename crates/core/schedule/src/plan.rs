@@ -1,31 +1,6 @@
 use std::fmt;
 
-/// What a block computes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Pass {
-    /// The forward pass.
-    Forward,
-    /// The backward pass; with [`Pass::Weight`] beside it, its part for the inputs only.
-    Backward,
-    /// The part of the backward pass that is for the weights, which nobody waits for.
-    Weight,
-}
-
-impl Pass {
-    /// The pass that a mark of a block means by its code (`MarkKind::BlockBegin`), if it is one.
-    pub fn of_code(code: u16) -> Option<Self> {
-        [Self::Forward, Self::Backward, Self::Weight].get(usize::from(code)).copied()
-    }
-
-    /// Its name in sentences.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Forward => "forward",
-            Self::Backward => "backward",
-            Self::Weight => "weight",
-        }
-    }
-}
+use model::Pass;
 
 /// One pass of one microbatch through one part of a stage's layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,6 +11,15 @@ pub struct Block {
     pub microbatch: u32,
     /// Which of the stage's parts of the model, from 0; more than one if interleaved.
     pub chunk: u32,
+}
+
+#[cfg(test)]
+impl Block {
+    /// Its place as rank `stage` names it, in a pipeline of the ranks 0, 1, 2, …, a stage on each.
+    pub(crate) fn place(&self, stage: u32, stages: u32) -> model::BlockPlace {
+        let Self { pass, microbatch, .. } = *self;
+        model::BlockPlace { pass, stage, microbatch, stages, first_rank: 0 }
+    }
 }
 
 impl fmt::Display for Block {

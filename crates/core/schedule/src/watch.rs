@@ -4,36 +4,13 @@ use std::ops::RangeInclusive;
 use crate::judge::{Done, HeldUp, Iteration, Judge, Measure, Pipeline};
 use crate::meetings::Meetings;
 use crate::own_work::OwnWork;
-use crate::{Block, Graph, Pass, ScheduleSettings};
+use crate::{Block, Graph, ScheduleSettings};
+use model::BlockPlace;
 
 /// Iterations of a rank that wait for other ranks' at most; older ones are forgotten.
 const WAITING: usize = 64;
 /// Blocks of one iteration that are kept; no schedule has more.
 pub(crate) const MAX_BLOCKS: usize = 1 << 13;
-
-/// A block as the rank that works on it names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// What it computes.
-    pub pass: Pass,
-    /// Which stage of the model.
-    pub stage: u32,
-    /// Which microbatch.
-    pub microbatch: u32,
-    /// Stages of the model.
-    pub stages: u32,
-    /// The lowest rank of the pipeline.
-    pub first_rank: u32,
-}
-
-#[cfg(test)]
-impl Place {
-    /// A block of rank `stage` in a pipeline of the ranks 0, 1, 2, …, a stage on each.
-    pub(crate) fn of(block: &Block, stage: u32, stages: u32) -> Self {
-        let Block { pass, microbatch, .. } = *block;
-        Self { pass, stage, microbatch, stages, first_rank: 0 }
-    }
-}
 
 /// Follows the pipelines of a job by the blocks its ranks begin and end.
 ///
@@ -124,7 +101,7 @@ struct RankBlocks {
     usual_blocks: usize,
     current: Iteration,
     /// The block it works on, and since when.
-    open: Option<(Place, u64)>,
+    open: Option<(BlockPlace, u64)>,
     done: VecDeque<Iteration>,
     /// Whether it has asked for input since its last block.
     receives: bool,
@@ -151,7 +128,7 @@ impl Watch {
     ///
     /// # Units
     /// `at_ns` is the rank's own clock.
-    pub fn begin(&mut self, rank: u32, at_ns: u64, place: Place) -> Option<HeldUp> {
+    pub fn begin(&mut self, rank: u32, at_ns: u64, place: BlockPlace) -> Option<HeldUp> {
         let behind = &mut self.behind;
         let seen = self.ranks.entry(rank).or_insert_with(|| {
             *behind += 1;
@@ -191,7 +168,7 @@ impl Watch {
     pub fn meet(&mut self, rank: u32, group: u32, number: u64, at_ns: u64) {
         let Some(seen) = self.ranks.get(&rank) else { return };
         if let Some((place, _)) = seen.open {
-            let Place { stage, pass, microbatch, .. } = place;
+            let BlockPlace { stage, pass, microbatch, .. } = place;
             let block = (seen.current.number, stage, pass, microbatch, rank);
             self.meetings.enter(group, number, at_ns, block);
         }
@@ -217,7 +194,7 @@ impl Watch {
         rank: u32,
         step: u32,
         at_ns: u64,
-        place: Place,
+        place: BlockPlace,
     ) -> Option<HeldUp> {
         let seen = self.ranks.get_mut(&rank)?;
         let (begun, began_ns) = seen.open.take()?;

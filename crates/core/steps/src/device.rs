@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
 
 use model::{
-    BlockTime, DeviceWindow, Mark, MarkKind, RankNs, RankStep, ReadBacks, StageId,
+    BlockTime, DeviceTime, DeviceWindow, Event, Mark, RankNs, RankStep, ReadBacks,
+    StageId,
 };
 
 use crate::Segmenter;
@@ -109,7 +110,7 @@ struct DeviceMarks {
 /// Device marks of steps that follow one another.
 #[derive(Debug, Default)]
 struct Run {
-    first_step: Option<u64>,
+    first_step: Option<u32>,
     points: Vec<Point>,
     /// When the host saw that the device had got to a mark, less when the device did: the least
     /// so far.
@@ -118,17 +119,16 @@ struct Run {
 }
 
 impl DeviceMarks {
-    /// Takes the next [`MarkKind::DeviceTime`]; `stage` is the job-wide id behind the code of the
-    /// mark that it is about, where its kind has one. Returns what the run told that it ends.
-    fn push(&mut self, mark: &Mark, stage: StageId) -> RunTimes {
-        let [host, device, code_and_group, first_step, place] = mark.args;
+    /// Takes the next time, told by `mark`; `stage` is the job-wide id behind the name that the
+    /// device reached, where it reached one. Returns what the run told that it ends.
+    fn push(&mut self, mark: &Mark, time: &DeviceTime, stage: StageId) -> RunTimes {
+        let DeviceTime { reached, made_at, device_ns, first_step, place } = *time;
         if self.run.first_step != Some(first_step) {
             self.run = Run { first_step: Some(first_step), ..Run::default() };
         }
         let run = &mut self.run;
-        let kind = u8::try_from(mark.code).ok().and_then(MarkKind::from_number);
         run.broken |= place != run.points.len() as u64 || run.points.len() >= MAX_MARKS;
-        let Some(kind) = kind else {
+        let Some(event) = reached.event() else {
             let run = std::mem::take(run);
             return if run.broken {
                 RunTimes::default()
@@ -139,13 +139,11 @@ impl DeviceMarks {
         if run.broken {
             return RunTimes::default();
         }
-        let seen_ns = i128::from(mark.at.0) - i128::from(device);
+        let seen_ns = i128::from(mark.at.0) - i128::from(device_ns);
         run.seen_ns = Some(run.seen_ns.map_or(seen_ns, |known| known.min(seen_ns)));
-        let (code, group) = ((code_and_group >> 32) as u16, code_and_group & 0xffff_ffff);
-        let args = [group, 0, 0, 0, 0];
-        let (host, device) = (RankNs(host), RankNs(device));
-        let mark = Mark { at: device, kind, code, args, ..*mark };
-        run.points.push(Point { mark, stage, host, device });
+        let device = RankNs(device_ns);
+        let mark = Mark { at: device, event, ..*mark };
+        run.points.push(Point { mark, stage, host: made_at, device });
         RunTimes::default()
     }
 }
@@ -180,7 +178,7 @@ impl Run {
                 }
             }
             before = Some(point);
-            if matches!(point.mark.kind, MarkKind::BlockBegin | MarkKind::BlockEnd) {
+            if matches!(point.mark.event, Event::BlockBegin(_) | Event::BlockEnd(_)) {
                 let [device, host_bound_least, host_bound_most] = clocks.map(RankNs);
                 let host = point.host;
                 blocks.push(BlockTime {
@@ -243,8 +241,8 @@ impl Reads {
         if ahead_s > LAUNCH_S {
             self.drained_by = None;
         }
-        let both = (from.mark.kind, to.mark.kind);
-        if both == (MarkKind::ReadBackBegin, MarkKind::ReadBackEnd) {
+        let both = (from.mark.event, to.mark.event);
+        if matches!(both, (Event::ReadBackBegin, Event::ReadBackEnd { .. })) {
             let of_line = lines.entry(to.stage).or_default();
             of_line.count += 1;
             of_line.wait_s += to.host.seconds_since(from.host);
@@ -282,11 +280,18 @@ impl DeviceClock {
         self.steps.retain(|step, _| !is_left_out(*step));
     }
 
-    /// Takes a [`MarkKind::DeviceTime`] of a rank, with the stage that its mark names. Returns when
-    /// its device got to marks of blocks, once all of a run of sampled steps are known.
-    pub fn push(&mut self, rank: u32, mark: &Mark, stage: StageId) -> Vec<BlockTime> {
+    /// Takes what a mark of a rank tells of its device, with the stage whose name that reached.
+    /// Returns when the device got to marks of blocks, once all of a run of sampled steps are
+    /// known.
+    pub fn push(
+        &mut self,
+        rank: u32,
+        mark: &Mark,
+        time: &DeviceTime,
+        stage: StageId,
+    ) -> Vec<BlockTime> {
         let RunTimes { steps, blocks } =
-            self.ranks.entry(rank).or_default().push(mark, stage);
+            self.ranks.entry(rank).or_default().push(mark, time, stage);
         for step in steps {
             self.steps.entry(step.device.step).or_default().insert(rank, step);
         }
@@ -351,7 +356,7 @@ impl DeviceClock {
 
 #[cfg(test)]
 mod tests {
-    use model::Ending;
+    use model::{DeviceReached, Ending, MarkKind};
     use proptest::prelude::*;
 
     use super::*;
@@ -365,35 +370,34 @@ mod tests {
         text: &str,
         seen_ms: u64,
         device_ms: impl Fn(usize, u64) -> u64,
-    ) -> Vec<Mark> {
+    ) -> Vec<(Mark, DeviceTime)> {
         let host = marks(text);
         let at = |place: usize| device_ms(place, host[place].0.at.0 / MS) * MS;
-        let mut times: Vec<Mark> = (0..host.len())
+        let mut times: Vec<(Mark, DeviceTime)> = (0..host.len())
             .map(|place| {
                 let mark = host[place].0;
-                Mark {
-                    at: RankNs(at(place) + seen_ms * MS),
-                    kind: MarkKind::DeviceTime,
-                    code: mark.kind as u16,
-                    args: [
-                        mark.at.0,
-                        at(place) - at(0),
-                        u64::from(mark.code) << 32,
-                        0,
-                        place as u64,
-                    ],
-                    ..mark
-                }
+                let time = DeviceTime {
+                    reached: DeviceReached::mark(&mark.event),
+                    made_at: mark.at,
+                    device_ns: at(place) - at(0),
+                    first_step: 0,
+                    place: place as u64,
+                };
+                (Mark { at: RankNs(at(place) + seen_ms * MS), ..mark }, time)
             })
             .collect();
-        let end = Mark { code: 0, args: [0, 0, 0, 0, times.len() as u64], ..times[0] };
-        times.push(end);
+        let (mark, time) = times[0];
+        let (reached, place) = (DeviceReached::END, times.len() as u64);
+        times.push((mark, DeviceTime { reached, place, ..time }));
         times
     }
 
-    fn steps_of(marks: &[Mark]) -> Vec<SampledStep> {
+    fn steps_of(times: &[(Mark, DeviceTime)]) -> Vec<SampledStep> {
         let mut of_rank = DeviceMarks::default();
-        marks.iter().flat_map(|mark| of_rank.push(mark, StageId::OTHER).steps).collect()
+        let steps = |(mark, time): &(Mark, DeviceTime)| {
+            of_rank.push(mark, time, StageId::OTHER).steps
+        };
+        times.iter().flat_map(steps).collect()
     }
 
     fn segments_ms(step: &RankStep) -> Vec<u64> {
@@ -479,10 +483,10 @@ mod tests {
         let mut of_rank = DeviceMarks::default();
         let mut both = Vec::new();
         for first_step in [0, 1] {
-            for mut mark in device_marks(STEP, 0, busy) {
+            for (mut mark, mut time) in device_marks(STEP, 0, busy) {
                 mark.step += first_step;
-                mark.args[3] = first_step.into();
-                both.extend(of_rank.push(&mark, StageId::OTHER).steps);
+                time.first_step = first_step;
+                both.extend(of_rank.push(&mark, &time, StageId::OTHER).steps);
             }
         }
         let end = both[0].device.segments.last().map(|segment| segment.end);
@@ -523,17 +527,20 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_a_rank_sends_is_borne(
-            marks in prop::collection::vec((any::<u16>(), any::<[u64; 5]>(), 0u32..9), 0..50),
+            marks in prop::collection::vec((0_usize..26, any::<[u64; 2]>(), 0u32..9), 0..50),
         ) {
             let mut clock = DeviceClock::default();
-            for (place, (code, mut args, step)) in marks.into_iter().enumerate() {
-                // Mostly in order, as else nothing gets through.
-                (args[3], args[4]) = (0, place as u64);
-                let (at, kind) = (RankNs(args[0]), MarkKind::DeviceTime);
-                let code = code % 28;
-                let mark = Mark { at, step, kind, on_loop_thread: true, code, args };
-                clock.push(0, &mark, StageId::OTHER);
-                clock.push(1, &mark, StageId::OTHER);
+            for (place, (kind, [at, device_ns], step)) in (0..).zip(marks) {
+                let kind = MarkKind::ALL.get(kind);
+                let reached = kind.map(|kind| DeviceReached::mark(&Event::from(*kind)));
+                let (reached, at) = (reached.unwrap_or(DeviceReached::END), RankNs(at));
+                // In order, as else nothing gets through.
+                let (made_at, first_step) = (at, 0);
+                let time = DeviceTime { reached, made_at, device_ns, first_step, place };
+                let event = Event::DeviceTime(time);
+                let mark = Mark { at, step, on_loop_thread: true, event };
+                clock.push(0, &mark, &time, StageId::OTHER);
+                clock.push(1, &mark, &time, StageId::OTHER);
             }
             clock.take_window(&[0, 1], u32::MAX);
         }

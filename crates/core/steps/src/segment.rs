@@ -1,5 +1,6 @@
 use model::{
-    CollectiveOp, Ending, Mark, MarkKind, RankNs, RankStep, Segment, SideSample, StageId,
+    CollectiveIssue, CollectiveOp, Ending, Event, Mark, MarkKind, RankNs, RankStep,
+    Segment, SideSample, StageId,
 };
 
 /// Segments one step may have; further collective issues are not kept as boundaries.
@@ -34,33 +35,32 @@ pub struct Segmenter {
 impl Segmenter {
     /// Takes the next mark; returns the step that it completes.
     ///
-    /// `stage` is the job-wide id behind `mark.code` where the kind has one.
+    /// `stage` is the job-wide id behind the name that the event gives, where it gives one.
     pub fn push(&mut self, mark: &Mark, stage: StageId) -> Option<RankStep> {
-        match mark.kind {
-            MarkKind::SideSample | MarkKind::SideLost => {
-                let seconds = (mark.kind == MarkKind::SideSample)
-                    .then(|| mark.args.first().map_or(0.0, |ns| *ns as f64 * 1e-9));
-                let step = self.step.as_mut();
-                if let Some(step) = step.filter(|s| s.side.len() < MAX_SIDE_SAMPLES) {
-                    step.side.push(SideSample { channel: stage, seconds });
-                }
+        match &mark.event {
+            Event::SideSample { nanoseconds, .. } => {
+                self.side(stage, Some(*nanoseconds as f64 * 1e-9));
                 None
             }
-            MarkKind::CollectiveIssue => {
-                self.issue(mark);
+            Event::SideLost { .. } => {
+                self.side(stage, None);
+                None
+            }
+            Event::CollectiveIssue(issue) => {
+                self.issue(mark, issue);
                 None
             }
             // Blocks lie inside stages, and so do read-backs and what a profiler costs; groups are
             // made before the first step; what devices say is on another clock.
-            MarkKind::BlockBegin
-            | MarkKind::BlockEnd
-            | MarkKind::ProfilerBegin
-            | MarkKind::ProfilerEnd
-            | MarkKind::InitBegin
-            | MarkKind::InitEnd
-            | MarkKind::DeviceTime
-            | MarkKind::ReadBackBegin
-            | MarkKind::ReadBackEnd => None,
+            Event::BlockBegin(_)
+            | Event::BlockEnd(_)
+            | Event::ProfilerBegin
+            | Event::ProfilerEnd
+            | Event::InitBegin { .. }
+            | Event::InitEnd { .. }
+            | Event::DeviceTime(_)
+            | Event::ReadBackBegin
+            | Event::ReadBackEnd { .. } => None,
             _ if !mark.on_loop_thread => None,
             _ => self.push_loop_mark(mark, stage),
         }
@@ -78,25 +78,32 @@ impl Segmenter {
         (!self.broken && !step.segments.is_empty()).then_some(step)
     }
 
-    fn issue(&mut self, mark: &Mark) {
+    fn side(&mut self, channel: StageId, seconds: Option<f64>) {
+        let step = self.step.as_mut();
+        if let Some(step) = step.filter(|step| step.side.len() < MAX_SIDE_SAMPLES) {
+            step.side.push(SideSample { channel, seconds });
+        }
+    }
+
+    fn issue(&mut self, mark: &Mark, issue: &CollectiveIssue) {
         // A collective of another thread marks progress of the loop only while the loop
         // stands inside the backward pass, where autograd runs threads of its own.
         let counts = mark.on_loop_thread || self.backward_open;
         if self.step.is_some() && counts && self.issues.len() < MAX_SEGMENTS {
-            let group = mark.args.first().map_or(0, |group| *group as u32);
-            self.issues.push((mark.at, CollectiveOp(mark.code), group));
+            self.issues.push((mark.at, issue.op, issue.group));
         }
     }
 
     fn push_loop_mark(&mut self, mark: &Mark, stage: StageId) -> Option<RankStep> {
+        let kind = mark.kind();
         let explicit = matches!(
-            mark.kind,
+            kind,
             MarkKind::StageBegin
                 | MarkKind::StageEnd
                 | MarkKind::StepBegin
                 | MarkKind::StepEnd
         );
-        let kind = as_hook(mark.kind, stage);
+        let kind = as_hook(kind, stage);
         let completed = match &self.step {
             Some(step) if step.step == mark.step => None,
             _ => self.turn(mark, kind, explicit),
@@ -422,7 +429,8 @@ mod tests {
         let begin = marks("D0")[0];
         segmenter.push(&begin.0, begin.1);
         for kind in [MarkKind::CollectiveIssue, MarkKind::SideSample].repeat(5000) {
-            segmenter.push(&Mark { kind, ..begin.0 }, StageId::FORWARD_EVENT);
+            segmenter
+                .push(&Mark { event: kind.into(), ..begin.0 }, StageId::FORWARD_EVENT);
         }
         assert_eq!(segmenter.issues.len(), MAX_SEGMENTS);
         assert_eq!(segmenter.step.unwrap().side.len(), MAX_SIDE_SAMPLES);

@@ -1,6 +1,8 @@
 //! Marks from a line of text, for tests.
 
-use model::{CollectiveOp, Mark, MarkKind, RankNs, RankStep, StageId};
+use model::{
+    CollectiveIssue, CollectiveOp, Event, Mark, MarkKind, RankNs, RankStep, StageId,
+};
 
 use crate::{Segmenter, StepCounter};
 
@@ -32,20 +34,14 @@ pub(crate) fn marks(text: &str) -> Vec<(Mark, StageId)> {
             "K" => MarkKind::CollectiveIssue,
             other => panic!("unknown word {other}"),
         };
-        let code = if kind == MarkKind::CollectiveIssue {
-            CollectiveOp::from_name("ALLREDUCE").0
+        let event = if kind == MarkKind::CollectiveIssue {
+            let op = CollectiveOp::ALLREDUCE;
+            Event::CollectiveIssue(CollectiveIssue::new(op, 0, 0))
         } else {
-            0
+            kind.into()
         };
         let step = counter.count(kind);
-        let mark = Mark {
-            at: RankNs(now),
-            step,
-            kind,
-            on_loop_thread: true,
-            code,
-            args: [0; 5],
-        };
+        let mark = Mark { at: RankNs(now), step, on_loop_thread: true, event };
         (mark, StageId(id.parse().unwrap()))
     };
     text.split_whitespace().map(mark).collect()

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use divan::{Bencher, black_box};
 use laggard_verdict::{Job, Settings};
-use model::{CollectiveOp, Input, Mark, MarkKind, RankNs};
+use model::{CollectiveIssue, CollectiveOp, Event, Input, Mark, RankNs, Source};
 
 fn main() {
     divan::main();
@@ -29,26 +29,24 @@ fn marks(rank: u32, step: u32, ranks: u32, late: u64) -> impl Iterator<Item = Ma
     let backward = end - 200 * MS + noise / 3;
     let issues = (0..COLLECTIVES).map(move |nth| {
         let number = u64::from(step) * COLLECTIVES + nth + 1;
-        (MarkKind::CollectiveIssue, forward + 1 + nth * 40 * MS, [1, 0, number, 1, 0])
+        let issue = CollectiveIssue::new(CollectiveOp::ALLREDUCE, 1, number);
+        let issue = CollectiveIssue { bytes: Some(0), ..issue };
+        (Event::CollectiveIssue(issue), forward + 1 + nth * 40 * MS)
     });
     let before = [
-        (MarkKind::DataBegin, begin),
-        (MarkKind::DataEnd, data),
-        (MarkKind::ForwardBegin, data),
-        (MarkKind::ForwardEnd, forward),
-        (MarkKind::BackwardBegin, forward),
+        (Event::DataBegin, begin),
+        (Event::DataEnd, data),
+        (Event::ForwardBegin, data),
+        (Event::ForwardEnd, forward),
+        (Event::BackwardBegin, forward),
     ];
     let after = [
-        (MarkKind::BackwardEnd, backward),
-        (MarkKind::OptimizerBegin, backward),
-        (MarkKind::OptimizerEnd, end),
+        (Event::BackwardEnd, backward),
+        (Event::OptimizerBegin, backward),
+        (Event::OptimizerEnd, end),
     ];
-    let stage = |(kind, at)| (kind, at, [0; 5]);
-    let all = before.into_iter().map(stage).chain(issues).chain(after.map(stage));
-    all.map(move |(kind, at, args)| {
-        let code = CollectiveOp::ALLREDUCE.0;
-        Mark { at: RankNs(at), step, kind, on_loop_thread: true, code, args }
-    })
+    let all = before.into_iter().chain(issues).chain(after);
+    all.map(move |(event, at)| Mark { at: RankNs(at), step, on_loop_thread: true, event })
 }
 
 /// Takes what some ranks do in a step.
@@ -63,7 +61,7 @@ fn take(job: &mut Job, who: Range<u32>, step: u32, (ranks, late): (u32, u64)) {
 /// A job that lacks a step of its last rank to close its second window, and that step.
 fn before_a_window(ranks: u32, late: u64) -> (Job, u32) {
     let begin = || {
-        let mut job = Job::new("job", "marks", Settings::default());
+        let mut job = Job::new("job", Source::Marks, Settings::default());
         let members = (0..ranks).collect();
         job.take(Input::Group { group: 1, name: "default".to_owned(), members });
         job

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{CollectiveOp, Mark, MarkKind};
+use model::{CollectiveIssue, Event, Mark, RankNs};
 use schedule::{
     Axis, Call, Cause, Diagnosis, Lane, RankCalls, ScheduleSettings, Sizes, Unit,
     diagnose,
@@ -38,7 +38,7 @@ pub(crate) struct Called {
 struct Caller {
     log: RankCalls,
     /// Of each group the lanes of its collectives and of its sends and receives.
-    lanes: BTreeMap<(u64, bool), u32>,
+    lanes: BTreeMap<(u32, bool), u32>,
     /// Operations so far, by lane.
     counts: Vec<u64>,
 }
@@ -59,21 +59,25 @@ impl Called {
     /// Takes a mark; whether it is time to look. Before anybody sends or receives there is no
     /// pipeline, and nothing is kept.
     pub(crate) fn mark(&mut self, rank: u32, mark: &Mark) -> bool {
-        if mark.kind == MarkKind::BlockBegin && self.is_needed {
-            self.stop();
-        }
-        if mark.kind != MarkKind::CollectiveIssue || !self.is_needed {
+        if !self.is_needed {
             return false;
         }
-        let op = CollectiveOp(mark.code);
-        if self.ranks.is_empty() && !op.is_point_to_point() {
+        let issue = match &mark.event {
+            Event::CollectiveIssue(issue) => issue,
+            Event::BlockBegin(_) => {
+                self.stop();
+                return false;
+            }
+            _ => return false,
+        };
+        if self.ranks.is_empty() && !issue.op.is_point_to_point() {
             return false;
         }
         let caller = self.ranks.entry(rank).or_insert_with(|| Caller {
             log: RankCalls { rank, ..RankCalls::default() },
             ..Caller::default()
         });
-        let Some(call) = caller.call(op, mark) else { return false };
+        let Some(call) = caller.call(mark.at, issue) else { return false };
         caller.log.calls.push(call);
         self.calls += 1;
         if self.calls >= MAX_CALLS {
@@ -157,9 +161,9 @@ impl Called {
 }
 
 impl Caller {
-    /// The call behind a mark.
-    fn call(&mut self, op: CollectiveOp, mark: &Mark) -> Option<Call> {
-        let [group, _, number, bytes_and_1, element_bytes] = mark.args;
+    /// The call that issues a collective.
+    fn call(&mut self, at: RankNs, issue: &CollectiveIssue) -> Option<Call> {
+        let CollectiveIssue { op, group, number, bytes, element_bytes, .. } = *issue;
         let is_point = op.is_point_to_point();
         let next = self.lanes.len();
         if next == MAX_LANES && !self.lanes.contains_key(&(group, is_point)) {
@@ -175,11 +179,11 @@ impl Caller {
         // Who sends or receives does not count with the group.
         let count = number.checked_sub(1).unwrap_or(*known);
         *known = count.saturating_add(1);
-        let bytes = bytes_and_1.saturating_sub(1);
+        let bytes = bytes.unwrap_or(0);
         let size = match Unit::of(op) {
             Unit::Elements => bytes / element_bytes.max(1),
             Unit::Bytes => bytes,
         };
-        Some(Call { at_ns: mark.at.0, op, size, lane, count: Some(count) })
+        Some(Call { at_ns: at.0, op, size, lane, count: Some(count) })
     }
 }

@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
-use model::{Batch, Input, RankNs};
+use model::{Batch, Input, RankNs, Source};
 
 use crate::{Job, Remember, Settings, Suspicion, WantedProfile, WindowRecord};
 
@@ -97,7 +97,7 @@ impl Gathering {
     /// A job nothing is known of yet.
     pub fn new(id: &str, settings: Settings) -> Self {
         Self {
-            job: Job::new(id, "run", settings),
+            job: Job::new(id, Source::Run, settings),
             hosts: Vec::new(),
             places: BTreeMap::new(),
             heads: BTreeSet::new(),
@@ -446,7 +446,10 @@ impl Again {
 
 #[cfg(test)]
 mod tests {
-    use model::{FunctionClass, Mark, MarkKind, Pattern, ProfileWindow, WorkerPatterns};
+    use model::{
+        CollectiveIssue, CollectiveOp, Event, FunctionClass, Mark, Pattern,
+        ProfileWindow, WorkerPatterns,
+    };
     use proptest::collection::vec;
     use proptest::prelude::*;
 
@@ -457,10 +460,9 @@ mod tests {
     /// A rank of two has entered so many collectives.
     fn entered(rank: u32, number: u64) -> Vec<Input> {
         let members = (0..2).collect();
-        let args = [1, 0, number, 0, 0];
-        let (kind, on_loop_thread) = (MarkKind::CollectiveIssue, true);
-        let at = RankNs(SECOND);
-        let mark = Mark { at, step: 40, kind, on_loop_thread, code: 3, args };
+        let sum = CollectiveIssue::new(CollectiveOp::ALLREDUCE, 1, number);
+        let (at, event) = (RankNs(SECOND), Event::CollectiveIssue(sum));
+        let mark = Mark { at, step: 40, on_loop_thread: true, event };
         vec![
             Input::Group { group: 1, name: "default".to_owned(), members },
             Input::Mark { rank, mark },
@@ -542,7 +544,10 @@ mod tests {
         let (mut numbers, mut lost) = (Vec::new(), 0);
         for (_, input) in &host.queue {
             match input {
-                Some(Input::Mark { mark, .. }) => numbers.push(mark.args[0]),
+                Some(Input::Mark { mark, .. }) => match mark.event {
+                    Event::SideSample { nanoseconds, .. } => numbers.push(nanoseconds),
+                    other => panic!("{other:?}"),
+                },
                 Some(Input::Lost { records, .. }) => lost += records,
                 _ => {}
             }
@@ -576,9 +581,8 @@ mod tests {
                     host.take(Input::Lost { rank: 0, records: oldest as u64 });
                 }
                 for (number, at) in times.iter().enumerate().take(written).skip(oldest).take(taken) {
-                    let args = [number as u64, 0, 0, 0, 0];
-                    let (kind, on_loop_thread) = (MarkKind::DataBegin, true);
-                    let mark = Mark { at: RankNs(*at), step: 0, kind, on_loop_thread, code: 0, args };
+                    let event = Event::SideSample { name: 0, nanoseconds: number as u64 };
+                    let mark = Mark { at: RankNs(*at), step: 0, on_loop_thread: true, event };
                     host.take(Input::Mark { rank: 0, mark });
                 }
             }

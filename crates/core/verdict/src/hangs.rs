@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use collective::{Collectives, Communication, Entered, HangSettings, Stall, StallKind};
 use incident::{Scene, death, folded, hang, standstill};
 use model::{
-    Communicator, Evidence, Incident, Mark, MarkKind, Operation, ProcessState, Progress,
+    Communicator, Event, Evidence, Incident, Mark, Operation, ProcessState, Progress,
     RankNs, Ranks, Severity, Stack,
 };
 use schedule::{Standing, Standstill, holding_up};
@@ -133,18 +133,18 @@ impl Hangs {
     /// Takes a mark; the seconds of a stall that was spoken of and that it ends.
     pub(crate) fn mark(&mut self, rank: u32, mark: &Mark) -> Option<f64> {
         self.collectives.mark(rank, mark);
-        match mark.kind {
-            MarkKind::ProfilerBegin => {
+        match mark.event {
+            Event::ProfilerBegin => {
                 self.in_profiler.insert(rank, mark.at);
             }
-            MarkKind::SideSample | MarkKind::SideLost => {}
+            Event::SideSample { .. } | Event::SideLost { .. } => {}
             _ if mark.on_loop_thread => {
                 self.in_profiler.remove(&rank);
             }
             _ => {}
         }
         // A rank that gives up leaves what it was in.
-        if mark.kind.begins() { self.moved(mark.at) } else { None }
+        if mark.kind().begins() { self.moved(mark.at) } else { None }
     }
 
     /// Something moved at `at`: a stall from before is over. Its seconds if it was spoken of.

@@ -19,9 +19,9 @@ use frontier::{
 };
 use incident::{Scene, Tracker};
 use model::{
-    CollectiveOp, Cut, Finding, Input, JobSummary, LinkEnd, Mark, MarkKind, Meeting,
-    Method, RankNs, SCHEMA, SideSummary, StageId, StageNames, StageSummary, Sync,
-    Verdict, Window, WindowSummary, fold_ranks,
+    CollectiveOp, Cut, Event, Finding, Input, JobSummary, LinkEnd, Mark, Meeting, Method,
+    RankNs, SCHEMA, SideSummary, Source, StageId, StageNames, StageSummary, Sync, Verdict,
+    Window, WindowSummary, fold_ranks,
 };
 use schedule::Diagnosis;
 use steps::{Aligner, Segmenter};
@@ -42,14 +42,6 @@ use profile::Profiled;
 
 pub use profile::ProfiledRank;
 
-/// The source of jobs of which one moment is known, and no steps.
-pub const SNAPSHOT: &str = "snapshot";
-/// The source of jobs of which completed collectives are known, and no steps.
-pub const TIMED: &str = "inspector";
-/// The source of jobs of which every operation of some steps is known.
-pub const WHAT_IF: &str = "what-if";
-/// The source of jobs of which calls of NCCL are known.
-pub const CALLS: &str = "calls";
 /// Window summaries kept; the oldest make room.
 const MAX_WINDOWS: usize = 4096;
 
@@ -63,7 +55,7 @@ const MAX_NEIGHBOURS: usize = 4096;
 #[derive(Debug)]
 pub struct Job {
     id: String,
-    source: String,
+    source: Source,
     pub(crate) settings: Settings,
     baseline: Baseline,
     names: StageNames,
@@ -126,19 +118,11 @@ struct RankInput {
 }
 
 impl RankInput {
-    /// The stage that a mark names.
-    fn stage(&self, kind: MarkKind, code: u16) -> StageId {
-        match kind {
-            MarkKind::StageBegin
-            | MarkKind::StageEnd
-            | MarkKind::SideSample
-            | MarkKind::SideLost
-            | MarkKind::ReadBackEnd => {
-                // A name that found no room in the rank's table.
-                self.stages.get(usize::from(code)).copied().unwrap_or(StageId::OTHER)
-            }
-            _ => StageId::OTHER,
-        }
+    /// The stage that an event names.
+    fn stage(&self, event: &Event) -> StageId {
+        let stage = event.name().and_then(|name| self.stages.get(usize::from(name)));
+        // Without one if the name found no room in the rank's table.
+        stage.copied().unwrap_or(StageId::OTHER)
     }
 }
 
@@ -168,11 +152,11 @@ enum Note {
 
 impl Job {
     /// A job nothing is known of yet.
-    pub fn new(id: &str, source: &str, settings: Settings) -> Self {
+    pub fn new(id: &str, source: Source, settings: Settings) -> Self {
         let mut names = StageNames::default();
         Self {
             id: id.to_owned(),
-            source: source.to_owned(),
+            source,
             baseline: settings.baseline(&mut names),
             names,
             hosts: BTreeMap::new(),
@@ -395,13 +379,13 @@ impl Job {
     }
 
     fn mark(&mut self, rank: u32, mark: &Mark) {
-        if mark.kind == MarkKind::DeviceTime {
-            self.device_time(rank, mark);
+        if let Event::DeviceTime(time) = &mark.event {
+            self.device_time(rank, mark, time);
             return;
         }
         let moves = self.hangs.mark(rank, mark);
         self.moves_again(moves);
-        if matches!(mark.kind, MarkKind::ProfilerBegin | MarkKind::ProfilerEnd) {
+        if matches!(mark.event, Event::ProfilerBegin | Event::ProfilerEnd) {
             self.aligner.leave_out_until(self.step());
         }
         let left_out = |step| self.aligner.is_left_out(step);
@@ -411,22 +395,24 @@ impl Job {
             self.look_at_calls();
         }
         let input = self.ranks.entry(rank).or_default();
-        let stage = input.stage(mark.kind, mark.code);
-        if matches!(mark.kind, MarkKind::SideSample | MarkKind::SideLost) {
-            let total = self.side_channels.entry(stage).or_default();
-            if mark.kind == MarkKind::SideSample {
+        let stage = input.stage(&mark.event);
+        match mark.event {
+            Event::SideSample { nanoseconds, .. } => {
+                let total = self.side_channels.entry(stage).or_default();
                 total.samples += 1;
-                total.sum_s += mark.args[0] as f64 * 1e-9;
-            } else {
-                total.lost += 1;
+                total.sum_s += nanoseconds as f64 * 1e-9;
             }
+            Event::SideLost { .. } => {
+                self.side_channels.entry(stage).or_default().lost += 1;
+            }
+            _ => {}
         }
         if let Some(step) = input.segmenter.push(mark, stage) {
             self.seen_ranks.insert(rank);
             self.escalation.step(rank, &step);
             self.aligner.push(rank, step);
             self.take_windows();
-        } else if mark.kind == MarkKind::OptimizerEnd {
+        } else if mark.event == Event::OptimizerEnd {
             self.seen_ranks.insert(rank);
         }
     }
@@ -650,7 +636,7 @@ impl Job {
                     Some(said) => said.timed,
                     None => self.analysed_steps.round() as u64,
                 },
-                source: self.source.clone(),
+                source: self.source,
                 cut: self
                     .cut
                     .map_or("none".into(), |(cut, meeting)| meeting.describe(cut)),
@@ -734,7 +720,7 @@ impl Job {
             );
         } else if self.analysed_steps == 0.0
             && self.profiled.is_none()
-            && ![SNAPSHOT, TIMED, CALLS].contains(&self.source.as_str())
+            && self.source.has_steps()
         {
             let warmup = self.settings.window.warmup_steps;
             texts.push(format!(

@@ -19,7 +19,7 @@ mod usages;
 
 pub use escalation::{MAX_WINDOW_S, ProfileSettings, WantedProfile};
 pub use gathering::Gathering;
-pub use job::{CALLS, Job, ProfiledRank, SNAPSHOT, TIMED, WHAT_IF, WorkRequests};
+pub use job::{Job, ProfiledRank, WorkRequests};
 pub use policy::{Rule, Suspicion};
 pub use record::{LateRank, Remember, StageRecord, WindowRecord};
 pub use series::{Column, Series};

@@ -5,10 +5,13 @@ use std::ops::RangeInclusive;
 use incident::{
     BLOCKS_UNSEEN, IncidentSettings, Looked, Scene, SlowBlocks, absorbed, halted,
 };
-use model::{BlockTime, CollectiveOp, Evidence, Incident, Mark, MarkKind, RankNs};
+use model::{
+    BlockPlace, BlockTime, CollectiveIssue, CollectiveOp, Event, Evidence, Incident,
+    Mark, RankNs,
+};
 use schedule::{
-    DeviceBlock, DeviceWatch, HeldUp, Pass, Place, ScheduleSettings, SlowBlock,
-    Standstill, Watch, Worked, holding_up,
+    DeviceBlock, DeviceWatch, HeldUp, ScheduleSettings, SlowBlock, Standstill, Watch,
+    Worked, holding_up,
 };
 use steps::is_sampled;
 
@@ -48,7 +51,7 @@ struct Marked {
     at: RankNs,
     step: u32,
     begins: bool,
-    place: Place,
+    place: BlockPlace,
 }
 
 /// Slow blocks, in the order in which they were found.
@@ -95,19 +98,19 @@ impl Pipelines {
         mark: &Mark,
         left_out: impl Fn(u32) -> bool,
     ) -> Option<usize> {
-        if mark.kind == MarkKind::CollectiveIssue {
-            let [group, _, number, ..] = mark.args;
-            match (CollectiveOp(mark.code), u32::try_from(group)) {
-                (CollectiveOp::RECEIVE, _) => self.watch.receive(rank),
-                (CollectiveOp::SEND, _) => self.watch.send(rank),
-                (_, Ok(group)) if number > 0 => {
-                    self.watch.meet(rank, group, number, mark.at.0);
-                }
-                _ => {}
+        let (begins, place) = match mark.event {
+            Event::CollectiveIssue(issue) => {
+                self.issue(rank, mark.at, &issue);
+                return None;
             }
+            Event::BlockBegin(place) => (true, place),
+            Event::BlockEnd(place) => (false, place),
+            _ => return None,
+        };
+        // Of what a rank could not say there are no stages.
+        if place.stage >= place.stages {
+            return None;
         }
-        let place = place_of(mark)?;
-        let begins = mark.kind == MarkKind::BlockBegin;
         if is_sampled(mark.step) && (self.has_devices || mark.step < LAST_UNSEEN) {
             let marked = self.marked.entry(rank).or_default();
             if marked.len() == MAX_MARKED {
@@ -126,6 +129,17 @@ impl Pipelines {
         }
         self.looked.until(mark.step);
         self.take(&held?, left_out)
+    }
+
+    fn issue(&mut self, rank: u32, at: RankNs, issue: &CollectiveIssue) {
+        match *issue {
+            CollectiveIssue { op: CollectiveOp::RECEIVE, .. } => self.watch.receive(rank),
+            CollectiveIssue { op: CollectiveOp::SEND, .. } => self.watch.send(rank),
+            CollectiveIssue { group, number: number @ 1.., .. } => {
+                self.watch.meet(rank, group, number, at.0);
+            }
+            _ => {}
+        }
     }
 
     /// Takes when the device of a rank got to marks of blocks in a run of sampled steps; whose
@@ -156,7 +170,7 @@ impl Pipelines {
     /// The blocks whose begin and end a device got to at these times.
     fn blocks(&mut self, rank: u32, times: &[BlockTime]) -> Vec<DeviceBlock> {
         let Some(marked) = self.marked.get_mut(&rank) else { return Vec::new() };
-        let mut open: Option<(Place, BlockTime)> = None;
+        let mut open: Option<(BlockPlace, BlockTime)> = None;
         let mut blocks = Vec::new();
         for time in times {
             // What was given up before has no time.
@@ -287,25 +301,9 @@ fn costliest_first(a: &Numbered, b: &Numbered) -> Ordering {
     b.blocks.lost_s().total_cmp(&a.blocks.lost_s())
 }
 
-fn place_of(mark: &Mark) -> Option<Place> {
-    if !matches!(mark.kind, MarkKind::BlockBegin | MarkKind::BlockEnd) {
-        return None;
-    }
-    let pass = Pass::of_code(mark.code)?;
-    let [stage, microbatch, stages, first_rank, _] = mark.args.map(u32::try_from);
-    let place = Place {
-        pass,
-        stage: stage.ok()?,
-        microbatch: microbatch.ok()?,
-        stages: stages.ok()?,
-        first_rank: first_rank.ok()?,
-    };
-    // Of what a rank could not say there are no stages.
-    (place.stage < place.stages).then_some(place)
-}
-
 #[cfg(test)]
 mod tests {
+    use model::Pass;
     use schedule::Block;
 
     use super::*;

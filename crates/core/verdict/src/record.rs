@@ -141,7 +141,7 @@ fn stages(
 
 #[cfg(test)]
 mod tests {
-    use model::{Block, Boundary, Ending, Input, MarkKind, StageId, Sync};
+    use model::{Block, Boundary, Ending, Input, MarkKind, Source, StageId, Sync};
     use proptest::prelude::*;
 
     use super::*;
@@ -174,7 +174,7 @@ mod tests {
     }
 
     fn job() -> Job {
-        let mut job = Job::new("job", "run", Settings::default());
+        let mut job = Job::new("job", Source::Run, Settings::default());
         job.remember(Remember::Stages);
         job
     }
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn times_are_remembered_without_stages() {
-        let mut job = Job::new("job", "run", Settings::default());
+        let mut job = Job::new("job", Source::Run, Settings::default());
         job.analyse(window(0, 4, vec![1.0; 60]), Some(SPAN));
         assert!(job.take_records().is_empty());
         job.remember(Remember::Times);

@@ -1,6 +1,9 @@
 //! A data-parallel job whose hosts run ahead of their devices.
 
-use model::{CollectiveOp, Input, Mark, MarkKind, RankNs};
+use model::{
+    CollectiveIssue, CollectiveOp, DeviceReached, DeviceTime, Event, Input, Mark,
+    MarkKind, RankNs,
+};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -11,7 +14,7 @@ const BUCKETS: usize = 3;
 /// Kernels that a pass is launched as.
 const KERNELS: usize = 6;
 /// Number of the group of all ranks.
-const GROUP: u64 = 1;
+const GROUP: u32 = 1;
 /// Where the script reads the loss back from the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadBack {
@@ -165,6 +168,16 @@ struct Seen {
     at_s: f64,
     task: usize,
     number: u64,
+}
+
+impl Seen {
+    fn event(&self) -> Event {
+        if self.kind == MarkKind::CollectiveIssue {
+            let op = CollectiveOp::ALLREDUCE;
+            return Event::CollectiveIssue(CollectiveIssue::new(op, GROUP, self.number));
+        }
+        self.kind.into()
+    }
 }
 
 impl Rank {
@@ -434,16 +447,8 @@ impl AheadJob {
                 if matches!(seen.kind, MarkKind::ReadBackBegin | MarkKind::ReadBackEnd) {
                     continue;
                 }
-                let is_issue = seen.kind == MarkKind::CollectiveIssue;
-                let args = if is_issue { [GROUP, 0, seen.number, 0, 0] } else { [0; 5] };
-                let mark = Mark {
-                    at: RankNs(ns(seen.at_s)),
-                    step: seen.step,
-                    kind: seen.kind,
-                    on_loop_thread: true,
-                    code: if is_issue { CollectiveOp::ALLREDUCE.0 } else { 0 },
-                    args,
-                };
+                let (at, event) = (RankNs(ns(seen.at_s)), seen.event());
+                let mark = Mark { at, step: seen.step, on_loop_thread: true, event };
                 inputs.push((mark.at.0, Input::Mark { rank, mark }));
             }
             if self.device_marks {
@@ -479,29 +484,28 @@ fn device_times(rank: &Rank, ns: impl Fn(f64) -> u64) -> Vec<Mark> {
                 return times;
             };
             seen_s = seen_s.max(polled_s);
-            let is_issue = seen.kind == MarkKind::CollectiveIssue;
-            let of_issue = u64::from(CollectiveOp::ALLREDUCE.0) << 32 | GROUP;
+            let time = DeviceTime {
+                reached: DeviceReached::mark(&seen.event()),
+                made_at: RankNs(ns(seen.at_s)),
+                device_ns: ((ended_s(seen) - began_s) * 1e9) as u64,
+                first_step: *run.start(),
+                place: place as u64,
+            };
             times.push(Mark {
                 at: RankNs(ns(seen_s)),
                 step: seen.step,
-                kind: MarkKind::DeviceTime,
                 on_loop_thread: true,
-                code: seen.kind as u16,
-                args: [
-                    ns(seen.at_s),
-                    ((ended_s(seen) - began_s) * 1e9) as u64,
-                    if is_issue { of_issue } else { 0 },
-                    u64::from(*run.start()),
-                    place as u64,
-                ],
+                event: Event::DeviceTime(time),
             });
         }
-        let end = Mark {
-            code: 0,
-            args: [0, 0, 0, u64::from(*run.start()), length as u64],
-            ..times[times.len() - 1]
+        let time = DeviceTime {
+            reached: DeviceReached::END,
+            made_at: RankNs(0),
+            device_ns: 0,
+            first_step: *run.start(),
+            place: length as u64,
         };
-        times.push(end);
+        times.push(Mark { event: Event::DeviceTime(time), ..times[times.len() - 1] });
         at += length.saturating_sub(1).max(1);
     }
     times

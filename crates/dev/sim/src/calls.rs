@@ -1,9 +1,11 @@
 use std::collections::BTreeMap;
 
-use model::{CollectiveOp, Input, Mark, MarkKind, RankNs};
+use model::{
+    BlockPlace, CollectiveIssue, CollectiveOp, Event, Input, Mark, Pass, RankNs,
+};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use schedule::{Block, Call, Lane, Pass, Plan, RankCalls, Scheme};
+use schedule::{Block, Call, Lane, Plan, RankCalls, Scheme};
 
 use crate::FORWARD_S;
 
@@ -266,7 +268,7 @@ impl CalledJob {
     /// blocks they begin and end.
     pub fn inputs(&self) -> Vec<Input> {
         let ranks = self.run();
-        let stages = u64::from(self.scheme.plan(self.pp, 0).chunks() * self.pp);
+        let stages = self.scheme.plan(self.pp, 0).chunks() * self.pp;
         let number = |lane: usize, group: u32| 1 + lane as u32 * 1000 + group;
         let mut groups: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         let mut marks = Vec::new();
@@ -275,21 +277,21 @@ impl CalledJob {
             for (lane, group) in lanes.into_iter().enumerate() {
                 groups.entry(number(lane, group)).or_default().push(*name);
             }
-            let mut mark = |at_s: f64, kind: MarkKind, code: u16, args: [u64; 5]| {
+            let mut mark = |at_s: f64, event: Event| {
                 let step = rank.begins_s.partition_point(|begin_s| *begin_s <= at_s);
                 let (at, step) = (RankNs((at_s * 1e9) as u64), step.saturating_sub(1));
                 let (step, on_loop_thread) = (step as u32, true);
-                let mark = Mark { at, step, kind, on_loop_thread, code, args };
+                let mark = Mark { at, step, on_loop_thread, event };
                 marks.push((at.0, Input::Mark { rank: *name, mark }));
             };
-            let first_rank = u64::from(self.rank(0, rank.copy, rank.tensor));
+            let first_rank = self.rank(0, rank.copy, rank.tensor);
             for Worked { block, begin_s, end_s } in &rank.worked {
-                let pass = u16::from(block.pass == Pass::Backward);
-                let stage = rank.stage as u64 + u64::from(block.chunk * self.pp);
-                let place = [stage, block.microbatch.into(), stages, first_rank, 0];
-                mark(*begin_s, MarkKind::BlockBegin, pass, place);
+                let Block { pass, microbatch, chunk } = *block;
+                let stage = rank.stage as u32 + chunk * self.pp;
+                let place = BlockPlace { pass, stage, microbatch, stages, first_rank };
+                mark(*begin_s, Event::BlockBegin(place));
                 if let Some(end_s) = end_s {
-                    mark(*end_s, MarkKind::BlockEnd, pass, place);
+                    mark(*end_s, Event::BlockEnd(place));
                 }
             }
             let mut issued = [0; 5];
@@ -297,10 +299,11 @@ impl CalledJob {
                 let lane = call.lane as usize;
                 let collective = u64::from(!call.op.is_point_to_point());
                 issued[lane] += collective;
-                let group = u64::from(number(lane, lanes[lane]));
-                let args = [group, 0, issued[lane] * collective, call.size + 1, 0];
+                let (group, nth) = (number(lane, lanes[lane]), issued[lane] * collective);
+                let issue = CollectiveIssue::new(call.op, group, nth);
+                let issue = CollectiveIssue { bytes: Some(call.size), ..issue };
                 let at_s = (call.at_ns - BEGIN_NS) as f64 * 1e-9;
-                mark(at_s, MarkKind::CollectiveIssue, call.op.0, args);
+                mark(at_s, Event::CollectiveIssue(issue));
             }
         }
         marks.sort_by_key(|(at_ns, _)| *at_ns);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use formats::{BatchHead, input_line, pack_batch};
-use model::{CollectiveOp, Input, Mark, MarkKind, RankNs, Verdict};
+use model::{CollectiveIssue, CollectiveOp, Event, Input, Mark, RankNs, Verdict};
 use serde::Deserialize;
 
 use crate::server::Server;
@@ -100,39 +100,26 @@ impl Course {
         let backward = end - part(10);
         let backward_ns = part(50) - part(0);
         let count = self.collectives;
-        let mark = move |at, kind| Mark {
-            at: RankNs(at),
-            step,
-            kind,
-            on_loop_thread: true,
-            code: 0,
-            args: [0; 5],
-        };
-        let issue = move |nth: u32| Mark {
-            code: CollectiveOp::ALLREDUCE.0,
-            args: [
-                u64::from(GROUP),
-                0,
-                u64::from(step) * u64::from(count) + u64::from(nth) + 1,
-                (25 << 20) + 1,
-                0,
-            ],
-            ..mark(
-                forward + 1000 + backward_ns / u64::from(count) * u64::from(nth),
-                MarkKind::CollectiveIssue,
-            )
+        let mark =
+            move |at, event| Mark { at: RankNs(at), step, on_loop_thread: true, event };
+        let issue = move |nth: u32| {
+            let number = u64::from(step) * u64::from(count) + u64::from(nth) + 1;
+            let issue = CollectiveIssue::new(CollectiveOp::ALLREDUCE, GROUP, number);
+            let issue = CollectiveIssue { bytes: Some(25 << 20), ..issue };
+            let at = forward + 1000 + backward_ns / u64::from(count) * u64::from(nth);
+            mark(at, Event::CollectiveIssue(issue))
         };
         let before = [
-            mark(begin, MarkKind::DataBegin),
-            mark(data, MarkKind::DataEnd),
-            mark(data, MarkKind::ForwardBegin),
-            mark(forward, MarkKind::ForwardEnd),
-            mark(forward, MarkKind::BackwardBegin),
+            mark(begin, Event::DataBegin),
+            mark(data, Event::DataEnd),
+            mark(data, Event::ForwardBegin),
+            mark(forward, Event::ForwardEnd),
+            mark(forward, Event::BackwardBegin),
         ];
         let after = [
-            mark(backward, MarkKind::BackwardEnd),
-            mark(backward, MarkKind::OptimizerBegin),
-            mark(end, MarkKind::OptimizerEnd),
+            mark(backward, Event::BackwardEnd),
+            mark(backward, Event::OptimizerBegin),
+            mark(end, Event::OptimizerEnd),
         ];
         before.into_iter().chain((0..count).map(issue)).chain(after)
     }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use formats::JournalWriter;
-use model::Input;
+use model::{Input, Source};
 use ring::{JobReader, ProfileClerk, RankState, RingDirectory};
 use verdict::{Job, MAX_WINDOW_S, ProfileSettings, Settings};
 
@@ -73,7 +73,7 @@ pub struct Agent {
 impl Agent {
     /// An agent for the job whose rings stand in `directory`.
     pub fn new(directory: RingDirectory, id: &str, settings: Settings) -> Self {
-        let job = Job::new(id, "run", settings.clone());
+        let job = Job::new(id, Source::Run, settings.clone());
         let (reader, flight) = (JobReader::new(directory), FlightFeed::default());
         let live = LiveFeed::new(settings.arrival.clone());
         let (requests, ports) = (RequestFeed::default(), Ports::default());

@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use formats::{RecordedCollective, recorded_collectives};
-use model::{Input, Mark, MarkKind, RankNs, group_number};
+use model::{CollectiveIssue, Event, Input, Mark, MarkKind, RankNs, group_number};
 
 /// How often recorders are asked, at most, and how much longer than their last answers took
 /// they are left in peace: an answer costs its rank that much of one thread, up to 44 ms for
@@ -164,16 +164,15 @@ impl FlightFeed {
                 held.issues.push_back(Mark {
                     at: RankNs(issued),
                     step: 0,
-                    kind: MarkKind::CollectiveIssue,
                     on_loop_thread: true,
-                    code: collective.op.0,
-                    args: [
-                        group_number(&collective.group).into(),
-                        0,
-                        collective.number,
-                        collective.bytes.map_or(0, |bytes| bytes.saturating_add(1)),
-                        collective.element_bytes,
-                    ],
+                    event: Event::CollectiveIssue(CollectiveIssue {
+                        op: collective.op,
+                        group: group_number(&collective.group),
+                        op_id: 0,
+                        number: collective.number,
+                        bytes: collective.bytes,
+                        element_bytes: collective.element_bytes,
+                    }),
                 });
             }
         }
@@ -254,7 +253,7 @@ impl Held {
                 _ => return,
             };
             let Some(mut mark) = next else { return };
-            if mark.kind == MarkKind::CollectiveIssue {
+            if mark.kind() == MarkKind::CollectiveIssue {
                 mark.step = self.step;
             }
             self.step = mark.step;
@@ -360,14 +359,7 @@ mod tests {
     use super::*;
 
     fn mark(at: u64, kind: MarkKind) -> Mark {
-        Mark {
-            at: RankNs(at),
-            step: 0,
-            kind,
-            on_loop_thread: true,
-            code: 0,
-            args: [0; 5],
-        }
+        Mark { at: RankNs(at), step: 0, on_loop_thread: true, event: kind.into() }
     }
 
     fn held(marks: &[u64], issues: &[u64]) -> Held {
@@ -431,7 +423,12 @@ mod tests {
         feed.poll(RankNs(0), &mut |_| {});
         let issues = &feed.ranks[&0].issues;
         assert_eq!(issues.len(), 2);
-        assert_eq!(issues[0].args, [group_number("0").into(), 0, 7, 9, 4]);
+        let recorded = CollectiveIssue {
+            bytes: Some(8),
+            element_bytes: 4,
+            ..CollectiveIssue::new(CollectiveOp::BARRIER, group_number("0"), 7)
+        };
+        assert_eq!(issues[0].event, Event::CollectiveIssue(recorded));
     }
 
     #[test]

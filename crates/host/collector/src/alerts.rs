@@ -132,7 +132,10 @@ impl Alerts {
 mod tests {
     use std::sync::Arc;
 
-    use model::{IncidentKind, Input, Mark, MarkKind, Pace, RankNs, Ranks, Subject};
+    use model::{
+        CollectiveIssue, CollectiveOp, Event, IncidentKind, Input, Mark, Pace, RankNs,
+        Ranks, Source, Subject,
+    };
 
     use super::*;
     use crate::metrics::Metrics;
@@ -216,7 +219,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let messenger = Messenger::open(folder.path(), Arc::new(Metrics::new()));
         let mut alerts = Alerts::open(messenger.clone(), "job", folder.path());
-        let mut job = verdict::Job::new("job", "run", verdict::Settings::default());
+        let mut job = verdict::Job::new("job", Source::Run, verdict::Settings::default());
         let members = (0..4).collect();
         job.take(Input::Group { group: 1, name: "default".to_owned(), members });
         let ns = |second: u64| RankNs(second * 1_000_000_000);
@@ -231,10 +234,9 @@ mod tests {
                 _ => Vec::new(),
             };
             for (rank, number) in ranks {
-                let args = [1, 0, number, 0, 0];
-                let (at, kind) = (ns(second), MarkKind::CollectiveIssue);
-                let mark =
-                    Mark { at, step: 40, kind, on_loop_thread: true, code: 3, args };
+                let sum = CollectiveIssue::new(CollectiveOp::ALLREDUCE, 1, number);
+                let (at, event) = (ns(second), Event::CollectiveIssue(sum));
+                let mark = Mark { at, step: 40, on_loop_thread: true, event };
                 job.take(Input::Mark { rank, mark });
             }
             if (12..14).contains(&second) || (20..60).contains(&second) {

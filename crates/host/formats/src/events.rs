@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
-use model::{CollectiveOp, Input, Mark, MarkKind, RankNs, StageId, StageNames};
+use model::{
+    CollectiveIssue, CollectiveOp, Event, Input, Mark, RankNs, Source, StageId,
+    StageNames,
+};
 use steps::StepCounter;
 use verdict::{Job, Settings};
 
@@ -35,7 +38,7 @@ impl MarkEvents {
             let mut counter = StepCounter::default();
             let mut last = 0;
             for (at, (time_ns, kind)) in list.into_iter().enumerate() {
-                let Some((kind, code)) = mark_of(&kind) else {
+                let Some(event) = event_of(&kind) else {
                     return Err(refuse(at, format!("unknown kind {kind:?}")));
                 };
                 if time_ns < last {
@@ -44,16 +47,9 @@ impl MarkEvents {
                     return Err(refuse(at, reason));
                 }
                 last = time_ns;
-                let step = counter.count(kind);
+                let step = counter.count(event.kind());
                 let at = RankNs(time_ns);
-                marks.push(Mark {
-                    at,
-                    step,
-                    kind,
-                    on_loop_thread: true,
-                    code,
-                    args: [0; 5],
-                });
+                marks.push(Mark { at, step, on_loop_thread: true, event });
             }
             ranks.push(marks);
         }
@@ -65,7 +61,7 @@ impl MarkEvents {
     }
 
     pub(crate) fn replay(&self, id: &str, settings: Settings) -> Job {
-        let mut job = Job::new(id, "marks", settings);
+        let mut job = Job::new(id, Source::Marks, settings);
         let world_size = self.ranks.len() as u32;
         for rank in 0..world_size {
             let (host, role) = ("recording".to_owned(), None);
@@ -90,25 +86,25 @@ impl MarkEvents {
     }
 }
 
-fn mark_of(kind: &str) -> Option<(MarkKind, u16)> {
+fn event_of(kind: &str) -> Option<Event> {
     if let Some(op) = kind.strip_prefix("K:") {
-        return Some((MarkKind::CollectiveIssue, CollectiveOp::from_name(op).0));
+        let op = CollectiveOp::from_name(op);
+        return Some(Event::CollectiveIssue(CollectiveIssue::new(op, 0, 0)));
     }
-    let mark = match kind {
-        "D0" => MarkKind::DataBegin,
-        "D1" => MarkKind::DataEnd,
-        "DX" => MarkKind::DataStop,
-        "F0" => MarkKind::ForwardBegin,
-        "F1" => MarkKind::ForwardEnd,
-        "B0" => MarkKind::BackwardBegin,
-        "B1" => MarkKind::BackwardEnd,
-        "O0" => MarkKind::OptimizerBegin,
-        "O1" => MarkKind::OptimizerEnd,
-        "C0" => MarkKind::StageBegin,
-        "C1" => MarkKind::StageEnd,
+    Some(match kind {
+        "D0" => Event::DataBegin,
+        "D1" => Event::DataEnd,
+        "DX" => Event::DataStop,
+        "F0" => Event::ForwardBegin,
+        "F1" => Event::ForwardEnd,
+        "B0" => Event::BackwardBegin,
+        "B1" => Event::BackwardEnd,
+        "O0" => Event::OptimizerBegin,
+        "O1" => Event::OptimizerEnd,
+        "C0" => Event::StageBegin { name: 0 },
+        "C1" => Event::StageEnd { name: 0 },
         _ => return None,
-    };
-    Some((mark, 0))
+    })
 }
 
 #[cfg(test)]

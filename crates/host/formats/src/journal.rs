@@ -12,7 +12,7 @@ use std::{fmt, fs};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use model::{Input, Mark, MarkKind, RankNs};
+use model::{Event, Input, Mark, MarkKind, RankNs, Source};
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use verdict::{Job, Settings};
@@ -145,12 +145,13 @@ impl JournalWriter {
 pub fn input_line(input: &Input, line: &mut Vec<u8>) -> io::Result<()> {
     match input {
         Input::Mark { rank, mark } => {
-            let used = mark.args.iter().rposition(|arg| *arg != 0).map_or(0, |at| at + 1);
-            let (at, step, kind) = (mark.at.0, mark.step, mark.kind as u8);
+            let (code, numbers) = mark.event.encode();
+            let used = numbers.iter().rposition(|it| *it != 0).map_or(0, |at| at + 1);
+            let (at, step, kind) = (mark.at.0, mark.step, mark.kind() as u8);
             let on_loop = u8::from(mark.on_loop_thread);
-            write!(line, "[{rank},{at},{step},{kind},{on_loop},{}", mark.code)?;
-            for arg in mark.args.iter().take(used) {
-                write!(line, ",{arg}")?;
+            write!(line, "[{rank},{at},{step},{kind},{on_loop},{code}")?;
+            for number in numbers.iter().take(used) {
+                write!(line, ",{number}")?;
             }
             line.push(b']');
         }
@@ -237,7 +238,7 @@ impl Journal {
     }
 
     pub(crate) fn replay(&self, id: &str, settings: Settings) -> Job {
-        let mut job = Job::new(id, "marks", settings);
+        let mut job = Job::new(id, Source::Marks, settings);
         for input in &self.inputs {
             job.take(input.clone());
         }
@@ -257,7 +258,8 @@ pub(crate) fn input_of(line: &[u8]) -> Result<Input, String> {
     }
     let Numbers { values, count } =
         serde_json::from_slice(line).map_err(|error| error.to_string())?;
-    let ([rank, at, step, kind, on_loop, code, args @ ..], 6..) = (values, count) else {
+    let ([rank, at, step, kind, on_loop, code, numbers @ ..], 6..) = (values, count)
+    else {
         return Err(format!("a mark has at least 6 numbers, this one {count}"));
     };
     let too_large = |_| "a number is too large for its place".to_owned();
@@ -265,13 +267,13 @@ pub(crate) fn input_of(line: &[u8]) -> Result<Input, String> {
     let kind = number
         .and_then(MarkKind::from_number)
         .ok_or_else(|| format!("unknown kind of mark {kind}"))?;
+    let code = u16::try_from(code).map_err(too_large)?;
     let mark = Mark {
         at: RankNs(at),
         step: u32::try_from(step).map_err(too_large)?,
-        kind,
         on_loop_thread: on_loop != 0,
-        code: u16::try_from(code).map_err(too_large)?,
-        args,
+        event: Event::decode(kind, code, numbers)
+            .ok_or_else(|| format!("unknown numbers in a mark of kind {}", kind as u8))?,
     };
     Ok(Input::Mark { rank: u32::try_from(rank).map_err(too_large)?, mark })
 }

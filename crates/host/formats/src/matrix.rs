@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use model::{CollectiveOp, Ending, MarkKind, RankNs, RankStep, Segment, StageId};
+use model::{CollectiveOp, Ending, MarkKind, RankNs, RankStep, Segment, Source, StageId};
 use serde::{Deserialize, Serialize};
 use steps::Aligner;
 use verdict::{Job, Settings};
@@ -222,7 +222,7 @@ impl StageMatrix {
         // A matrix begins where its recorder wanted it to: nothing is warm-up.
         settings.window.warmup_steps = 0;
         let mut aligner = Aligner::new(settings.window.clone());
-        let mut job = Job::new(id, "stage-matrix", settings);
+        let mut job = Job::new(id, Source::StageMatrix, settings);
         let (name, stages, matrix) = self.chosen();
         let expanded = name == "micro_matrix";
         let mut ids: Vec<StageId> = stages

@@ -1,4 +1,5 @@
 #[cfg(feature = "nsys")]
+use model::Source;
 use std::fs::File;
 use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 #[cfg(feature = "nsys")]
 use trace::Trace;
-use verdict::{Job, Settings, WHAT_IF};
+use verdict::{Job, Settings};
 use whatif::Findings;
 
 #[cfg(feature = "nsys")]
@@ -250,7 +251,7 @@ fn is_report(reader: &mut impl BufRead) -> bool {
 
 #[cfg(feature = "nsys")]
 fn report(traces: Vec<Trace>) -> Recording {
-    Recording::Trace(ProfilerTrace { tool: "nsys", traces })
+    Recording::Trace(ProfilerTrace { tool: Source::Nsys, traces })
 }
 
 fn read_trace(
@@ -264,7 +265,7 @@ fn read_trace(
         let found = format!("it is a trace without events{}", lost.unwrap_or_default());
         return Err(FormatError::Unknown { path: path.to_owned(), found });
     }
-    Ok(Recording::Trace(ProfilerTrace { tool: "kineto", traces: vec![trace] }))
+    Ok(Recording::Trace(ProfilerTrace { tool: Source::Kineto, traces: vec![trace] }))
 }
 
 /// Passes over what RAS answers before its reply: a client may have written that down too.
@@ -401,7 +402,7 @@ impl Recording {
             Self::Journal(journal) => journal.replay(id, settings),
             Self::Stored(batches) => batches.replay(id, settings),
             Self::WhatIf(findings) => {
-                let mut job = Job::new(id, WHAT_IF, settings);
+                let mut job = Job::new(id, Source::WhatIf, settings);
                 job.add_what_if((**findings).clone());
                 job
             }

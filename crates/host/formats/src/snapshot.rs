@@ -6,11 +6,11 @@ use std::io::BufRead;
 use std::path::Path;
 
 use collective::{SlowLink, idle_ports, slow_links};
-use model::{Frame, Input, ProcessState, Stack};
+use model::{Frame, Input, ProcessState, Source, Stack};
 use schedule::{Lane, Layout, LayoutError, RankCalls};
 use serde::Deserialize;
 use serde_json::Value;
-use verdict::{CALLS, Job, SNAPSHOT, Settings, TIMED, WorkRequests};
+use verdict::{Job, Settings, WorkRequests};
 
 use crate::call_log::CallLog;
 use crate::dumps::{self, Dump};
@@ -169,9 +169,9 @@ impl Snapshot {
         let logs = self.logs();
         let calls = self.call_logs().count() + self.request_logs().count();
         let source = match (logs.len(), calls) {
-            (_, calls) if calls == self.0.len() => CALLS,
-            (timed, _) if timed == self.0.len() => TIMED,
-            _ => SNAPSHOT,
+            (_, calls) if calls == self.0.len() => Source::Calls,
+            (timed, _) if timed == self.0.len() => Source::Inspector,
+            _ => Source::Snapshot,
         };
         let mut job = Job::new(id, source, settings);
         self.tell_calls(&mut job);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use model::{ProfileWindow, StageNames, WorkerPatterns, fold_ranks};
+use model::{ProfileWindow, Source, StageNames, WorkerPatterns, fold_ranks};
 use pattern::{PatternSettings, Resource, costliest};
 use trace::{Counter, Names, SliceKind, Trace, match_collectives, profile, rank_steps};
 use verdict::{Job, ProfiledRank, Settings};
@@ -13,7 +13,7 @@ use crate::{FormatError, Limits, Recording, load};
 /// What a profiler recorded of a rank, whole.
 #[derive(Clone, Debug)]
 pub struct ProfilerTrace {
-    pub(crate) tool: &'static str,
+    pub(crate) tool: Source,
     /// One for each rank that is in the file.
     pub(crate) traces: Vec<Trace>,
 }
@@ -24,7 +24,7 @@ pub struct RankTrace {
     path: PathBuf,
     /// Its place among the traces of the file.
     place: usize,
-    tool: &'static str,
+    tool: Source,
     /// The trace; of its slices only collectives are left.
     trace: Trace,
     profiled: ProfiledRank,
@@ -48,7 +48,7 @@ impl RankTrace {
 
     fn new(
         path: &Path,
-        tool: &'static str,
+        tool: Source,
         mut trace: Trace,
         settings: &PatternSettings,
     ) -> Self {
@@ -223,7 +223,7 @@ impl TraceSet {
 
     /// Runs the traces through the analysis and returns the finished job.
     pub fn replay(&self, id: &str, settings: Settings) -> Job {
-        let tool = self.ranks.values().next().map_or("kineto", |first| first.tool);
+        let tool = self.ranks.values().next().map_or(Source::Kineto, |first| first.tool);
         let mut job = Job::new(id, tool, settings);
         let traces =
             self.ranks.iter().map(|(rank, trace)| (*rank, &trace.trace)).collect();

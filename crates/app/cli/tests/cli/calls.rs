@@ -13,7 +13,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use schedule::{Block, Pass};
+use model::Pass;
+use schedule::Block;
 use serde_json::Value;
 use sim::{CalledJob, Delay, Primitive, Spot, Stop, log_text};
 

@@ -1,20 +1,19 @@
 //! `laggard analyze --export-calls`: what is written of a recording says the same.
 #![expect(clippy::unwrap_used, reason = "a test fails where a verdict lacks a field")]
 
-use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use model::MarkKind;
-use schedule::{Graph, Pass, Scheme, Timing};
+use formats::input_line;
+use model::{
+    BlockPlace, CollectiveIssue, CollectiveOp, Event, Input, Mark, Pass, RankNs,
+};
+use schedule::{Graph, Scheme, Timing};
 use serde_json::Value;
 
 const RANKS: u32 = 4;
 const MS: u64 = 1_000_000;
-const SEND: u64 = 0;
-const RECEIVE: u64 = 1;
-const ALLREDUCE: u64 = 3;
 
 fn analyze(arguments: &[&str], path: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_laggard"));
@@ -28,10 +27,10 @@ fn verdict(output: &Output) -> Value {
 }
 
 /// A recording of a pipeline of four ranks, a sum over all in each step, and one slow block.
-fn recording() -> String {
+fn recording() -> Vec<u8> {
     let graph = Graph::new(Scheme::OneForwardOneBackward.plan(RANKS, 8)).unwrap();
-    let mut text = "{\"schema\":\"laggard.marks/1\",\"job\":\"pipeline\"}\n".to_owned();
-    let mut marks: Vec<(u64, String)> = Vec::new();
+    let mut text = b"{\"schema\":\"laggard.marks/1\",\"job\":\"pipeline\"}\n".to_vec();
+    let mut marks: Vec<(u64, Input)> = Vec::new();
     let mut begin_ns = 1000 * MS;
     for step in 0..14_u64 {
         let took_ns = |node: usize| {
@@ -47,45 +46,36 @@ fn recording() -> String {
             (0..graph.nodes()).map(|node| took_ns(node) as f64 * 1e-9).collect();
         let mut timing = Timing::default();
         graph.time(&durations_s, &mut timing);
-        let mut mark =
-            |rank: usize, at_ns: u64, kind: MarkKind, code: u64, args: [u64; 5]| {
-                let args = args.map(|arg| arg.to_string()).join(",");
-                let kind = kind as u8;
-                let line = format!("[{rank},{at_ns},{step},{kind},1,{code},{args}]");
-                marks.push((at_ns, line));
-            };
+        let mut mark = |rank: usize, at_ns: u64, event: Event| {
+            let (at, step) = (RankNs(at_ns), step as u32);
+            let mark = Mark { at, step, on_loop_thread: true, event };
+            marks.push((at_ns, Input::Mark { rank: rank as u32, mark }));
+        };
+        let issue = |op, group, number, bytes| {
+            let issue = CollectiveIssue::new(op, group, number);
+            let (bytes, element_bytes) = (Some(bytes), 4);
+            Event::CollectiveIssue(CollectiveIssue { bytes, element_bytes, ..issue })
+        };
         for rank in 0..RANKS as usize {
             let mut free_ns = begin_ns;
             for node in graph.nodes_of(rank) {
                 let (_, block) = graph.block(node);
                 let end_ns = begin_ns + (timing.ends_s[node] * 1e9) as u64;
-                let pass = u64::from(block.pass == Pass::Backward);
-                let place = [rank as u64, block.microbatch.into(), RANKS.into(), 0, 0];
+                let place = BlockPlace {
+                    pass: block.pass,
+                    stage: rank as u32,
+                    microbatch: block.microbatch,
+                    stages: RANKS,
+                    first_rank: 0,
+                };
                 if graph.plan().source(rank, block).is_some() {
-                    mark(
-                        rank,
-                        free_ns + 1000,
-                        MarkKind::CollectiveIssue,
-                        RECEIVE,
-                        [5, 0, 0, 129, 4],
-                    );
+                    mark(rank, free_ns + 1000, issue(CollectiveOp::RECEIVE, 5, 0, 128));
                 }
-                mark(
-                    rank,
-                    (end_ns - took_ns(node)).max(free_ns),
-                    MarkKind::BlockBegin,
-                    pass,
-                    place,
-                );
-                mark(rank, end_ns, MarkKind::BlockEnd, pass, place);
+                let works_ns = (end_ns - took_ns(node)).max(free_ns);
+                mark(rank, works_ns, Event::BlockBegin(place));
+                mark(rank, end_ns, Event::BlockEnd(place));
                 if graph.plan().target(rank, block).is_some() {
-                    mark(
-                        rank,
-                        end_ns + 500,
-                        MarkKind::CollectiveIssue,
-                        SEND,
-                        [5, 0, 0, 129, 4],
-                    );
+                    mark(rank, end_ns + 500, issue(CollectiveOp::SEND, 5, 0, 128));
                 }
                 free_ns = end_ns;
             }
@@ -93,15 +83,15 @@ fn recording() -> String {
             // are; two more follow.
             let met_ns = begin_ns + (timing.makespan_s * 1e9) as u64;
             for (at, at_ns) in (1..).zip([free_ns, met_ns, met_ns + MS]) {
-                let args = [6, 0, step * 3 + at, 4 * at + 1, 4];
-                mark(rank, at_ns + MS, MarkKind::CollectiveIssue, ALLREDUCE, args);
+                let sum = issue(CollectiveOp::ALLREDUCE, 6, step * 3 + at, 4 * at);
+                mark(rank, at_ns + MS, sum);
             }
         }
         begin_ns += (timing.makespan_s * 1e9) as u64 + 5 * MS;
     }
     marks.sort_by_key(|(at_ns, _)| *at_ns);
-    for (_, line) in marks {
-        writeln!(text, "{line}").unwrap();
+    for (_, input) in marks {
+        input_line(&input, &mut text).unwrap();
     }
     text
 }

@@ -6,7 +6,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use schedule::{Block, Pass};
+use model::Pass;
+use schedule::Block;
 use serde_json::{Value, json};
 use sim::{CalledJob, Delay, Primitive, Spot, Stop, log_text};
 

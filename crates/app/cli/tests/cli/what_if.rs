@@ -1,5 +1,6 @@
 //! `laggard analyze` on what-if traces: what a user reads, and what bad input is answered with.
 
+use model::Source;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -70,7 +71,7 @@ fn the_document_reads_back() {
     let verdict: model::Verdict = serde_json::from_slice(&output.stdout).expect("JSON");
     let what_if = verdict.what_if.expect("a section");
     assert_eq!((what_if.steps.len(), what_if.ranks.len(), what_if.peers), (12, 16, 2));
-    assert_eq!(verdict.job.source, "what-if");
+    assert_eq!(verdict.job.source, Source::WhatIf);
     assert_eq!(verdict.incidents[0].evidence[0].label, "stage_imbalance");
 }
 

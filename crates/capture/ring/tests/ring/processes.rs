@@ -9,7 +9,7 @@ use laggard_ring::{
     Drained, Identity, NameKind, RingDirectory, RingError, RingReader, RingWriter,
     clean_stale, process_started,
 };
-use model::{Mark, MarkKind, RankNs};
+use model::{CollectiveIssue, CollectiveOp, Event, Mark, RankNs};
 
 fn identity(rank: u32) -> Identity {
     let pid = std::process::id();
@@ -24,14 +24,21 @@ fn identity(rank: u32) -> Identity {
     }
 }
 
+/// A mark whose words all follow from its number.
 fn mark(number: u64) -> Mark {
+    let issue = CollectiveIssue {
+        op: CollectiveOp::ALLREDUCE,
+        group: number as u32,
+        op_id: number,
+        number,
+        bytes: Some(number),
+        element_bytes: number,
+    };
     Mark {
         at: RankNs(number),
         step: number as u32,
-        kind: MarkKind::DataBegin,
         on_loop_thread: true,
-        code: 0,
-        args: [number; 5],
+        event: Event::CollectiveIssue(issue),
     }
 }
 
@@ -45,7 +52,7 @@ fn drain(reader: &mut RingReader) -> (Vec<u64>, u64) {
     let (mut numbers, mut lost) = (Vec::new(), 0);
     reader.drain(usize::MAX, |drained| match drained {
         Drained::Mark(mark) => {
-            assert!(mark.args.iter().all(|arg| *arg == mark.at.0), "torn: {mark:?}");
+            assert_eq!(mark, self::mark(mark.at.0), "torn");
             numbers.push(mark.at.0);
         }
         Drained::Lost(records) => lost += records,

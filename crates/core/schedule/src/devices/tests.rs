@@ -38,7 +38,7 @@ fn watch(
             let (mut held_ms, first) = (0, graph.nodes_of(rank as usize).start);
             for node in graph.nodes_of(rank as usize) {
                 let (_, block) = graph.block(node);
-                let place = Place::of(&block, rank, RANKS);
+                let place = block.place(rank, RANKS);
                 let end_ms = (timing.ends_s[node] * 1e3).round() as u64;
                 let at = |device_ms: u64, held_ms: u64, host_ms: u64| BlockTime {
                     host: RankNs((u64::from(step) * 1000 + host_ms) * MS),
@@ -129,7 +129,7 @@ fn a_step_that_one_rank_has_not_told_is_passed_over() {
     };
     for step in 0..200_u32 {
         for rank in 0..2 {
-            let place = Place {
+            let place = BlockPlace {
                 pass: Pass::Forward,
                 stage: rank,
                 microbatch: 0,

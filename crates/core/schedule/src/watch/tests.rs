@@ -1,3 +1,5 @@
+use model::Pass;
+
 use super::*;
 use crate::Scheme;
 
@@ -37,7 +39,7 @@ fn watch_waiting(
             let took_ns = nominal_ns(node);
             let begin_ns = (timing.ends_s[node] * 1e9).round() as u64 - took_ns;
             let end_ns = from_ns + begin_ns * later(step) + took_ns;
-            let place = Place::of(&block, rank as u32, RANKS);
+            let place = block.place(rank as u32, RANKS);
             events.push((end_ns - took_ns, true, rank as u32, place));
             events.push((end_ns, false, rank as u32, place));
         }
@@ -106,8 +108,7 @@ fn of_ranks_that_share_a_stage_the_late_one_is_named() {
             let begin_ns = end_ns(&node) - took_ns(node);
             number += 1;
             for first_rank in [0, RANKS] {
-                let place =
-                    Place { first_rank, ..Place::of(&block, stage as u32, RANKS) };
+                let place = BlockPlace { first_rank, ..block.place(stage as u32, RANKS) };
                 let rank = first_rank + place.stage;
                 let late_ns = if first_rank > 0 { extra_ns(node).0 } else { 0 };
                 found.extend(watch.begin(rank, begin_ns, place));
@@ -186,7 +187,7 @@ fn half_of_a_pipeline_is_not_judged_as_a_whole_one() {
     let work = |watch: &mut Watch, rank: u32, step: u32| {
         let mut found = Vec::new();
         for (block, at) in plan.order(rank as usize).iter().zip(1..) {
-            let place = Place::of(block, rank, RANKS);
+            let place = block.place(rank, RANKS);
             let extra = if step == 9 && at == 5 { 99 } else { 0 };
             let begin_ns = (u64::from(step) * 1000 + at * 10) * F_NS;
             found.extend(watch.begin(rank, begin_ns, place));
@@ -212,7 +213,7 @@ fn a_healthy_pipeline_is_left_alone_and_halts_where_a_rank_stops() {
     let halts = holding_up(watch.standing());
     assert_eq!((halts.len(), halts[0].rank, halts[0].standing), (1, 0, Standing::Idles));
     // The next iteration: rank 0 works three forwards off, rank 1 begins and never ends one.
-    let place = |stage, microbatch| Place {
+    let place = |stage, microbatch| BlockPlace {
         pass: Pass::Forward,
         stage,
         microbatch,

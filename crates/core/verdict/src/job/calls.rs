@@ -5,10 +5,10 @@ use incident::{
     IncidentSettings, halt_point, link_slowed, pipeline_halted, pipeline_slowed,
     ports_idle,
 };
-use model::{Finding, Origin, PipelineSummary, fold_ranks};
+use model::{Finding, Origin, PipelineSummary, Source, fold_ranks};
 use schedule::{Axis, Diagnosis, RankCalls, diagnose};
 
-use super::{Job, TIMED};
+use super::Job;
 
 /// Collectives whose logs end at different places that are told.
 const MAX_ENDS: usize = 8;
@@ -27,7 +27,7 @@ impl Job {
     pub(super) fn timed_texts(&self) -> Vec<String> {
         let compared = self.arrivals.compared();
         let mut texts = Vec::new();
-        if self.source == TIMED || compared > 0 {
+        if self.source == Source::Inspector || compared > 0 {
             texts.push(format!(
                 "{compared} collectives were timed on more than one rank and compared"
             ));

@@ -339,7 +339,7 @@ impl Compared {
 
 #[cfg(test)]
 mod tests {
-    use model::{Incident, Pattern, Verdict};
+    use model::{Incident, Pattern, Source, Verdict};
     use pattern::Expected;
     use trace::{Matches, Profile};
 
@@ -371,7 +371,7 @@ mod tests {
             let host = Some(format!("node{}", rank / 8));
             ProfiledRank { rank, host, profile, ..ProfiledRank::default() }
         });
-        let mut job = Job::new("job", "test", settings);
+        let mut job = Job::new("job", Source::Run, settings);
         job.add_profiles(profiled.collect(), &Matches::default());
         job.verdict()
     }
@@ -554,7 +554,7 @@ mod tests {
             profile.patterns.insert(id, pattern);
             profiled.push(ProfiledRank { rank, profile, ..ProfiledRank::default() });
         }
-        let mut job = Job::new("job", "test", Settings::default());
+        let mut job = Job::new("job", Source::Run, Settings::default());
         job.add_profiles(profiled, &Matches::default());
         assert!(job.verdict().incidents.is_empty());
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use frontier::{Baseline, analyse, join_devices_where_seen};
 use incident::{DeviceAccount, Devices};
 use model::{
-    Cut, Finding, Mark, MarkKind, Meeting, RankNs, ReadBackSummary, ReadBacks, Side,
+    Cut, DeviceTime, Finding, Mark, Meeting, RankNs, ReadBackSummary, ReadBacks, Side,
     StageId, StageNames, Window,
 };
 use steps::{DeviceClock, runs_from};
@@ -114,13 +114,10 @@ impl DeviceSteps {
 
 impl Job {
     /// Takes what the device of a rank did at a mark.
-    pub(super) fn device_time(&mut self, rank: u32, mark: &Mark) {
-        let kind = u8::try_from(mark.code).ok().and_then(MarkKind::from_number);
-        let code = (mark.args[2] >> 32) as u16;
-        let ranks = self.ranks.get(&rank).zip(kind);
-        let stage = ranks.map(|(input, kind)| input.stage(kind, code));
-        let stage = stage.unwrap_or(StageId::OTHER);
-        let blocks = self.devices.clock.push(rank, mark, stage);
+    pub(super) fn device_time(&mut self, rank: u32, mark: &Mark, time: &DeviceTime) {
+        let named = self.ranks.get(&rank).zip(time.reached.event());
+        let stage = named.map_or(StageId::OTHER, |(input, event)| input.stage(&event));
+        let blocks = self.devices.clock.push(rank, mark, time, stage);
         self.pipelines.see_device();
         if blocks.is_empty() {
             return;

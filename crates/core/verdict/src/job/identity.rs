@@ -1,8 +1,8 @@
 //! What an incident is called never stands for another one.
 
 use model::{
-    Block, Boundary, Ending, FunctionClass, IncidentKind, Pattern, ProfileWindow, RankNs,
-    WorkerPatterns,
+    Block, BlockPlace, Boundary, CollectiveIssue, Ending, FunctionClass, IncidentKind,
+    MarkKind, Pattern, ProfileWindow, RankNs, WorkerPatterns,
 };
 use proptest::prelude::*;
 
@@ -13,7 +13,7 @@ const STEPS: u64 = 20;
 
 /// Something that happens to a job.
 #[derive(Clone, Debug)]
-enum Event {
+enum Episode {
     /// A window of steps, in which a rank may be late by so much.
     Window {
         late: Option<u32>,
@@ -38,16 +38,16 @@ enum Event {
     Restart,
 }
 
-fn any_event() -> impl Strategy<Value = Event> {
+fn any_episode() -> impl Strategy<Value = Episode> {
     let rank = || 0..RANKS;
     let one = proptest::option::of(rank());
     prop_oneof![
-        4 => (one.clone(), 0.05..0.5).prop_map(|(late, by_s)| Event::Window { late, by_s }),
-        3 => (rank(), any::<bool>()).prop_map(|(rank, passes)| Event::Hang { rank, passes }),
-        6 => one.clone().prop_map(|slow| Event::Pipeline { slow }),
-        2 => one.prop_map(|rank| Event::Profile { rank }),
-        1 => rank().prop_map(|rank| Event::Killed { rank }),
-        1 => Just(Event::Restart),
+        4 => (one.clone(), 0.05..0.5).prop_map(|(late, by_s)| Episode::Window { late, by_s }),
+        3 => (rank(), any::<bool>()).prop_map(|(rank, passes)| Episode::Hang { rank, passes }),
+        6 => one.clone().prop_map(|slow| Episode::Pipeline { slow }),
+        2 => one.prop_map(|rank| Episode::Profile { rank }),
+        1 => rank().prop_map(|rank| Episode::Killed { rank }),
+        1 => Just(Episode::Restart),
     ]
 }
 
@@ -64,7 +64,7 @@ impl Story {
         let mut settings = Settings::default();
         // A hang is one whatever came before it.
         settings.hang.quiet_ratio = 0.0;
-        let job = Job::new("job", "run", settings);
+        let job = Job::new("job", Source::Run, settings);
         let mut story = Self { job, step: 0, now_s: 0, collectives: 0 };
         story.start();
         story
@@ -76,28 +76,28 @@ impl Story {
         (self.step, self.collectives) = (0, 0);
     }
 
-    fn mark(&mut self, rank: u32, kind: MarkKind, code: u16, args: [u64; 5]) {
+    fn mark(&mut self, rank: u32, event: Event) {
         let at = RankNs(self.now_s * 1_000_000_000);
-        let mark = Mark { at, step: self.step, kind, on_loop_thread: true, code, args };
+        let mark = Mark { at, step: self.step, on_loop_thread: true, event };
         self.job.take(Input::Mark { rank, mark });
     }
 
     fn meet(&mut self, ranks: impl IntoIterator<Item = u32>) {
-        let sum = [1, 0, self.collectives, 0, 0];
+        let sum = CollectiveIssue::new(CollectiveOp::ALLREDUCE, 1, self.collectives);
         for rank in ranks {
-            self.mark(rank, MarkKind::CollectiveIssue, 3, sum);
+            self.mark(rank, Event::CollectiveIssue(sum));
         }
     }
 
-    fn happens(&mut self, event: &Event) {
+    fn happens(&mut self, event: &Episode) {
         self.now_s += 1;
         match event {
-            Event::Window { late, by_s } => {
+            Episode::Window { late, by_s } => {
                 let first = u64::from(self.step);
                 self.job.add_window(window(first, *late, *by_s));
                 self.step += STEPS as u32;
             }
-            Event::Hang { rank, passes } => {
+            Episode::Hang { rank, passes } => {
                 self.collectives += 1;
                 self.meet((0..RANKS).filter(|other| other != rank));
                 self.now_s += 100;
@@ -107,15 +107,15 @@ impl Story {
                     self.meet([*rank]);
                 }
             }
-            Event::Pipeline { slow } => {
+            Episode::Pipeline { slow } => {
                 (0..3).for_each(|_| self.pipeline(None));
                 self.pipeline(*slow);
             }
-            Event::Profile { rank } => self.profile(*rank),
-            Event::Killed { rank } => {
+            Episode::Profile { rank } => self.profile(*rank),
+            Episode::Killed { rank } => {
                 self.job.take(Input::Killed { rank: *rank, signal: Some(9) });
             }
-            Event::Restart => {
+            Episode::Restart => {
                 self.job.take(Input::Restart { attempt: 0 });
                 self.start();
             }
@@ -127,11 +127,16 @@ impl Story {
         for rank in (0..RANKS).rev() {
             let begun_s = self.now_s;
             for block in plan.order(rank as usize) {
-                let code = u16::from(block.pass == schedule::Pass::Backward);
-                let place = [rank.into(), block.microbatch.into(), RANKS.into(), 0, 0];
-                self.mark(rank, MarkKind::BlockBegin, code, place);
+                let place = BlockPlace {
+                    pass: block.pass,
+                    stage: rank,
+                    microbatch: block.microbatch,
+                    stages: RANKS,
+                    first_rank: 0,
+                };
+                self.mark(rank, Event::BlockBegin(place));
                 self.now_s += if slow == Some(rank) { 60 } else { 2 };
-                self.mark(rank, MarkKind::BlockEnd, code, place);
+                self.mark(rank, Event::BlockEnd(place));
             }
             self.now_s = begun_s;
         }
@@ -182,12 +187,12 @@ pub(super) fn window(first_step: u64, late: Option<u32>, by_s: f64) -> Window {
 #[test]
 fn a_rank_that_is_slow_again_after_a_restart_is_another_incident_that_goes_on() {
     let mut story = Story::begin();
-    let late = Event::Window { late: Some(2), by_s: 0.1 };
+    let late = Episode::Window { late: Some(2), by_s: 0.1 };
     // Twice as far as the second start will come.
     for _ in 0..10 {
         story.happens(&late);
     }
-    story.happens(&Event::Restart);
+    story.happens(&Episode::Restart);
     for _ in 0..5 {
         story.happens(&late);
     }
@@ -224,10 +229,10 @@ fn what_strikes_every_thirty_steps_and_misses_one_is_the_same_incident_still() {
 #[test]
 fn a_hang_in_which_a_job_was_started_again_stays() {
     let mut story = Story::begin();
-    story.happens(&Event::Hang { rank: 1, passes: false });
+    story.happens(&Episode::Hang { rank: 1, passes: false });
     let [hang] = &story.job.verdict().incidents[..] else { panic!("a hang") };
-    story.happens(&Event::Restart);
-    story.happens(&Event::Hang { rank: 2, passes: false });
+    story.happens(&Episode::Restart);
+    story.happens(&Episode::Hang { rank: 2, passes: false });
     let told = story.job.verdict().incidents;
     let told: Vec<_> = told.iter().map(|it| (&*it.id, it.open, it.severity)).collect();
     let now = told[0];
@@ -238,8 +243,8 @@ fn a_hang_in_which_a_job_was_started_again_stays() {
 #[test]
 fn a_rank_that_is_killed_while_the_job_hangs_is_how_somebody_ended_it() {
     let mut story = Story::begin();
-    story.happens(&Event::Hang { rank: 1, passes: false });
-    story.happens(&Event::Killed { rank: 2 });
+    story.happens(&Episode::Hang { rank: 1, passes: false });
+    story.happens(&Episode::Killed { rank: 2 });
     let told = story.job.verdict().incidents;
     let told: Vec<_> = told.iter().map(|it| (it.kind, &it.id[..1])).collect();
     assert_eq!(told, [(IncidentKind::Hang, "h")]);
@@ -252,9 +257,9 @@ fn each_hang_has_a_name_of_its_own_and_keeps_it_when_it_passes() {
         let incidents = story.job.verdict().incidents.into_iter();
         incidents.map(|it| (it.id, it.subject.ranks)).collect::<BTreeMap<_, _>>()
     };
-    story.happens(&Event::Hang { rank: 1, passes: false });
+    story.happens(&Episode::Hang { rank: 1, passes: false });
     let first = named(&story);
-    story.happens(&Event::Hang { rank: 2, passes: false });
+    story.happens(&Episode::Hang { rank: 2, passes: false });
     let both = named(&story);
     assert_eq!((first.len(), both.len()), (1, 2));
     assert!(first.iter().all(|(id, ranks)| both.get(id) == Some(ranks)), "{both:?}");
@@ -268,7 +273,7 @@ proptest! {
     /// stays over.
     #[test]
     fn an_id_never_names_another_incident(
-        events in prop::collection::vec(any_event(), 1..40)
+        events in prop::collection::vec(any_episode(), 1..40)
     ) {
         let mut story = Story::begin();
         let mut known: BTreeMap<String, (IncidentKind, Vec<u32>)> = BTreeMap::new();
@@ -276,7 +281,7 @@ proptest! {
         for event in &events {
             story.happens(event);
             let told = story.job.verdict().incidents;
-            if matches!(event, Event::Restart) {
+            if matches!(event, Episode::Restart) {
                 over.extend(told.iter().map(|incident| incident.id.clone()));
             }
             let mut ids = BTreeSet::new();

@@ -150,7 +150,7 @@ impl Job {
 mod tests {
     use incident::disagreements;
     use model::{
-        Communicator, Cost, Evidence, Input, Mark, MarkKind, Method, Position, RankNs,
+        Communicator, Cost, Event, Evidence, Input, Mark, Method, Position, RankNs, Source,
     };
 
     use super::*;
@@ -163,14 +163,12 @@ mod tests {
 
     #[test]
     fn a_link_that_was_slow_meanwhile_is_why_all_are_slower() {
-        let mut job = Job::new("job", "run", Settings::default());
+        let mut job = Job::new("job", Source::Run, Settings::default());
         let mark = Mark {
             at: RankNs(1),
             step: 50,
-            kind: MarkKind::OptimizerEnd,
             on_loop_thread: true,
-            code: 0,
-            args: [0; 5],
+            event: Event::OptimizerEnd,
         };
         job.take(Input::Mark { rank: 0, mark });
         let fault = NetworkFault::SlowerLink {
@@ -214,7 +212,7 @@ mod tests {
 
     #[test]
     fn the_link_that_lost_most_is_the_one_to_look_at() {
-        let mut job = Job::new("job", "run", Settings::default());
+        let mut job = Job::new("job", Source::Run, Settings::default());
         for (peer, bytes_per_s) in [("10.0.0.2", 20), ("10.0.0.3", 12), ("10.0.0.4", 60)]
         {
             let (peer, usual_bytes_per_s) = (peer.to_owned(), 100);
@@ -228,7 +226,7 @@ mod tests {
 
     #[test]
     fn the_network_comes_before_slow_blocks_at_its_ends() {
-        let mut job = Job::new("job", "run", Settings::default());
+        let mut job = Job::new("job", Source::Run, Settings::default());
         for member in 0..2 {
             let name = "pp".to_owned();
             let communicator = Communicator { hash: 7, name, rank: member, size: 2 };

@@ -522,7 +522,7 @@ fn collective_times(
 #[cfg(test)]
 mod tests {
     use incident::IncidentSettings;
-    use model::{Cost, Subject};
+    use model::{Cost, Source, Subject};
 
     use super::*;
     use crate::Settings;
@@ -544,7 +544,7 @@ mod tests {
     }
 
     fn job() -> Job {
-        Job::new("job", "test", Settings::default())
+        Job::new("job", Source::Run, Settings::default())
     }
 
     fn faults(shares: &[f32]) -> Vec<(Vec<u32>, f64)> {

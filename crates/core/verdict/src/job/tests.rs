@@ -1,13 +1,14 @@
 use model::{
-    Block, Boundary, Claim, CoreUsage, Cost, Ending, Frame, Incident, IncidentKind,
-    Observation, Origin, ProcessState, RankNs, Severity, Stack, Sync,
+    Block, BlockPlace, Boundary, Claim, CollectiveIssue, CoreUsage, Cost, Ending, Frame,
+    Incident, IncidentKind, MarkKind, Observation, Origin, ProcessState, RankNs, Severity,
+    Stack, Sync,
 };
 
 use super::*;
 
 #[test]
 fn the_largest_numbers_are_taken_as_they_come() {
-    let mut job = Job::new("job", "marks", Settings::default());
+    let mut job = Job::new("job", Source::Marks, Settings::default());
     for rank in [0, 0, u32::MAX] {
         job.take(Input::Lost { rank, records: u64::MAX });
         job.take(Input::Left { rank, step: u32::MAX, orderly: true });
@@ -20,11 +21,11 @@ fn the_largest_numbers_are_taken_as_they_come() {
 fn a_job_that_took_no_time_has_neither_shares_nor_incidents() {
     let mut settings = Settings::default();
     (settings.window.warmup_steps, settings.frontier.denom_floor_s) = (0, 0.0);
-    let mut job = Job::new("job", "marks", settings);
+    let mut job = Job::new("job", Source::Marks, settings);
     for step in 0..20 {
         for kind in &MarkKind::ALL[..9] {
-            let (at, kind, on_loop_thread) = (RankNs(0), *kind, true);
-            let mark = Mark { at, step, kind, on_loop_thread, code: 0, args: [0; 5] };
+            let (at, on_loop_thread, event) = (RankNs(0), true, (*kind).into());
+            let mark = Mark { at, step, on_loop_thread, event };
             job.take(Input::Mark { rank: 0, mark });
         }
     }
@@ -37,18 +38,12 @@ fn a_job_that_took_no_time_has_neither_shares_nor_incidents() {
 
 #[test]
 fn the_rank_that_was_killed_first_is_told_also_after_a_restart() {
-    let mut job = Job::new("job", "run", Settings::default());
+    let mut job = Job::new("job", Source::Run, Settings::default());
     let members = (0..4).collect();
     job.take(Input::Group { group: 1, name: "default".to_owned(), members });
     for (rank, number) in [(0, 47), (1, 46), (2, 47), (3, 47)] {
-        let mark = Mark {
-            at: RankNs(1),
-            step: 40,
-            kind: MarkKind::CollectiveIssue,
-            on_loop_thread: true,
-            code: 3,
-            args: [1, 0, number, 0, 0],
-        };
+        let (at, on_loop_thread, event) = (RankNs(1), true, sum(number));
+        let mark = Mark { at, step: 40, on_loop_thread, event };
         job.take(Input::Mark { rank, mark });
     }
     job.take(Input::Killed { rank: 1, signal: Some(9) });
@@ -71,11 +66,11 @@ fn the_rank_that_was_killed_first_is_told_also_after_a_restart() {
 
 /// A job of three in which ranks 0 and 2 wait for rank 1.
 fn waits_for_one() -> Job {
-    let mut job = Job::new("job", "run", Settings::default());
+    let mut job = Job::new("job", Source::Run, Settings::default());
     let members = (0..3).collect();
     job.take(Input::Group { group: 1, name: "default".to_owned(), members });
     for (rank, number) in [(0, 47), (1, 46), (2, 47)] {
-        take_mark(&mut job, rank, 10, MarkKind::CollectiveIssue, [1, 0, number, 0, 0]);
+        take_mark(&mut job, rank, 10, sum(number));
     }
     job
 }
@@ -101,7 +96,7 @@ fn a_rank_that_a_watchdog_aborts_is_a_victim_of_the_one_that_never_came() {
 fn a_rank_that_aborts_where_others_were_about_to_come_is_the_reason() {
     let mut job = waits_for_one();
     job.take(Input::Killed { rank: 0, signal: Some(6) });
-    take_mark(&mut job, 1, 11, MarkKind::CollectiveIssue, [1, 0, 47, 0, 0]);
+    take_mark(&mut job, 1, 11, sum(47));
     let [death] = &job.verdict().incidents[..] else { panic!("{:?}", job.verdict()) };
     assert_eq!(death.subject.ranks, [0]);
 }
@@ -111,7 +106,7 @@ fn ranks_that_fail_once_another_has_ended_gave_up_waiting_for_it() {
     let mut job = waits_for_one();
     job.take(Input::Left { rank: 1, step: 40, orderly: true });
     // What a rank leaves is no work.
-    take_mark(&mut job, 0, 11, MarkKind::BackwardEnd, [0; 5]);
+    take_mark(&mut job, 0, 11, Event::BackwardEnd);
     for rank in [0, 2] {
         job.take(Input::Failed { rank, code: 1 });
         job.take(Input::Left { rank, step: 40, orderly: true });
@@ -135,11 +130,13 @@ fn how_a_rank_was_killed_may_be_heard_once_others_gave_up() {
 
 #[test]
 fn who_called_something_else_is_the_reason_whoever_aborts_first() {
-    let mut job = Job::new("job", "run", Settings::default());
+    let mut job = Job::new("job", Source::Run, Settings::default());
     let members = (0..4).collect();
     job.take(Input::Group { group: 1, name: "default".to_owned(), members });
     let issue = |job: &mut Job, rank, bytes: u64| {
-        take_mark(job, rank, 10, MarkKind::CollectiveIssue, [1, 0, 47, bytes + 1, 0]);
+        let sum = CollectiveIssue::new(CollectiveOp::ALLREDUCE, 1, 47);
+        let sum = CollectiveIssue { bytes: Some(bytes), ..sum };
+        take_mark(job, rank, 10, Event::CollectiveIssue(sum));
     };
     issue(&mut job, 0, 800);
     issue(&mut job, 2, 16);
@@ -162,7 +159,7 @@ fn a_hang_that_was_told_stays_when_ranks_give_up() {
         assert_eq!(job.take_lines(), [NEVER]);
         for rank in [0, 1, 2] {
             // Leaving the loop is no movement.
-            take_mark(&mut job, rank, 20, MarkKind::BackwardEnd, [0; 5]);
+            take_mark(&mut job, rank, 20, Event::BackwardEnd);
             let left = Input::Left { rank, step: 40, orderly: true };
             let failed = Input::Failed { rank, code: 1 };
             let inputs = if failed_first { [failed, left] } else { [left, failed] };
@@ -182,7 +179,7 @@ fn a_hang_that_was_told_stays_when_ranks_give_up() {
 #[test]
 fn a_job_in_which_nothing_moves_and_nobody_waits_is_told() {
     let mut job = waits_for_one();
-    take_mark(&mut job, 1, 11, MarkKind::CollectiveIssue, [1, 0, 47, 0, 0]);
+    take_mark(&mut job, 1, 11, sum(47));
     assert!(quiet(&mut job, 60).is_empty());
     assert_eq!(quiet(&mut job, 72).len(), 3);
     job.take(Input::StacksTold);
@@ -196,7 +193,7 @@ fn a_job_in_which_nothing_moves_and_nobody_waits_is_told() {
     assert_eq!(quiet(&mut job, 700).len(), 3);
     job.take(Input::StacksTold);
     assert_eq!(job.verdict().incidents[0].severity, Severity::Critical);
-    take_mark(&mut job, 1, 701, MarkKind::DataBegin, [0; 5]);
+    take_mark(&mut job, 1, 701, Event::DataBegin);
     assert!(
         job.take_lines()
             .last()
@@ -206,10 +203,10 @@ fn a_job_in_which_nothing_moves_and_nobody_waits_is_told() {
 
 /// A job of two that rank 0 waits for rank 1 to begin.
 fn begins() -> Job {
-    let mut job = Job::new("job", "run", Settings::default());
+    let mut job = Job::new("job", Source::Run, Settings::default());
     let members = (0..2).collect();
     job.take(Input::Group { group: 1, name: "default".to_owned(), members });
-    take_mark_in(&mut job, 0, 0, 10, MarkKind::InitBegin, [1, 1, 0, 0, 0]);
+    take_mark_in(&mut job, 0, 0, 10, Event::InitBegin { group: 1, number: 1 });
     job
 }
 
@@ -240,7 +237,7 @@ fn a_rank_that_does_not_come_to_the_start_is_told_of_once_it_is_found() {
 #[test]
 fn a_start_that_fails_is_not_told_before_its_time() {
     let mut job = begins();
-    take_mark_in(&mut job, 0, 1, 10, MarkKind::InitBegin, [1, 1, 0, 0, 0]);
+    take_mark_in(&mut job, 0, 1, 10, Event::InitBegin { group: 1, number: 1 });
     job.take(Input::Left { rank: 1, step: 0, orderly: false });
     assert!(quiet(&mut job, 69).is_empty());
     assert_eq!(quiet(&mut job, 71), [1, 0]);
@@ -248,7 +245,7 @@ fn a_start_that_fails_is_not_told_before_its_time() {
 
 #[test]
 fn a_rank_announces_no_more_neighbours_than_a_host_has() {
-    let mut job = Job::new("job", "marks", Settings::default());
+    let mut job = Job::new("job", Source::Marks, Settings::default());
     for rank in 0..10 {
         let (host, role) = ("host".to_owned(), None);
         let (first_local, locals) = (rank << 24, u32::MAX);
@@ -265,7 +262,7 @@ fn take_step(job: &mut Job, step: u32, begin_ms: u64, data_ms: [u64; 2]) {
         let kinds = MarkKind::ALL.into_iter().filter(|kind| *kind != MarkKind::DataStop);
         for (kind, at_ms) in kinds.zip(times_ms) {
             let (at, on_loop_thread) = (RankNs((begin_ms + at_ms) * 1_000_000), true);
-            let mark = Mark { at, step, kind, on_loop_thread, code: 0, args: [0; 5] };
+            let mark = Mark { at, step, on_loop_thread, event: kind.into() };
             job.take(Input::Mark { rank, mark });
         }
     }
@@ -273,7 +270,7 @@ fn take_step(job: &mut Job, step: u32, begin_ms: u64, data_ms: [u64; 2]) {
 
 #[test]
 fn what_costs_nothing_does_not_use_up_the_windows_of_what_does() {
-    let mut job = Job::new("job", "run", Settings::default());
+    let mut job = Job::new("job", Source::Run, Settings::default());
     let open = |job: &Job| -> Vec<Vec<u32>> {
         let open = job.findings().into_iter().filter(|finding| finding.open);
         open.map(|incident| incident.subject.ranks).collect()
@@ -293,30 +290,28 @@ fn what_costs_nothing_does_not_use_up_the_windows_of_what_does() {
 
 /// A job of two in which rank 0 waits for rank 1 while both are profiled.
 fn hangs_in_a_window() -> Job {
-    let mut job = Job::new("job", "run", Settings::default());
+    let mut job = Job::new("job", Source::Run, Settings::default());
     let members = (0..2).collect();
     job.take(Input::Group { group: 1, name: "default".to_owned(), members });
     job.take(Input::ProfileOrdered { ranks: vec![0, 1], first_step: 40, steps: 10 });
     for (rank, number) in [(0, 47), (1, 46)] {
-        take_mark(&mut job, rank, 10, MarkKind::CollectiveIssue, [1, 0, number, 0, 0]);
+        take_mark(&mut job, rank, 10, sum(number));
     }
     job
 }
 
-fn take_mark(job: &mut Job, rank: u32, at_s: u64, kind: MarkKind, args: [u64; 5]) {
-    take_mark_in(job, 40, rank, at_s, kind, args);
+/// The `number`th all-reduce of group 1.
+fn sum(number: u64) -> Event {
+    Event::CollectiveIssue(CollectiveIssue::new(CollectiveOp::ALLREDUCE, 1, number))
 }
 
-fn take_mark_in(
-    job: &mut Job,
-    step: u32,
-    rank: u32,
-    at_s: u64,
-    kind: MarkKind,
-    args: [u64; 5],
-) {
+fn take_mark(job: &mut Job, rank: u32, at_s: u64, event: Event) {
+    take_mark_in(job, 40, rank, at_s, event);
+}
+
+fn take_mark_in(job: &mut Job, step: u32, rank: u32, at_s: u64, event: Event) {
     let (at, on_loop_thread) = (RankNs(at_s * 1_000_000_000), true);
-    let mark = Mark { at, step, kind, on_loop_thread, code: 3, args };
+    let mark = Mark { at, step, on_loop_thread, event };
     job.take(Input::Mark { rank, mark });
 }
 
@@ -334,22 +329,22 @@ fn a_hang_is_told_while_a_window_is_under_way() {
 #[test]
 fn a_rank_that_stands_still_for_its_profiler_does_not_hang() {
     let mut job = hangs_in_a_window();
-    take_mark(&mut job, 1, 10, MarkKind::ProfilerBegin, [0; 5]);
+    take_mark(&mut job, 1, 10, Event::ProfilerBegin);
     assert_eq!(quiet(&mut job, 16), [] as [u32; 0]);
-    take_mark(&mut job, 1, 17, MarkKind::ProfilerEnd, [0; 5]);
+    take_mark(&mut job, 1, 17, Event::ProfilerEnd);
     // Nor is a pause of seven seconds usual from now on.
     assert_eq!(quiet(&mut job, 18), [] as [u32; 0]);
     assert_eq!(quiet(&mut job, 19), [1, 0]);
     // One that never comes back from it does.
     let mut job = hangs_in_a_window();
-    take_mark(&mut job, 1, 10, MarkKind::ProfilerBegin, [0; 5]);
+    take_mark(&mut job, 1, 10, Event::ProfilerBegin);
     assert_eq!(quiet(&mut job, 41), [1, 0]);
 }
 
 /// A job of two, with iterations of 0.1 s, that has once paused for 30 s, and where rank 1 did not
 /// come to its last collective.
 fn pauses_at_times() -> (Job, u64) {
-    let mut job = Job::new("job", "run", Settings::default());
+    let mut job = Job::new("job", Source::Run, Settings::default());
     job.take(Input::Group {
         group: 1,
         name: "default".to_owned(),
@@ -359,24 +354,21 @@ fn pauses_at_times() -> (Job, u64) {
     let mut at_ms = 1000;
     for step in 0..steps {
         at_ms += if step == 20 { 30_000 } else { 0 };
-        let kinds = [
-            (MarkKind::DataBegin, 0),
-            (MarkKind::DataEnd, 10),
-            (MarkKind::CollectiveIssue, 40),
-            (MarkKind::OptimizerBegin, 80),
-            (MarkKind::OptimizerEnd, 90),
+        let events = [
+            (Event::DataBegin, 0),
+            (Event::DataEnd, 10),
+            (sum(u64::from(step) + 1), 40),
+            (Event::OptimizerBegin, 80),
+            (Event::OptimizerEnd, 90),
         ];
-        for (kind, after_ms) in kinds {
+        for (event, after_ms) in events {
             for rank in [0, 1] {
-                let is_issue = kind == MarkKind::CollectiveIssue;
+                let is_issue = event.kind() == MarkKind::CollectiveIssue;
                 if step == steps - 1 && after_ms >= 40 && (rank == 1 || !is_issue) {
                     continue;
                 }
-                let args =
-                    if is_issue { [1, 0, u64::from(step) + 1, 0, 0] } else { [0; 5] };
                 let at = RankNs((at_ms + after_ms) * 1_000_000);
-                let code = if is_issue { 3 } else { 0 };
-                let mark = Mark { at, step, kind, on_loop_thread: true, code, args };
+                let mark = Mark { at, step, on_loop_thread: true, event };
                 job.take(Input::Mark { rank, mark });
             }
         }
@@ -483,7 +475,7 @@ fn a_pause_that_becomes_a_hang_is_told_again() {
 fn where_a_pipeline_stands_still_joins_what_its_collectives_say() {
     const STEP_S: u64 = 60;
     let plan = schedule::Scheme::OneForwardOneBackward.plan(2, 4);
-    let mut job = Job::new("job", "run", Settings::default());
+    let mut job = Job::new("job", Source::Run, Settings::default());
     job.take(Input::Group {
         group: 1,
         name: "default".to_owned(),
@@ -491,26 +483,29 @@ fn where_a_pipeline_stands_still_joins_what_its_collectives_say() {
     });
     let steps = 5;
     for step in 0..steps {
-        let mut mark =
-            |rank: u32, second: u64, kind: MarkKind, code: u16, args: [u64; 5]| {
-                let at = RankNs((u64::from(step) * STEP_S + second) * 1_000_000_000);
-                let mark = Mark { at, step, kind, on_loop_thread: true, code, args };
-                job.take(Input::Mark { rank, mark });
-            };
+        let mut mark = |rank: u32, second: u64, event: Event| {
+            let at = RankNs((u64::from(step) * STEP_S + second) * 1_000_000_000);
+            let mark = Mark { at, step, on_loop_thread: true, event };
+            job.take(Input::Mark { rank, mark });
+        };
         for rank in [1, 0] {
             let order = plan.order(rank as usize);
             for (block, at) in order.iter().zip(0..) {
-                let code = u16::from(block.pass == schedule::Pass::Backward);
-                let place = [rank.into(), block.microbatch.into(), 2, 0, 0];
-                mark(rank, 2 * at, MarkKind::BlockBegin, code, place);
+                let place = BlockPlace {
+                    pass: block.pass,
+                    stage: rank,
+                    microbatch: block.microbatch,
+                    stages: 2,
+                    first_rank: 0,
+                };
+                mark(rank, 2 * at, Event::BlockBegin(place));
                 if (step, rank, at) == (steps - 1, 0, 7) {
                     continue;
                 }
-                mark(rank, 2 * at + 1, MarkKind::BlockEnd, code, place);
+                mark(rank, 2 * at + 1, Event::BlockEnd(place));
             }
             if (step, rank) != (steps - 1, 0) {
-                let sum = [1, 0, u64::from(step) + 1, 0, 0];
-                mark(rank, 20, MarkKind::CollectiveIssue, 3, sum);
+                mark(rank, 20, sum(u64::from(step) + 1));
             }
         }
     }
@@ -531,11 +526,11 @@ fn where_a_pipeline_stands_still_joins_what_its_collectives_say() {
 
 #[test]
 fn ranks_that_waited_for_other_hosts_and_end_in_good_order_did_not_hang() {
-    let mut job = Job::new("job", "run", Settings::default());
+    let mut job = Job::new("job", Source::Run, Settings::default());
     let members = (0..4).collect();
     job.take(Input::Group { group: 1, name: "default".to_owned(), members });
     for rank in [0, 1] {
-        take_mark(&mut job, rank, 10, MarkKind::CollectiveIssue, [1, 0, 47, 0, 0]);
+        take_mark(&mut job, rank, 10, sum(47));
     }
     quiet(&mut job, 13);
     job.take(Input::StacksTold);
@@ -552,7 +547,7 @@ fn ranks_that_waited_for_other_hosts_and_end_in_good_order_did_not_hang() {
 
 #[test]
 fn a_hang_is_told_with_where_all_ranks_are_and_how_far_they_came() {
-    let mut job = Job::new("job", "run", Settings::default());
+    let mut job = Job::new("job", Source::Run, Settings::default());
     let all = 0..8;
     let members = all.clone().collect();
     job.take(Input::Group { group: 1, name: "default".to_owned(), members });
@@ -561,7 +556,7 @@ fn a_hang_is_told_with_where_all_ranks_are_and_how_far_they_came() {
         let (first_local, locals, world_size) = (0, 8, 8);
         job.take(Input::Rank { rank, host, role, first_local, locals, world_size });
         let number = if rank == 5 { 46 } else { 47 };
-        take_mark(&mut job, rank, 10, MarkKind::CollectiveIssue, [1, 0, number, 0, 0]);
+        take_mark(&mut job, rank, 10, sum(number));
     }
     let answer = |job: &mut Job, ranks: &[u32]| {
         for rank in ranks {
@@ -618,7 +613,7 @@ pub(super) fn degraded(first_step: u64, last_step: u64) -> Finding {
 
 #[test]
 fn ranks_that_became_slower_for_want_of_cores_are_said_to() {
-    let mut job = Job::new("job", "run", Settings::default());
+    let mut job = Job::new("job", Source::Run, Settings::default());
     for (steps, without_core_share) in [(0..=49, 0.04), (50..=99, 0.47)] {
         for rank in 0..4 {
             let usage = CoreUsage {
@@ -645,7 +640,7 @@ fn ranks_that_became_slower_for_want_of_cores_are_said_to() {
 
 #[test]
 fn roles_that_become_slower_together_are_one_incident() {
-    let mut job = Job::new("job", "run", Settings::default());
+    let mut job = Job::new("job", Source::Run, Settings::default());
     // Two roles of two ranks, each a stage of a pipeline.
     for (window, seconds) in [0.1, 0.1, 0.2, 0.2, 0.2].into_iter().enumerate() {
         for first_rank in [0, 2] {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use laggard_sim::{AheadJob, ReadBack, Slow, SlowSpot};
-use model::{Incident, Side, Verdict};
+use model::{Incident, Side, Source, Verdict};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use verdict::{Job, Settings};
@@ -26,7 +26,7 @@ const OFF_RATIO_SHARDED: f64 = 0.7;
 
 fn verdict(job: &AheadJob) -> (Verdict, f64) {
     let run = job.run();
-    let mut analysis = Job::new("ahead", "run", Settings::default());
+    let mut analysis = Job::new("ahead", Source::Run, Settings::default());
     for input in run.inputs {
         analysis.take(input);
     }
@@ -113,7 +113,7 @@ fn wrong(job: &AheadJob, said: &Verdict, gain_s: f64, step_s: f64) -> Option<Str
 
 /// The steps that a job's devices are asked to mark, and whether the last verdict names rank 1.
 fn asked_for(job: &AheadJob) -> (Vec<Range<u32>>, bool) {
-    let mut analysis = Job::new("ahead", "run", Settings::default());
+    let mut analysis = Job::new("ahead", Source::Run, Settings::default());
     let mut asked = Vec::new();
     for input in job.run().inputs {
         analysis.take(input);

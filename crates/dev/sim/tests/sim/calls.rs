@@ -1,10 +1,9 @@
 //! Hangs and clocks in the call logs of simulated pipelines.
 
 use laggard_sim::{CalledJob, Primitive, Spot, Stop};
-use model::CollectiveOp;
+use model::{CollectiveOp, Pass};
 use schedule::{
-    Block, Call, Cause, Diagnosis, Pass, RankCalls, ScheduleSettings, Scheme, Sizes,
-    diagnose,
+    Block, Call, Cause, Diagnosis, RankCalls, ScheduleSettings, Scheme, Sizes, diagnose,
 };
 
 fn job(tp: u32, scheme: Scheme, microbatches: u32) -> CalledJob {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use collective::{ArrivalSettings, Cause, Failure, Straggler, Trigger};
 use laggard_sim::{Cluster, Fault, job_of, watch};
-use model::{Input, NetworkFault, Operation, RankNs};
+use model::{Input, NetworkFault, Operation, RankNs, Source};
 use proptest::prelude::*;
 use verdict::{Job, Settings};
 
@@ -54,7 +54,7 @@ fn a_card_that_is_down_is_found_at_one_end_of_its_links() {
 fn a_host_whose_port_is_down_tells_which_end_of_a_link_is_broken() {
     let cluster = cluster(Some((Fault::CardDown { rank: 3 }, 3.3)), 7);
     let run = cluster.run();
-    let mut job = Job::new("job", "run", Settings::default());
+    let mut job = Job::new("job", Source::Run, Settings::default());
     let (locals, world_size) = (laggard_sim::LOCALS, cluster.ranks());
     for rank in 0..cluster.ranks() {
         let (host, first_local) = (rank / locals, rank / locals * locals);

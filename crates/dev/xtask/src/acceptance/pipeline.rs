@@ -2,12 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use model::{CollectiveOp, Incident, IncidentKind, Input, RankNs};
+use model::{CollectiveOp, Incident, IncidentKind, Input, Pass, RankNs, Source};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use schedule::{
-    Diagnosis, Halt, Pass, RankCalls, ScheduleSettings, Scheme, Sizes, diagnose,
-};
+use schedule::{Diagnosis, Halt, RankCalls, ScheduleSettings, Scheme, Sizes, diagnose};
 use sim::{CalledJob, Delay, FORWARD_S, Primitive, Spot, Stop};
 
 use super::Row;
@@ -282,7 +280,7 @@ fn watched(job: &CalledJob, cut_ns: u64, quiet_s: u64) -> Option<Incident> {
         _ => 0,
     };
     let until_ns = inputs.last().map_or(0, at_ns) - cut_ns;
-    let mut watched = verdict::Job::new("job", "run", verdict::Settings::default());
+    let mut watched = verdict::Job::new("job", Source::Run, verdict::Settings::default());
     for input in inputs.into_iter().filter(|input| at_ns(input) <= until_ns) {
         watched.take(input);
     }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::{fs, io};
 
-use model::{CollectiveOp, Input, Mark, MarkKind};
+use model::{CollectiveIssue, CollectiveOp, Event, Input, RankNs};
 use schedule::Unit;
 
 use super::op_of;
@@ -42,9 +42,10 @@ pub fn write_call_logs(journal: &Journal, folder: &Path) -> io::Result<WrittenCa
     let (mut logs, mut written) = (BTreeMap::new(), WrittenCalls::default());
     for input in journal.inputs() {
         match input {
-            Input::Mark { rank, mark } if mark.kind == MarkKind::CollectiveIssue => {
+            Input::Mark { rank, mark } => {
+                let Event::CollectiveIssue(issue) = &mark.event else { continue };
                 let log: &mut Log = logs.entry(*rank).or_default();
-                let is_told = log.add(*rank, mark);
+                let is_told = log.add(*rank, mark.at, issue);
                 written.calls += u64::from(is_told);
                 written.left_out += u64::from(!is_told);
             }
@@ -70,18 +71,16 @@ pub fn write_call_logs(journal: &Journal, folder: &Path) -> io::Result<WrittenCa
 
 impl Log {
     /// Adds a collective, if NCCL has a call for it.
-    fn add(&mut self, rank: u32, mark: &Mark) -> bool {
-        let op = CollectiveOp(mark.code);
-        let [group, _, number, bytes_and_1, element_bytes] = mark.args;
+    fn add(&mut self, rank: u32, at: RankNs, issue: &CollectiveIssue) -> bool {
+        let CollectiveIssue { op, group, number, bytes, element_bytes, .. } = *issue;
         // Zero would be no communicator. Who sends does not count with the group.
-        let hash =
-            (group & u64::from(u32::MAX)) + 1 + (u64::from(op.is_point_to_point()) << 32);
+        let hash = u64::from(group) + 1 + (u64::from(op.is_point_to_point()) << 32);
         let next = self.counts.entry(hash).or_default();
         let count = number.checked_sub(1).unwrap_or(*next);
         *next = count.saturating_add(1);
         let Some(name) = nccl_name(op) else { return false };
-        let (seconds, ns) = (mark.at.0 / 1_000_000_000, mark.at.0 % 1_000_000_000);
-        let bytes = bytes_and_1.saturating_sub(1);
+        let (seconds, ns) = (at.0 / 1_000_000_000, at.0 % 1_000_000_000);
+        let bytes = bytes.unwrap_or(0);
         let data = match op_of(name).map(Unit::of) {
             Some(Unit::Elements) => bytes / element_bytes.max(1),
             _ => bytes,

@@ -5,10 +5,9 @@ use std::io::{self, Write};
 use std::ops::RangeInclusive;
 
 use model::{
-    CollectiveOp, Incident, IncidentKind, Input, Mark, MarkKind, StageId, StageNames,
-    Verdict,
+    BlockPlace, CollectiveIssue, Event, Incident, IncidentKind, Input, Mark, StageId,
+    StageNames, Verdict,
 };
-use schedule::Pass;
 use serde_json::json;
 use steps::Segmenter;
 
@@ -140,7 +139,8 @@ impl Moment {
             && seen.marks.last().is_none_or(|(last_ns, ..)| *last_ns <= at_ns)
             && seen.marks.len() < MOST_MARKS
         {
-            let stage = seen.stages.get(usize::from(mark.code)).copied();
+            let name = mark.event.name();
+            let stage = name.and_then(|name| seen.stages.get(usize::from(name))).copied();
             seen.marks.push((at_ns, *mark, stage.unwrap_or(StageId::OTHER)));
         }
     }
@@ -176,31 +176,31 @@ impl Moment {
         let Some((last_ns, last, _)) = seen.marks.last() else { return };
         let mut segmenter = Segmenter::default();
         let mut steps = Vec::new();
-        let mut open: Option<(i64, &Mark)> = None;
+        let mut open: Option<(i64, BlockPlace)> = None;
         let mut add = |track, name, start_ns, end_ns, told| {
             spans.push(Span { rank, track, name, start_ns, end_ns, told });
         };
         for (at_ns, mark, stage) in &seen.marks {
             steps.extend(segmenter.push(mark, *stage));
-            match mark.kind {
-                MarkKind::CollectiveIssue => {
-                    let [group, _, number, bytes, _] = mark.args;
-                    let group = u32::try_from(group).ok();
-                    let group = group.and_then(|group| self.groups.get(&group));
-                    let told = json!({"group": group, "number": number,
-                                      "bytes": bytes.checked_sub(1)});
-                    let name = CollectiveOp(mark.code).name().to_owned();
+            match mark.event {
+                Event::CollectiveIssue(CollectiveIssue {
+                    op,
+                    group,
+                    number,
+                    bytes,
+                    ..
+                }) => {
+                    let group = self.groups.get(&group);
+                    let told = json!({"group": group, "number": number, "bytes": bytes});
+                    let name = op.name().to_owned();
                     add(Track::Collectives, name, *at_ns, *at_ns, told);
                 }
-                MarkKind::BlockBegin => open = Some((*at_ns, mark)),
-                MarkKind::BlockEnd => {
-                    let same = |(_, begun): &(i64, &Mark)| {
-                        (begun.code, begun.args) == (mark.code, mark.args)
-                    };
-                    let Some((begun_ns, _)) = open.take().filter(same) else { continue };
-                    let [stage, microbatch, ..] = mark.args;
-                    let pass = Pass::of_code(mark.code).map_or("pass", Pass::name);
-                    let name = format!("{pass} of microbatch {microbatch}");
+                Event::BlockBegin(place) => open = Some((*at_ns, place)),
+                Event::BlockEnd(place) => {
+                    let begun = open.take().filter(|(_, begun)| *begun == place);
+                    let Some((begun_ns, _)) = begun else { continue };
+                    let BlockPlace { pass, microbatch, stage, .. } = place;
+                    let name = format!("{} of microbatch {microbatch}", pass.name());
                     let told = json!({"stage": stage});
                     add(Track::Blocks, name, begun_ns, *at_ns, told);
                 }

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::{fs, io};
 
-use model::{Input, Mark, MarkKind};
-use schedule::Pass;
+use model::{BlockPlace, Event, Input, Mark, Pass};
 use whatif::{Layout, OpKind, Row};
 
 use super::parquet_out::{Column, Values, write_flat};
@@ -49,7 +48,7 @@ struct Work {
 }
 
 /// A step's ranks, by the lowest rank of their pipeline.
-type Pipelines = BTreeMap<u64, BTreeMap<u32, Work>>;
+type Pipelines = BTreeMap<u32, BTreeMap<u32, Work>>;
 
 /// Steps of a recording as what-if traces tell them.
 #[derive(Debug, Default)]
@@ -65,24 +64,23 @@ impl PipelineSteps {
     /// Ranks must share a clock: they are of one host.
     pub fn of(journal: &Journal) -> Option<Self> {
         let mut found = Self::default();
-        let mut open: BTreeMap<u32, Mark> = BTreeMap::new();
+        // The block that a rank is in, with its mark.
+        let mut open: BTreeMap<u32, (Mark, BlockPlace)> = BTreeMap::new();
         // The step and the pipeline of a rank's last block: an optimizer ends them.
-        let mut last: BTreeMap<u32, (u32, u64)> = BTreeMap::new();
+        let mut last: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
         for input in journal.inputs() {
             let Input::Mark { rank, mark } = input else { continue };
-            match mark.kind {
-                MarkKind::BlockBegin => {
-                    open.insert(*rank, *mark);
+            match mark.event {
+                Event::BlockBegin(place) => {
+                    open.insert(*rank, (*mark, place));
                 }
-                MarkKind::BlockEnd => {
-                    let begun = open.remove(rank).filter(|begun| {
-                        (begun.code, begun.args) == (mark.code, mark.args)
-                    });
-                    let Some(begun) = begun else { continue };
-                    found.add(*rank, &begun, mark.at.0)?;
-                    last.insert(*rank, (begun.step, begun.args[3]));
+                Event::BlockEnd(place) => {
+                    let begun = open.remove(rank).filter(|(_, begun)| *begun == place);
+                    let Some((begun, _)) = begun else { continue };
+                    found.add(*rank, &begun, &place, mark.at.0)?;
+                    last.insert(*rank, (begun.step, place.first_rank));
                 }
-                MarkKind::OptimizerBegin | MarkKind::OptimizerEnd => {
+                Event::OptimizerBegin | Event::OptimizerEnd => {
                     let Some(last) = last.get(rank) else { continue };
                     let ranks = found.steps.entry(last.0).or_default().entry(last.1);
                     let work = ranks.or_default().entry(*rank).or_default();
@@ -97,17 +95,20 @@ impl PipelineSteps {
         (found.stages > 1).then_some(found)
     }
 
-    fn add(&mut self, rank: u32, begun: &Mark, end_ns: u64) -> Option<()> {
-        let [stage, microbatch, stages, first_rank, _] = begun.args;
-        let backward = match Pass::of_code(begun.code)? {
+    fn add(
+        &mut self,
+        rank: u32,
+        begun: &Mark,
+        place: &BlockPlace,
+        end_ns: u64,
+    ) -> Option<()> {
+        let BlockPlace { pass, stage, microbatch, stages, first_rank } = *place;
+        let backward = match pass {
             Pass::Forward => false,
             Pass::Backward => true,
             Pass::Weight => return None,
         };
-        let [stage, microbatch, stages] =
-            [stage, microbatch, stages].map(|number| u32::try_from(number).ok());
-        let (stage, microbatch) = (stage?, microbatch?);
-        self.stages = stages?;
+        self.stages = stages;
         let begin_ns = begun.at.0;
         let pipeline =
             self.steps.entry(begun.step).or_default().entry(first_rank).or_default();

@@ -7,7 +7,7 @@ use laggard_formats::{
     BatchHead, Limits, Recording, StoredBatch, StoredEntry, StoredError, StoredJob,
     input_line, load, pack_batch, unpack_batch,
 };
-use model::{Batch, Input, RankNs, Verdict};
+use model::{Batch, Input, RankNs, Source, Verdict};
 use proptest::prelude::*;
 use verdict::{Gathering, Settings};
 
@@ -47,7 +47,7 @@ fn one_host_is_heard_as_its_recording_is_read() {
             .unwrap()
             .replay("job", Settings::default())
             .verdict();
-        replayed.job.source = "run".to_owned();
+        replayed.job.source = Source::Run;
         let all = inputs(job);
         assert_eq!(alone(all.clone()), replayed);
         let mut gathering = Gathering::new("job", Settings::default());

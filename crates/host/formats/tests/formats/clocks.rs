@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use laggard_formats::{Limits, Recording, load};
-use model::{Incident, Input, RankNs};
+use model::{Incident, Input, RankNs, Source};
 use verdict::{Job, Settings};
 
 const HOUR_NS: i64 = 3_600_000_000_000;
@@ -17,7 +17,7 @@ fn incidents(name: &str, shift_ns: i64) -> Vec<Incident> {
     let Ok(Recording::Journal(journal)) = load(&path, Limits::default()) else {
         panic!("{name} is a journal");
     };
-    let mut job = Job::new("job", "marks", Settings::default());
+    let mut job = Job::new("job", Source::Marks, Settings::default());
     for input in journal.inputs() {
         let mut input = input.clone();
         match &mut input {

@@ -11,8 +11,11 @@ use std::io::Read;
 use std::path::PathBuf;
 
 use laggard_formats::{Limits, Recording, Snapshot, load};
-use model::{CollectiveOp, Incident, Input, Mark, MarkKind, RankNs, Verdict};
-use schedule::{Block, Pass};
+use model::{
+    CollectiveIssue, CollectiveOp, Event, Incident, Input, Mark, Pass, RankNs, Source,
+    Verdict,
+};
+use schedule::Block;
 use sim::{CalledJob, Delay, Spot};
 use verdict::{Job, Settings};
 
@@ -84,14 +87,16 @@ fn recorded() -> Option<(Snapshot, Vec<Input>)> {
                 _ => 800 + rank / 2,
             };
             let number = if line.op.is_point_to_point() { 0 } else { line.count + 1 };
-            let mark = Mark {
-                at: RankNs(line.at_ns),
-                step: 0,
-                kind: MarkKind::CollectiveIssue,
-                on_loop_thread: true,
-                code: line.op.0,
-                args: [group.into(), 0, number, line.size + 1, 1],
+            let issue = CollectiveIssue {
+                op: line.op,
+                group,
+                op_id: 0,
+                number,
+                bytes: Some(line.size),
+                element_bytes: 1,
             };
+            let (at, event) = (RankNs(line.at_ns), Event::CollectiveIssue(issue));
+            let mark = Mark { at, step: 0, on_loop_thread: true, event };
             marks.push(Input::Mark { rank, mark });
         }
     }
@@ -114,7 +119,7 @@ fn ranks(count: u32) -> impl Iterator<Item = Input> {
 /// What is said at the end, and how far it had come when it first named somebody. On the way nobody
 /// but `culprit` is named.
 fn live(inputs: Vec<Input>, culprit: u32) -> (Verdict, Option<f64>) {
-    let mut job = Job::new("job", "live", Settings::default());
+    let mut job = Job::new("job", Source::Run, Settings::default());
     let (count, mut named) = (inputs.len(), None);
     for (at, input) in inputs.into_iter().enumerate() {
         job.take(input);
@@ -154,7 +159,7 @@ fn a_recorded_pipeline_played_as_it_ran_gives_what_its_logs_give() {
 /// What is called of a simulated job, without the blocks that it marks.
 fn called(job: &CalledJob) -> Vec<Input> {
     let is_call = |input: &Input| match input {
-        Input::Mark { mark, .. } => mark.kind == MarkKind::CollectiveIssue,
+        Input::Mark { mark, .. } => matches!(mark.event, Event::CollectiveIssue(_)),
         _ => true,
     };
     let calls = job.inputs().into_iter().filter(is_call);

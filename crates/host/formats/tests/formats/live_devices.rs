@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use laggard_formats::{Limits, Recording, load};
-use model::{Input, MarkKind, Side, Verdict};
+use model::{Event, Input, Side, Source, Verdict};
 use verdict::{Job, Settings};
 
 /// What was recorded of the job.
@@ -17,7 +17,7 @@ fn inputs() -> Vec<Input> {
 
 /// What is said of a part of it.
 fn verdict(keep: impl Fn(&Input) -> bool) -> Verdict {
-    let mut job = Job::new("job", "live", Settings::default());
+    let mut job = Job::new("job", Source::Run, Settings::default());
     inputs().into_iter().filter(keep).for_each(|input| job.take(input));
     job.finish();
     job.verdict()
@@ -51,7 +51,7 @@ fn a_pipeline_of_devices_is_healthy_before_one_of_them_is_slow() {
 #[test]
 fn hosts_that_launch_blocks_are_not_judged_where_devices_are_not_seen() {
     let verdict = verdict(|input| match input {
-        Input::Mark { mark, .. } => mark.kind != MarkKind::DeviceTime,
+        Input::Mark { mark, .. } => !matches!(mark.event, Event::DeviceTime(_)),
         _ => true,
     });
     assert_eq!(verdict.incidents, []);

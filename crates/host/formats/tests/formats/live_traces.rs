@@ -11,7 +11,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use laggard_formats::{Limits, RankTrace, Recording, TraceSet, load};
-use model::{CollectiveOp, Input, Mark, MarkKind, RankNs, Verdict};
+use model::{
+    CollectiveIssue, CollectiveOp, DeviceReached, DeviceTime, Event, Input, Mark,
+    MarkKind, RankNs, Source, Verdict,
+};
 use serde_json::Value;
 use steps::{StepCounter, is_sampled, run_of};
 use verdict::{Job, Settings};
@@ -107,16 +110,17 @@ fn marks(rank: u32, step: &Step, period_ns: u64) -> Vec<Input> {
     let mut made: Vec<(Mark, u64)> = Vec::new();
     for at in 0..STEPS {
         for (at_ns, kind, op, device_ns) in &step.marks {
-            let is_issue = *kind == MarkKind::CollectiveIssue;
-            issued += u64::from(is_issue);
-            let args = if is_issue { [1, issued, issued, 0, 0] } else { [0; 5] };
+            let event = if *kind == MarkKind::CollectiveIssue {
+                issued += 1;
+                Event::CollectiveIssue(CollectiveIssue::new(*op, 1, issued))
+            } else {
+                (*kind).into()
+            };
             let mark = Mark {
                 at: RankNs(at_ns + at * period_ns),
                 step: counter.count(*kind),
-                kind: *kind,
                 on_loop_thread: true,
-                code: op.0,
-                args,
+                event,
             };
             made.push((mark, device_ns + at * period_ns));
         }
@@ -139,25 +143,21 @@ fn marks(rank: u32, step: &Step, period_ns: u64) -> Vec<Input> {
             run = Some((mark.step, device_ns, 0));
         }
         let Some((first, first_ns, place)) = &mut run else { continue };
-        let time = |code, place| {
-            let group = u64::from(mark.kind == MarkKind::CollectiveIssue);
-            let about = u64::from(mark.code) << 32 | group;
-            let args =
-                [mark.at.0, device_ns - *first_ns, about, u64::from(*first), place];
-            (device_ns, Mark { kind: MarkKind::DeviceTime, code, args, ..mark })
+        let reached = DeviceReached::mark(&mark.event);
+        let made_at = mark.at;
+        let time = |reached, first_ns, first_step, place| {
+            let in_run_ns = device_ns - first_ns;
+            let time =
+                DeviceTime { reached, made_at, device_ns: in_run_ns, first_step, place };
+            (device_ns, Mark { event: Event::DeviceTime(time), ..mark })
         };
-        waiting.push(time(mark.kind as u16, *place));
+        waiting.push(time(reached, *first_ns, *first, *place));
         *place += 1;
         if ends {
-            waiting.push(time(0, *place));
+            waiting.push(time(DeviceReached::END, *first_ns, *first, *place));
             run = is_sampled(mark.step).then_some((mark.step, device_ns, 0));
             if let Some((first, first_ns, place)) = &mut run {
-                let about = u64::from(mark.code) << 32;
-                let args =
-                    [mark.at.0, device_ns - *first_ns, about, u64::from(*first), 0];
-                let code = mark.kind as u16;
-                let kind = MarkKind::DeviceTime;
-                waiting.push((device_ns, Mark { kind, code, args, ..mark }));
+                waiting.push(time(reached, *first_ns, *first, 0));
                 *place += 1;
             }
         }
@@ -201,7 +201,7 @@ fn verdicts() -> Option<[Verdict; 2]> {
         .flat_map(|(rank, step)| marks(rank, step, end_ns - begin_ns))
         .collect();
     told.sort_by_key(Input::at);
-    let mut job = Job::new("job", "live", settings);
+    let mut job = Job::new("job", Source::Run, settings);
     inputs.into_iter().chain(told).for_each(|input| job.take(input));
     job.finish();
     Some([offline, job.verdict()])
