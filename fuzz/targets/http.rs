@@ -9,7 +9,8 @@ use std::time::Duration;
 use std::{env, fs, thread};
 
 use collector::{Collector, Keep, Options, Pages, Tokens};
-use formats::{BatchHead, pack_batch};
+use formats::pack_batch;
+use protocol::BatchHead;
 use report::{html, incident_html, live_html, overview};
 use verdict::Settings;
 

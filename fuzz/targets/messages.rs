@@ -1,9 +1,9 @@
 //! Any message on a bus is no batch of anybody, or one whose job and host have names that are
-//! written as its subject has them; any order is none, or one that says the same when told again.
+//! written as its subject has them; any command is none, or one that says the same when told again.
 #![no_main]
 
-use agent::Orders;
 use bus::Batch;
+use protocol::Command;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let mut lines = bytes.splitn(5, |byte| *byte == b'\n');
@@ -19,8 +19,8 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         assert_eq!(batch.epoch, headers[0]);
         assert_eq!(batch.body.len(), bytes.len());
     }
-    if let Some(orders) = Orders::read(bytes) {
-        let again = serde_json::to_vec(&orders).expect("JSON");
-        assert_eq!(Orders::read(&again), Some(orders));
+    if let Some(command) = Command::read(bytes) {
+        let again = command.to_json();
+        assert_eq!(Command::read(again.as_bytes()), Some(command));
     }
 });

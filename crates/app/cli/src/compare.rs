@@ -2,11 +2,11 @@ use std::io::stdout;
 use std::path::Path;
 use std::process::ExitCode;
 
-use agent::in_address;
 use anyhow::{Context, Result, bail};
 use comparison::{Change, Comparison, MIN_CHANGE_SHARE, Outcome, Run};
 use formats::{Limits, load_verdict, parse_verdict};
 use model::{Severity, Verdict};
+use protocol::url_segment;
 use verdict::Settings;
 
 use crate::output::print;
@@ -123,7 +123,7 @@ fn run_of(name: &str, settings: &Settings, server: &Server) -> Result<Run> {
 
 fn verdict_of_job(job: &str, server: &Server) -> Result<Verdict> {
     let text = server
-        .get(&format!("jobs/{}/verdict", in_address(job)))
+        .get(&format!("jobs/{}/verdict", url_segment(job)))
         .with_context(|| format!("{job} is no file here, nor a job that can be read"))?;
     parse_verdict(job, text.as_bytes(), Limits::default())
         .map_err(|error| refused(&error))

@@ -1,8 +1,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use agent::in_address;
 use anyhow::Result;
+use protocol::url_segment;
 
 use crate::output::say;
 use crate::run::write_page;
@@ -28,7 +28,7 @@ pub(crate) struct ReportArgs {
 }
 
 pub(crate) fn report(args: &ReportArgs) -> Result<ExitCode> {
-    let job = in_address(&args.job);
+    let job = url_segment(&args.job);
     let page = args.server.server()?.get(&format!("jobs/{job}/report"))?;
     write_page(&args.out, &page)?;
     say(&format!("laggard: report written to {}", args.out.display()));

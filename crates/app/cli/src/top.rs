@@ -4,11 +4,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use agent::in_address;
 use anyhow::{Context, Result, bail};
 use collector::JobSummary;
 use formats::{Limits, parse_verdict};
 use model::Verdict;
+use protocol::url_segment;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{
     self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers,
@@ -155,6 +155,6 @@ fn ask(server: &Server, job: Option<&str>, known: Option<u64>) -> Result<Seen> {
 }
 
 fn verdict(server: &Server, job: &str) -> Result<Verdict> {
-    let text = server.get(&format!("jobs/{}/verdict", in_address(job)))?;
+    let text = server.get(&format!("jobs/{}/verdict", url_segment(job)))?;
     Ok(parse_verdict(job, text.as_bytes(), Limits::default())?)
 }

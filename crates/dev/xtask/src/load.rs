@@ -11,8 +11,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use formats::{BatchHead, input_line, pack_batch};
+use formats::{input_line, pack_batch};
 use model::{CollectiveIssue, CollectiveOp, Event, Input, Mark, RankNs, Verdict};
+use protocol::{BatchAddress, BatchHead, CLOCK_HEADER};
 use serde::Deserialize;
 
 use crate::server::Server;
@@ -204,9 +205,10 @@ impl Host {
             self.batch = Some(batch);
         }
         let Self { job, name, number, .. } = self;
-        let place =
-            format!("{url}/api/v1/jobs/{job}/hosts/{name}/epochs/e/batches/{number}");
-        let request = self.http.post(place).header("laggard-now-ns", now_ns.to_string());
+        let (session, sequence) = ("e", u64::from(*number));
+        let address = BatchAddress { job, host: name, session, sequence };
+        let request = self.http.post(format!("{url}{}", address.path()));
+        let request = request.header(CLOCK_HEADER, now_ns.to_string());
         let mut answer = request.send(self.batch.as_deref().unwrap_or_default())?;
         let status = answer.status().as_u16();
         let said = answer.body_mut().read_to_string()?;

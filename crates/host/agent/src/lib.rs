@@ -28,6 +28,6 @@ mod uplink;
 pub use agent::Agent;
 pub use asked::ProfileRequest;
 pub use jobs::{Host, Jobs};
-pub use link::{Orders, Receiver, in_address};
+pub use link::Receiver;
 pub use stacks::stack_of;
 pub use uplink::{Destination, Farewell, Uplink};

@@ -2,15 +2,14 @@
 
 use std::fmt;
 use std::io;
-use std::ops::Range;
 use std::time::Duration;
 
 #[cfg(feature = "bus")]
 use bus::{NotPublished, Publisher};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use serde::{Deserialize, Serialize};
+#[cfg(feature = "bus")]
+use protocol::Command;
+use protocol::{BatchAddress, CLOCK_HEADER, Kept, Reply, Wanted};
 use ureq::tls::TlsConfig;
-use verdict::WantedProfile;
 
 use crate::flight::monotonic_now;
 
@@ -52,52 +51,18 @@ impl fmt::Display for Receiver {
 /// What is answered to a batch.
 pub(crate) enum Answer {
     /// It is kept.
-    Taken(Orders),
+    Taken {
+        /// What is asked of this host.
+        wanted: Wanted,
+        /// The agent session of which something was lost on the bus.
+        lost: Option<String>,
+    },
     /// The collector has seen all up to `next`.
     Next(u64),
     /// It will never be taken.
     Refused(String),
     /// It is not taken now.
     Later { reason: String, wait: Option<Duration> },
-}
-
-/// What is wanted of this host. Nothing of it is done that the host's own settings do not allow.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Orders {
-    /// Ranks whose stacks would help.
-    pub(crate) stacks: Vec<u32>,
-    pub(crate) profile: Option<WantedProfile>,
-    /// Steps in which devices should be marked.
-    pub(crate) device_steps: Option<Range<u32>>,
-    /// The epoch of which nothing more is of use, as some of it was lost on the bus.
-    pub(crate) lost: Option<String>,
-    /// The epoch of which nothing more is taken, and why.
-    pub(crate) refused: Option<(String, String)>,
-}
-
-impl Orders {
-    /// Reads orders as they come over a bus; `None` if they are none.
-    pub fn read(json: &[u8]) -> Option<Self> {
-        serde_json::from_slice(json).ok()
-    }
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Reply {
-    next: u64,
-    #[serde(flatten)]
-    orders: Orders,
-    error: String,
-}
-
-/// Where a batch belongs.
-pub(crate) struct Place<'a> {
-    pub(crate) job: &'a str,
-    pub(crate) host: &'a str,
-    pub(crate) epoch: &'a str,
-    pub(crate) sequence: u64,
 }
 
 /// The way there.
@@ -142,13 +107,15 @@ impl Link {
     }
 
     /// Sends a batch.
-    pub(crate) fn send(&mut self, place: &Place<'_>, body: Vec<u8>) -> Answer {
+    pub(crate) fn send(&mut self, address: &BatchAddress<'_>, body: Vec<u8>) -> Answer {
         match self {
             Self::Collector { http, url, token } => {
-                post(http, url, token.as_deref(), place, &body)
+                post(http, url, token.as_deref(), address, &body)
             }
             #[cfg(feature = "bus")]
-            Self::Bus { publisher, refused } => publish(publisher, refused, place, body),
+            Self::Bus { publisher, refused } => {
+                publish(publisher, refused, address, body)
+            }
         }
     }
 }
@@ -157,16 +124,16 @@ impl Link {
 fn publish(
     publisher: &mut Publisher,
     refused: &mut Option<(String, String)>,
-    place: &Place<'_>,
+    address: &BatchAddress<'_>,
     body: Vec<u8>,
 ) -> Answer {
-    if let Some((epoch, reason)) = refused
-        && epoch == place.epoch
+    if let Some((session, reason)) = refused
+        && session == address.session
     {
         return Answer::Refused(reason.clone());
     }
     let now_ns = monotonic_now().0;
-    match publisher.publish(place.epoch, place.sequence, now_ns, body) {
+    match publisher.publish(address.session, address.sequence, now_ns, body) {
         Ok(()) => {}
         Err(error @ NotPublished::TooLarge { .. }) => {
             return Answer::Refused(error.to_string());
@@ -176,36 +143,38 @@ fn publish(
             return Answer::Later { reason: error.to_string(), wait };
         }
     }
-    let mut all = Orders::default();
-    for order in publisher.orders() {
-        let Some(order) = Orders::read(&order) else { continue };
-        all.stacks = order.stacks;
-        all.profile = order.profile.or(all.profile);
-        all.device_steps = order.device_steps.or(all.device_steps);
-        all.lost = order.lost.or(all.lost);
-        // What was said to an agent before this one is none of its business.
-        *refused =
-            order.refused.filter(|(epoch, _)| epoch == place.epoch).or(refused.take());
+    let (mut wanted, mut lost) = (Wanted::default(), None);
+    for command in publisher.orders().iter().filter_map(|json| Command::read(json)) {
+        match command {
+            Command::Wanted(Wanted { stacks, profile, device_steps }) => {
+                wanted.stacks = stacks;
+                wanted.profile = profile.or(wanted.profile);
+                wanted.device_steps = device_steps.or(wanted.device_steps);
+            }
+            Command::Lost { lost: session } => lost = Some(session),
+            // What was said to an agent before this one is none of its business.
+            Command::Refused { refused: said } if said.0 == address.session => {
+                *refused = Some(said);
+            }
+            Command::Refused { .. } => {}
+        }
     }
-    Answer::Taken(all)
+    Answer::Taken { wanted, lost }
 }
 
 fn post(
     http: &ureq::Agent,
     url: &str,
     token: Option<&str>,
-    Place { job, host, epoch, sequence }: &Place<'_>,
+    address: &BatchAddress<'_>,
     body: &[u8],
 ) -> Answer {
-    let (job, host) = (in_address(job), in_address(host));
-    let url =
-        format!("{url}/api/v1/jobs/{job}/hosts/{host}/epochs/{epoch}/batches/{sequence}");
+    let url = format!("{url}{}", address.path());
     let mut request = http.post(url).header("content-type", "application/zstd");
     if let Some(token) = token {
         request = request.header("authorization", format!("Bearer {token}"));
     }
-    // Clocks of hosts are told apart by when this arrives.
-    let request = request.header("laggard-now-ns", monotonic_now().0.to_string());
+    let request = request.header(CLOCK_HEADER, monotonic_now().0.to_string());
     let mut response = match request.send(body) {
         Ok(response) => response,
         Err(error) => return Answer::Later { reason: error.to_string(), wait: None },
@@ -217,20 +186,12 @@ fn post(
         .and_then(|wait| wait.to_str().ok()?.parse().ok().map(Duration::from_secs));
     let reply = response.body_mut().with_config().limit(LONGEST_ANSWER_BYTES);
     let reply = reply.read_to_vec().unwrap_or_default();
-    let reply: Reply = serde_json::from_slice(&reply).unwrap_or_default();
-    let reason = || format!("{status} {}", reply.error);
-    match status.as_u16() {
-        200 => Answer::Taken(reply.orders),
-        409 => Answer::Next(reply.next),
-        400 | 413 | 422 => Answer::Refused(reason()),
-        _ => Answer::Later { reason: reason(), wait },
+    match Reply::read(status.as_u16(), &reply) {
+        Reply::Kept(Kept { wanted, .. }) => Answer::Taken { wanted, lost: None },
+        Reply::Resume { next } => Answer::Next(next),
+        Reply::Refused(error) => Answer::Refused(format!("{status} {error}")),
+        Reply::Later(error) => {
+            Answer::Later { reason: format!("{status} {error}"), wait }
+        }
     }
-}
-
-/// Bytes that are escaped in an address.
-const ODD: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_');
-
-/// The name of a job or a host as it may stand in an address.
-pub fn in_address(name: &str) -> String {
-    utf8_percent_encode(name, ODD).to_string()
 }

@@ -6,11 +6,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use formats::{BatchHead, input_line, pack_batch};
+use formats::{input_line, pack_batch};
 use model::{Input, RankNs};
+use protocol::{BatchAddress, BatchHead, Wanted};
 use verdict::WantedProfile;
 
-use crate::link::{Answer, Link, Orders, Place, Receiver};
+use crate::link::{Answer, Link, Receiver};
 use crate::spool::{BATCH_BYTES, Spool, Told, is, lost_line, thin};
 
 /// How often what was told is sent.
@@ -169,8 +170,9 @@ struct Sender {
     link: Link,
     destination: Destination,
     boot: String,
-    epoch: String,
-    epochs: u32,
+    /// The agent session, and how often it began anew.
+    session: String,
+    restarts: u32,
     sequence: u64,
     spool: Spool,
     /// What is being sent; the same until it is answered.
@@ -203,8 +205,8 @@ impl Sender {
             link,
             destination,
             boot: boot.unwrap_or_default().trim().to_owned(),
-            epoch: format!("{}-{}", since_epoch.as_micros(), std::process::id()),
-            epochs: 0,
+            session: format!("{}-{}", since_epoch.as_micros(), std::process::id()),
+            restarts: 0,
             sequence: 0,
             spool: Spool::default(),
             batch: None,
@@ -262,7 +264,7 @@ impl Sender {
             return false;
         }
         match self.send() {
-            Answer::Taken(Orders { stacks, profile, device_steps, lost, .. }) => {
+            Answer::Taken { wanted: Wanted { stacks, profile, device_steps }, lost } => {
                 let mut open = self.shared.open();
                 open.wanted = stacks;
                 open.device_steps = device_steps;
@@ -274,7 +276,7 @@ impl Sender {
                 drop(open);
                 self.taken();
                 // Only between batches: what is on its way may be in the stream.
-                if lost.is_some_and(|epoch| epoch == self.epoch) {
+                if lost.is_some_and(|session| session == self.session) {
                     self.begin_anew();
                 }
                 true
@@ -356,9 +358,9 @@ impl Sender {
 
     /// The collector has lost what it had: it is told again who the ranks are.
     fn begin_anew(&mut self) {
-        self.epochs += 1;
-        let base = self.epoch.split('.').next().unwrap_or_default();
-        self.epoch = format!("{base}.{}", self.epochs);
+        self.restarts += 1;
+        let base = self.session.split('.').next().unwrap_or_default();
+        self.session = format!("{base}.{}", self.restarts);
         self.sequence = 0;
         let nothing = Told { until: self.until, lines: Vec::new() };
         let batch = self.batch.get_or_insert(nothing);
@@ -393,8 +395,9 @@ impl Sender {
             }
         };
         let Destination { job, host, .. } = &self.destination;
-        let place = Place { job, host, epoch: &self.epoch, sequence: self.sequence };
-        self.link.send(&place, body)
+        let (session, sequence) = (self.session.as_str(), self.sequence);
+        let address = BatchAddress { job, host, session, sequence };
+        self.link.send(&address, body)
     }
 }
 

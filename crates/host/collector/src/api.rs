@@ -17,6 +17,7 @@ use axum::routing::{delete, get, post};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use model::Verdict;
+use protocol::{BATCH_ROUTE, Refusal};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
@@ -118,8 +119,7 @@ fn router(shared: &Arc<Shared>) -> Router {
         let check = from_fn_with_state((Arc::clone(shared), role), admit);
         routes.route_layer(lead).route_layer(check)
     };
-    let batches = "/api/v1/jobs/{job}/hosts/{host}/epochs/{epoch}/batches/{sequence}";
-    let agents = Router::new().route(batches, post(take_batch));
+    let agents = Router::new().route(BATCH_ROUTE, post(take_batch));
     let viewers = Router::new()
         .route("/", get(overview))
         .route("/jobs/{job}", get(live))
@@ -275,7 +275,8 @@ async fn harden(request: Request, next: Next) -> Response {
 }
 
 pub(crate) fn refuse(status: StatusCode, reason: &str) -> Response {
-    (status, axum::Json(json!({ "error": reason }))).into_response()
+    let refusal = Refusal { error: reason.to_owned(), next: None };
+    (status, axum::Json(refusal)).into_response()
 }
 
 fn typed(kind: &'static str, body: impl IntoResponse) -> Response {
@@ -508,10 +509,15 @@ async fn end_silence(State(shared): App, Path(silence): Path<u64>) -> Response {
     }
 }
 
-/// Whether a caller says that it takes something.
+/// Whether a caller says that it takes something: not with a weight of zero.
 fn takes(headers: &HeaderMap, what: header::HeaderName, name: &str) -> bool {
-    let said = headers.get(what).and_then(|said| said.to_str().ok());
-    said.is_some_and(|said| said.contains(name))
+    let said = headers.get_all(what).into_iter().filter_map(|said| said.to_str().ok());
+    said.flat_map(|said| said.split(',')).any(|one| {
+        let mut parts = one.split(';').map(str::trim);
+        let is_named = parts.next().is_some_and(|said| said.eq_ignore_ascii_case(name));
+        let weight = parts.find_map(|part| part.strip_prefix("q=")?.parse::<f32>().ok());
+        is_named && weight.is_none_or(|weight| weight > 0.0)
+    })
 }
 
 async fn metrics(State(shared): App, headers: HeaderMap) -> Response {
@@ -525,5 +531,28 @@ async fn metrics(State(shared): App, headers: HeaderMap) -> Response {
         Err(_) => {
             refuse(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be written")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_caller_weighs_with_zero_it_does_not_take() {
+        let takes = |said: &str, name: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::ACCEPT, said.parse().unwrap());
+            takes(&headers, header::ACCEPT, name)
+        };
+        for said in ["gzip", "br, GZIP;q=0.5", "gzip; q=1.0, *;q=0"] {
+            assert!(takes(said, "gzip"), "{said}");
+        }
+        for said in ["", "br", "gzip;q=0", "gzip; q=0.000, br", "x-gzip"] {
+            assert!(!takes(said, "gzip"), "{said}");
+        }
+        let prometheus =
+            "application/openmetrics-text;version=1.0.0;q=0.75,text/plain;q=0.5";
+        assert!(takes(prometheus, "application/openmetrics-text"));
     }
 }

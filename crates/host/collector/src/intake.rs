@@ -5,20 +5,19 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, Request, State};
-use axum::http::{HeaderMap, HeaderName, StatusCode};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use formats::{BatchError, unpack_batch};
 use http_body_util::BodyExt;
 use model::Batch;
-use serde::Serialize;
-use serde_json::json;
+use protocol::{CLOCK_HEADER, Kept, Refusal};
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::api::{App, Shared, later, refuse};
 use crate::job::NotTaken;
-use crate::keeper::{Answer, Arrived, REPLACED, Wanted, nanoseconds_now};
+use crate::keeper::{Answer, Arrived, REPLACED, nanoseconds_now};
 use crate::room::{Room, unpacked_bytes};
 use crate::store::{NAMES, is_name};
 
@@ -26,16 +25,6 @@ use crate::store::{NAMES, is_name};
 const LONGEST_BODY_BYTES: usize = 4 << 20;
 /// How long a batch may take to come; agents wait ten seconds for the answer.
 const RECEIVED_WITHIN: Duration = Duration::from_secs(15);
-/// What agents say their clock is.
-const NOW: HeaderName = HeaderName::from_static("laggard-now-ns");
-
-/// The answer to a batch that is kept.
-#[derive(Serialize)]
-struct Kept {
-    next: u64,
-    #[serde(flatten)]
-    wanted: Wanted,
-}
 
 /// Takes a batch of a host.
 pub(crate) async fn take_batch(
@@ -80,7 +69,7 @@ pub(crate) async fn take_batch(
     if ![&job, &host, &epoch].into_iter().all(|name| is_name(name)) {
         return refused("malformed", refuse(StatusCode::BAD_REQUEST, NAMES));
     }
-    let now = headers.get(NOW).and_then(|now| now.to_str().ok()?.parse().ok());
+    let now = headers.get(CLOCK_HEADER).and_then(|now| now.to_str().ok()?.parse().ok());
     let Some(now_ns) = now else {
         let reason = "the header laggard-now-ns says what the clock of the host is";
         return refused("malformed", refuse(StatusCode::BAD_REQUEST, reason));
@@ -119,8 +108,8 @@ pub(crate) async fn take_batch(
             axum::Json(Kept { next, wanted }).into_response()
         }
         Some(Answer::Gap { next }) => {
-            let error = "batches before this one are missing";
-            let reply = axum::Json(json!({ "next": next, "error": error }));
+            let error = "batches before this one are missing".to_owned();
+            let reply = axum::Json(Refusal { error, next: Some(next) });
             refused("gap", (StatusCode::CONFLICT, reply).into_response())
         }
         Some(Answer::Full(reason)) => {

@@ -2,16 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use formats::{StoredBatch, StoredEntry, StoredError};
 use model::Batch;
-use serde::Serialize;
+use protocol::Wanted;
 use tokio::sync::oneshot;
-use verdict::{Gathering, Remember, WantedProfile};
+use verdict::{Gathering, Remember};
 
 use crate::alerts::Alerts;
 use crate::chronicle::Chronicle;
@@ -61,16 +60,6 @@ pub(crate) struct Arrived {
     pub(crate) row: Option<u64>,
     /// What it takes of memory until it is analysed.
     pub(crate) room: Room,
-}
-
-/// What agents are asked for with an answer.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Wanted {
-    /// Ranks whose stacks would help.
-    pub(crate) stacks: Vec<u32>,
-    pub(crate) profile: Option<WantedProfile>,
-    /// Steps in which devices should be marked.
-    pub(crate) device_steps: Option<Range<u32>>,
 }
 
 /// Why an agent's batches are not taken once its host has another.

@@ -10,13 +10,13 @@ use bus::{Arrival, BusError, Session};
 use formats::unpack_batch;
 use futures_util::StreamExt;
 use model::Batch;
-use serde_json::json;
+use protocol::{Command, Wanted};
 use tokio::sync::{oneshot, watch};
 use tokio::task::spawn_blocking;
 
 use crate::collector::Inner;
 use crate::job::{Held, INBOX};
-use crate::keeper::{Answer, Arrived, REPLACED, Wanted};
+use crate::keeper::{Answer, Arrived, REPLACED};
 use crate::room::unpacked_bytes;
 use crate::state::JobState;
 use crate::store::is_name;
@@ -90,11 +90,11 @@ pub(crate) async fn read(
         }
         for (host, epoch) in lost {
             inner.metrics.refused("gap");
-            wanted.insert(host, json!({ "lost": epoch }));
+            wanted.insert(host, Command::Lost { lost: epoch });
         }
         // What is of the past is past.
-        for (host, order) in wanted.into_iter().filter(|_| !is_behind) {
-            session.order(&held.id, &host, order.to_string().into_bytes()).await?;
+        for (host, command) in wanted.into_iter().filter(|_| !is_behind) {
+            session.order(&held.id, &host, command.to_json().into_bytes()).await?;
         }
     }
 }
@@ -178,7 +178,7 @@ impl Early {
 #[derive(Default)]
 struct Handed {
     /// By host, what is wanted of it.
-    wanted: BTreeMap<String, serde_json::Value>,
+    wanted: BTreeMap<String, Command>,
     /// Those that follow others that did not come, or were not kept.
     early: Vec<Arrival>,
     /// Whether the disk takes none now.
@@ -237,14 +237,15 @@ impl Handed {
             Ok(Answer::Kept { wanted, is_new, .. }) => {
                 inner.metrics.kept(is_new);
                 if wanted != Wanted::default() {
-                    self.wanted.insert(epoch_of(&arrival).0, json!(wanted));
+                    self.wanted.insert(epoch_of(&arrival).0, Command::Wanted(wanted));
                 }
             }
             Ok(Answer::Gap { .. }) => self.early.push(arrival),
             Ok(Answer::Stale) => {
                 inner.metrics.refused("stale");
                 let (host, epoch) = epoch_of(&arrival);
-                self.wanted.insert(host, json!({ "refused": [epoch, REPLACED] }));
+                let refused = (epoch, REPLACED.to_owned());
+                self.wanted.insert(host, Command::Refused { refused });
             }
             Ok(Answer::Over(reason)) => {
                 inner.metrics.refused("full");

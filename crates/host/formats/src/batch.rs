@@ -1,38 +1,17 @@
 //! `laggard.batch/1`: what a host tells of a job in one go, as it goes over the network.
 //!
-//! A zstd frame of lines: a [`BatchHead`], then inputs as in a recording. Job, host, epoch
+//! A zstd frame of lines: a [`BatchHead`], then inputs as in a recording. Job, host, agent session
 //! and sequence stand in the address it is sent to.
 
 use std::io::{self, Read};
 
-use model::{Input, MAX_RANKS, RankNs};
-use serde::{Deserialize, Serialize};
+use model::{Input, MAX_RANKS};
+use protocol::BatchHead;
 
 use crate::journal::{input_of, is_mark};
 
-const SCHEMA: &str = "laggard.batch/1";
 /// Bytes of a batch after unpacking; agents cut theirs far below.
 const FULL_AT_BYTES: u64 = 16 << 20;
-
-/// The first line of a batch.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BatchHead {
-    schema: String,
-    /// The boot of the host: clocks of one boot go on.
-    pub boot: String,
-    /// The host's time up to which everything is told with this batch.
-    pub until_ns: RankNs,
-    /// Whether the agent tells nothing more.
-    #[serde(default)]
-    pub last: bool,
-}
-
-impl BatchHead {
-    /// The head of a batch.
-    pub fn new(boot: &str, until_ns: RankNs, last: bool) -> Self {
-        Self { schema: SCHEMA.to_owned(), boot: boot.to_owned(), until_ns, last }
-    }
-}
 
 /// A batch that is refused.
 #[derive(Debug, thiserror::Error)]
@@ -96,12 +75,7 @@ pub(crate) fn unpack(
     for (line, number) in lines.split(|byte| *byte == b'\n').zip(1..) {
         let wrong = |reason| BatchError::Line { line: number, reason };
         if head.is_none() {
-            let found: BatchHead =
-                serde_json::from_slice(line).map_err(|error| wrong(error.to_string()))?;
-            if found.schema != SCHEMA {
-                return Err(wrong(format!("the schema is not {SCHEMA:?}")));
-            }
-            head = Some(found);
+            head = Some(BatchHead::read(line).map_err(wrong)?);
             continue;
         }
         if !with_marks && is_mark(line) {

@@ -31,7 +31,7 @@ mod verdict_document;
 mod what_if;
 mod work_requests;
 
-pub use batch::{BatchError, BatchHead, pack_batch, unpack_batch};
+pub use batch::{BatchError, pack_batch, unpack_batch};
 pub use call_log::{WrittenCalls, write_call_logs};
 pub use error::FormatError;
 pub use events::MarkEvents;

@@ -9,11 +9,12 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 
 use model::{Batch, Input};
+use protocol::BatchHead;
 use serde::{Deserialize, Serialize};
 use verdict::{Gathering, Job, Settings};
 
 use crate::batch::unpack;
-use crate::{BatchError, BatchHead, FormatError};
+use crate::{BatchError, FormatError};
 
 const SCHEMA: &str = "laggard.batches/1";
 /// A skippable frame of zstd.

@@ -9,8 +9,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use agent::{Destination, Farewell, Receiver, Uplink};
-use formats::{BatchHead, Limits, Recording, input_line, load, pack_batch};
+use formats::{Limits, Recording, input_line, load, pack_batch};
 use model::{Input, RankNs};
+use protocol::BatchHead;
 use serde_json::{Value, json};
 use ureq::tls::TlsConfig;
 

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use collective::Communication;
-use formats::{BatchHead, pack_batch};
+use formats::pack_batch;
 use model::{Communicator, Input, Operation, RankNs};
+use protocol::BatchHead;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use sim::{Cluster, Fault, LOCALS, LOOK_S, Run, job_of, watch};

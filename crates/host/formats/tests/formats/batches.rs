@@ -4,11 +4,12 @@ use std::io::Cursor;
 use std::path::PathBuf;
 
 use laggard_formats::{
-    BatchHead, Limits, Recording, StoredBatch, StoredEntry, StoredError, StoredJob,
-    input_line, load, pack_batch, unpack_batch,
+    Limits, Recording, StoredBatch, StoredEntry, StoredError, StoredJob, input_line,
+    load, pack_batch, unpack_batch,
 };
 use model::{Batch, Input, RankNs, Source, Verdict};
 use proptest::prelude::*;
+use protocol::BatchHead;
 use verdict::{Gathering, Settings};
 
 fn inputs(job: &str) -> Vec<Input> {
