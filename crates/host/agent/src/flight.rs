@@ -17,14 +17,21 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use formats::{RecordedCollective, recorded_collectives};
 use model::{CollectiveIssue, Event, Input, Mark, MarkKind, RankNs, group_number};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with,
+};
 
 /// How often recorders are asked, at most, and how much longer than their last answers took
 /// they are left in peace: an answer costs its rank that much of one thread, up to 44 ms for
 /// a full recorder.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 const PEACE_FACTOR: u32 = 100;
-/// How long one answer may take: a stopped rank must not hold up the others for long.
+/// How long one answer may take, from the connection to its last byte: a stopped rank must not
+/// hold up the others for long.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How often a connection is tried while the rank's queue of them is full.
+const TRY_EVERY: Duration = Duration::from_millis(10);
 /// Largest answer taken.
 const MAX_ANSWER_BYTES: u64 = 64 << 20;
 /// Marks held back of one rank; more and they go on without collectives.
@@ -322,16 +329,15 @@ fn ask(socket: &Path) -> io::Result<Vec<RecordedCollective>> {
 
 /// What a handler of a worker server answers; `None` if it has no such handler.
 fn post(socket: &Path, handler: &str) -> io::Result<Option<Vec<u8>>> {
-    let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    let deadline = Instant::now() + PATIENCE;
+    let mut stream = connect_until(socket, deadline)?;
+    stream.set_write_timeout(Some(left_until(deadline)?))?;
     write!(
         stream,
         "POST /handler/{handler} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\
          Connection: close\r\n\r\n"
     )?;
-    let mut answer = Vec::new();
-    stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer)?;
+    let mut answer = read_until(stream, deadline)?;
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n");
     match end {
         Some(end) if answer.starts_with(b"HTTP/1.1 200") => {
@@ -339,6 +345,46 @@ fn post(socket: &Path, handler: &str) -> io::Result<Option<Vec<u8>>> {
         }
         _ if answer.starts_with(b"HTTP/1.1 404") => Ok(None),
         _ => Err(io::Error::other("the worker server did not answer with a dump")),
+    }
+}
+
+/// The time left, which is never zero: that would mean no limit to a socket.
+fn left_until(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.checked_duration_since(Instant::now());
+    left.filter(|left| !left.is_zero()).ok_or_else(|| io::ErrorKind::TimedOut.into())
+}
+
+/// Connects without blocking: the kernel queues few connections for a process that is stopped, and
+/// a blocking one would wait for it without limit.
+fn connect_until(path: &Path, deadline: Instant) -> io::Result<UnixStream> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    while let Err(error) = connect(&socket, &address) {
+        if error != Errno::AGAIN {
+            return Err(error.into());
+        }
+        thread::sleep(left_until(deadline)?.min(TRY_EVERY));
+    }
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+/// All that is sent before the other end closes, at most [`MAX_ANSWER_BYTES`] of it.
+fn read_until(stream: UnixStream, deadline: Instant) -> io::Result<Vec<u8>> {
+    let mut answer = Vec::new();
+    let mut part = vec![0; 1 << 16];
+    let mut limited = stream.take(MAX_ANSWER_BYTES);
+    loop {
+        // The socket's own limit is for one read.
+        limited.get_ref().set_read_timeout(Some(left_until(deadline)?))?;
+        match limited.read(&mut part) {
+            Ok(0) => return Ok(answer),
+            Ok(bytes) => answer.extend_from_slice(&part[..bytes]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
     }
 }
 
@@ -519,6 +565,37 @@ mod tests {
         assert_eq!(found.iter().map(|it| it.record_id).collect::<Vec<_>>(), [3]);
         assert!(post(&socket, "ping").unwrap().is_none());
         server.join().unwrap();
+    }
+
+    #[test]
+    fn an_answer_that_never_ends_is_given_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("ring.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            // Each byte comes long before a limit for one read would end.
+            while stream.write_all(b"H").is_ok() {
+                thread::sleep(PATIENCE / 20);
+            }
+        });
+        assert!(is_late(&post(&socket, "ping").unwrap_err()));
+        server.join().unwrap();
+    }
+
+    #[test]
+    fn a_rank_that_takes_no_connection_is_given_up() {
+        use rustix::net::{bind, listen};
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ring.sock");
+        let flags = SocketFlags::CLOEXEC;
+        let stopped =
+            socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        bind(&stopped, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        listen(&stopped, 0).unwrap();
+        // It has room for one.
+        let _waits = UnixStream::connect(&path).unwrap();
+        assert!(is_late(&post(&path, "ping").unwrap_err()));
     }
 
     #[test]
