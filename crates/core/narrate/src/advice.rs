@@ -1,4 +1,4 @@
-//! Advice. The table stands in docs/incidents.md.
+//! Advice. The pages of docs/incidents give it, too.
 
 use model::{Action, DevicePart, FunctionNeed, LinkEnd, StepPart};
 
@@ -161,7 +161,25 @@ fn device_part(part: DevicePart) -> &'static str {
 mod tests {
     use super::*;
 
-    const DOCS: &str = include_str!("../../../../docs/incidents.md");
+    /// The pages of the catalogue that give advice.
+    const DOCS: &str = concat!(
+        include_str!("../../../../docs/incidents/degraded.md"),
+        include_str!("../../../../docs/incidents/function.md"),
+        include_str!("../../../../docs/incidents/hang.md"),
+        include_str!("../../../../docs/incidents/host.md"),
+        include_str!("../../../../docs/incidents/input-bound.md"),
+        include_str!("../../../../docs/incidents/killed.md"),
+        include_str!("../../../../docs/incidents/late-ranks.md"),
+        include_str!("../../../../docs/incidents/late-to-collective.md"),
+        include_str!("../../../../docs/incidents/network.md"),
+        include_str!("../../../../docs/incidents/pipeline-block.md"),
+        include_str!("../../../../docs/incidents/pipeline-calls.md"),
+        include_str!("../../../../docs/incidents/rank-unknown.md"),
+        include_str!("../../../../docs/incidents/rotating.md"),
+        include_str!("../../../../docs/incidents/slow-collective.md"),
+        include_str!("../../../../docs/incidents/slow-communicator.md"),
+        include_str!("../../../../docs/incidents/stuck-collective.md"),
+    );
 
     /// Asserts that a sentence stands in the documentation, whatever lines it is broken into.
     fn assert_documented(advice: &str) {

@@ -15,7 +15,7 @@ const PRIORITIES: usize = 4;
 /// # Complexity
 /// O(n log n).
 /// # Source
-/// PerfTracker (2025), SPEC §2.3; splitting is our choice where it is silent.
+/// PerfTracker (2025), docs/math/pattern.md; splitting is our choice where it is silent.
 pub fn critical_shares(
     events: &[Event],
     (from_ns, to_ns): (i64, i64),
@@ -104,7 +104,7 @@ pub(crate) mod tests {
         )
     }
 
-    /// The example of SPEC §2.3.
+    /// The example of docs/math/pattern.md.
     #[test]
     fn compute_hides_copies_and_these_collectives_and_these_python() {
         use FunctionClass::{Collective, GpuCompute, Memory, Python};

@@ -20,7 +20,7 @@ pub struct Execution {
 /// O(n log n).
 /// # Source
 /// PerfTracker (2025), Algorithm 1; that the smallest `g` is what is searched, and the trimming,
-/// are our reading (SPEC §2.5).
+/// are our reading (docs/math/pattern.md).
 pub fn critical_execution(samples: &[f32], coverage: f64) -> Option<Execution> {
     let total: f64 = samples.iter().map(|sample| f64::from(*sample)).sum();
     if total <= 0.0 {
@@ -67,7 +67,7 @@ mod tests {
 
     use super::*;
 
-    /// The example of SPEC §2.5.
+    /// The example of docs/math/pattern.md.
     #[test]
     fn a_kernel_that_waits_in_its_middle_is_judged_by_its_work() {
         let samples =

@@ -52,7 +52,7 @@ impl ExpectedBox {
     ///
     /// # Source
     /// PerfTracker (2025) for Python and kernels; the bounds of collectives and memory
-    /// operations are our choice (SPEC §2.6).
+    /// operations are our choice (docs/math/pattern.md).
     pub fn of_class(class: FunctionClass) -> Self {
         let most = match class {
             FunctionClass::GpuCompute | FunctionClass::CpuCompute => 1.0,

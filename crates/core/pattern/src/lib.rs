@@ -10,7 +10,7 @@
 //!
 //! Pure. Ranks are called workers here where the paper does: any process that was profiled.
 //! # Source
-//! PerfTracker (2025), SPEC §2; docs/patterns.md says what the findings mean.
+//! PerfTracker (2025), docs/math/pattern.md; docs/patterns.md says what the findings mean.
 
 mod columns;
 mod critical;

@@ -118,7 +118,8 @@ const LANES: usize = 8;
 /// # Complexity
 /// O(workers × sample).
 /// # Source
-/// PerfTracker (2025), equations 7 to 11; shared sample and floor are ours (SPEC §2.6).
+/// PerfTracker (2025), equations 7 to 11; shared sample and floor are ours
+/// (docs/math/pattern.md).
 pub fn localise(
     columns: &Columns,
     expected: &ExpectedBox,

@@ -29,7 +29,7 @@ pub enum Deviation {
 ///
 /// # Source
 /// PerfTracker (2025) for beta_min, distance, k_mad and coverage; the others are our choice
-/// where it is silent (SPEC §2.6).
+/// where it is silent (docs/math/pattern.md).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PatternSettings {

@@ -45,7 +45,7 @@ struct Sums {
 /// `series` finds the samples for an event, if there are any.
 /// # Source
 /// PerfTracker (2025), equations 2 to 5; that executions count by their length is our reading
-/// (SPEC §2.4).
+/// (docs/math/pattern.md).
 pub fn summarise<'a>(
     events: &[Event],
     span_ns: (i64, i64),

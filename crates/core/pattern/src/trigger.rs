@@ -17,7 +17,8 @@ pub enum Shortest {
 /// When iterations are said to have become slower; the `[trigger]` table of the settings file.
 ///
 /// # Source
-/// PerfTracker (2025) for recent, slow_ratio and blocked_ratio; SPEC §2.2 for the others.
+/// PerfTracker (2025) for recent, slow_ratio and blocked_ratio; the others are ours
+/// (docs/math/pattern.md).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TriggerSettings {
@@ -55,7 +56,7 @@ impl Default for TriggerSettings {
 /// # Complexity
 /// O(`recent`) an iteration.
 /// # Source
-/// PerfTracker (2025), SPEC §2.2.
+/// PerfTracker (2025), docs/math/pattern.md.
 #[derive(Clone, Debug, Default)]
 pub struct Trigger {
     settings: TriggerSettings,
@@ -157,7 +158,7 @@ mod tests {
         move || 1.0 + cv * ((0..12).map(|_| uniform()).sum::<f64>() - 6.0)
     }
 
-    /// SPEC §2.2: +20 % on a steady loop fires 13 iterations after its onset.
+    /// docs/math/pattern.md: +20 % on a steady loop fires 13 iterations after its onset.
     #[test]
     fn a_fifth_more_is_noticed_after_thirteen_iterations() {
         for shortest in [Shortest::Mean, Shortest::Min] {

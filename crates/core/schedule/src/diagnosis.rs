@@ -164,7 +164,7 @@ pub enum Cause {
 /// # Errors
 /// [`LayoutError`] if the sizes that were told do not divide the ranks.
 /// # Source
-/// MegaTrace (2026); SPEC.md §3.5 and §3.7. What is healthy is taken of the whole run instead
+/// MegaTrace (2026); docs/math/schedule.md. What is healthy is taken of the whole run instead
 /// of its begin, since all of it is there; who is late is counted in seconds beyond its own
 /// usual lateness instead of in how often it is last.
 pub fn diagnose(

@@ -5,7 +5,7 @@ use crate::{ScheduleSettings, Update};
 /// # Shape
 /// One value for each node of a [`Graph`](crate::Graph); replicas of a pipeline share them.
 /// # Source
-/// MegaTrace (2026); its three published rules and ours are [`Update`]; SPEC.md §3.4.
+/// MegaTrace (2026); its three published rules and ours are [`Update`]; docs/math/schedule.md.
 #[derive(Clone, Debug)]
 pub(crate) struct Expectation {
     update: Update,

@@ -4,7 +4,7 @@ use crate::{Block, Plan};
 use model::Pass;
 
 /// Seconds up to which a block's slack is none. Sums of durations differ by rounding; exact
-/// equality is fragile. SPEC.md §3.3.
+/// equality is fragile.
 const SLACK_S: f64 = 1e-9;
 
 /// Time by which a block must begin too soon, to say that its rank did not wait. Clocks tell
@@ -18,7 +18,7 @@ const TOO_SOON_NS: i128 = 1000;
 /// # Shape
 /// Node `first_of(stage) + place` is the block at that place of the stage's order.
 /// # Source
-/// MegaTrace (2026), its dependency graph; SPEC.md §3.2.
+/// MegaTrace (2026), its dependency graph; docs/math/schedule.md.
 #[derive(Clone, Debug)]
 pub struct Graph {
     plan: Plan,
@@ -114,8 +114,8 @@ impl Graph {
     /// # Complexity
     /// Linear in the blocks, without allocation if `timing` was used before.
     /// # Source
-    /// MegaTrace (2026); the rule for blocks nobody waits for is SPEC.md §3.3, the published
-    /// listing lacks it.
+    /// MegaTrace (2026); the rule for blocks nobody waits for is in docs/math/schedule.md,
+    /// the published listing lacks it.
     pub fn time(&self, durations_s: &[f64], timing: &mut Timing) {
         timing.ends_s.clear();
         timing.ends_s.resize(self.nodes(), 0.0);
@@ -178,7 +178,7 @@ impl Graph {
     /// A single rank that is stuck gives a single one, and every other unfinished block comes
     /// after it (MT-P5).
     /// # Source
-    /// MegaTrace (2026), partial graph; SPEC.md §3.7.
+    /// MegaTrace (2026), partial graph; docs/math/schedule.md.
     pub fn halts(&self, finished: &[bool]) -> Vec<usize> {
         let ready = |node: usize| {
             self.predecessors(node).into_iter().flatten().all(|node| finished[node])

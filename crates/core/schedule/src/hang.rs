@@ -61,8 +61,8 @@ type Seen = BTreeMap<usize, Vec<Vec<Option<Observed>>>>;
 /// have one on each stage that was at work, and none whose next call is overdue.
 ///
 /// # Source
-/// MegaTrace (2026), hang localisation; SPEC.md §3.7. Of the ranks of the stage the one with
-/// the fewest calls is named. When a call is overdue is ours.
+/// MegaTrace (2026), hang localisation; docs/math/schedule.md. Of the ranks of the stage the
+/// one with the fewest calls is named. When a call is overdue is ours.
 pub(crate) fn halt(job: &Job, seen: &Seen) -> Option<Halt> {
     let (_, graph) = job.schedule.as_ref()?;
     let marker = job.marks_ns.len().checked_sub(1)?;

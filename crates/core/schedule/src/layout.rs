@@ -74,7 +74,7 @@ pub enum LayoutError {
 /// Every axis stands in it once; the sizes multiply to the number of ranks, which fits `u32`.
 /// # Source
 /// MegaTrace's analyser: `tp = r mod T`, `dp = (r div T) mod D`, `pp = r div (N/P)`, which is
-/// Megatron-LM's default order; SPEC.md §3.1. Other orders: Megatron-LM's
+/// Megatron-LM's default order; docs/math/schedule.md. Other orders: Megatron-LM's
 /// `--use-tp-pp-dp-mapping` and order strings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {

@@ -5,7 +5,8 @@
 //! iterations and names the blocks that made one slow.
 //!
 //! # Source
-//! MegaTrace (2026); SPEC.md §3 says where its listings contradict its text, and what we do.
+//! MegaTrace (2026); docs/math/schedule.md says where its listings contradict its text, and
+//! what we do.
 
 mod calls;
 mod devices;

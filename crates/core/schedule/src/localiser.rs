@@ -10,7 +10,8 @@ const USUAL_OF: usize = 256;
 ///
 /// # Source
 /// MegaTrace (2026), slowdown localisation: performance gate, straggler groups, critical
-/// path, expectation; SPEC.md §3.5, which corrects the listing's rule for straggler groups.
+/// path, expectation; docs/math/schedule.md, which corrects the listing's rule for straggler
+/// groups.
 #[derive(Clone, Debug)]
 pub struct Localiser {
     settings: ScheduleSettings,

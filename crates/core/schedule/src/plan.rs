@@ -73,7 +73,7 @@ impl Scheme {
     /// # Source
     /// GPipe (2019); PipeDream-Flush in Megatron-LM (2021), with its interleaved order, in
     /// which microbatches go in groups of as many as there are stages; ZB-H1 in Zero Bubble
-    /// Pipeline Parallelism (2024), here with weights `stage` blocks late. SPEC.md §3.2.
+    /// Pipeline Parallelism (2024), here with weights `stage` blocks late.
     pub fn plan(self, stages: u32, microbatches: u32) -> Plan {
         let block = |pass, microbatch| Block { pass, microbatch, chunk: 0 };
         let order = |stage: u32| -> Vec<Block> {

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 /// When a pipeline is said to be held back; the `[schedule]` table of the settings file.
 ///
 /// # Source
-/// MegaTrace (2026), its threshold study, unless a field says otherwise; SPEC.md §3.4.
+/// MegaTrace (2026), its threshold study, unless a field says otherwise; docs/math/schedule.md.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ScheduleSettings {

@@ -62,8 +62,9 @@ pub enum Standing {
 /// Those of ranks that stand still whom the others wait for, as far as can be told.
 ///
 /// # Source
-/// MegaTrace (2026), halt point: the first unfinished block whose predecessors are finished; SPEC.md
-/// §3.7. What is sent and asked for tells a rank that never sent from the one that it never sent to.
+/// MegaTrace (2026), halt point: the first unfinished block whose predecessors are finished;
+/// docs/math/schedule.md. What is sent and asked for tells a rank that never sent from the
+/// one that it never sent to.
 pub fn holding_up(mut ranks: Vec<Standstill>) -> Vec<Standstill> {
     let first = ranks.iter().map(|it| it.standing).min();
     ranks.retain(|it| Some(it.standing) == first && it.standing < Standing::Waits);

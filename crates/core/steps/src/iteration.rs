@@ -19,7 +19,7 @@ pub enum Iteration {
 /// Times the iterations of one rank's loop, however many steps they take.
 ///
 /// # Source
-/// PerfTracker (2025), SPEC §2.2. The alphabet is its D and O; a step is a piece.
+/// PerfTracker (2025), docs/math/pattern.md. The alphabet is its D and O; a step is a piece.
 #[derive(Clone, Debug, Default)]
 pub struct IterationTimer {
     learner: IterationLearner,

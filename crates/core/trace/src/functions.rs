@@ -32,7 +32,8 @@ pub struct Profile {
 /// # Complexity
 /// O(n log n) in slices.
 /// # Source
-/// PerfTracker (2025), SPEC §2.3; what stands for Python where it was not recorded is our choice.
+/// PerfTracker (2025), docs/math/pattern.md; what stands for Python where it was not recorded
+/// is our choice.
 pub fn profile(trace: &Trace, settings: &PatternSettings) -> Profile {
     let Some((from_ns, to_ns)) = trace.span_ns() else { return Profile::default() };
     let (events, dictionary) = executions(trace);
@@ -264,7 +265,7 @@ fn without_number(name: &str) -> &str {
 /// What a class of functions uses, what is asked for first in front.
 ///
 /// # Source
-/// PerfTracker (2025); of memory operations SPEC §2.4.
+/// PerfTracker (2025); docs/math/pattern.md has what is ours.
 fn resources(class: FunctionClass) -> &'static [Resource] {
     match class {
         FunctionClass::GpuCompute => &[Resource::Sm],

@@ -43,7 +43,7 @@ fn who_was_not_measured_does_not_differ_in_what_was_not_measured() {
     assert_eq!(workers(&found(rows([0.8, 0.0, 0.0]), class)), [7]);
 }
 
-/// PT-A1, the example of SPEC §2.6.
+/// PT-A1, the example of docs/math/pattern.md.
 #[test]
 fn of_a_ring_with_half_a_link_the_ends_of_the_link_stand_out_most() {
     let healthy = [0.2, 1.0, 0.0];
@@ -122,7 +122,7 @@ fn what_takes_less_than_a_hundredth_of_a_step_is_not_compared() {
     }
 }
 
-/// SPEC §2.6: with samples of their own, 268 of these are flagged.
+/// docs/math/pattern.md: with samples of their own, 268 of these are flagged.
 #[test]
 fn healthy_workers_are_not_flagged_by_the_luck_of_the_draw() {
     let rows = (0..20_000)

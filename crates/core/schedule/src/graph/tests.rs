@@ -60,7 +60,7 @@ fn interleaving_divides_the_bubble_by_the_chunks() {
     }
 }
 
-/// SPEC.md §3.8: slack in order of execution.
+/// MegaTrace (2026): slack in order of execution.
 #[test]
 fn slack_is_that_of_the_worked_example() {
     let graph = one_forward_one_backward(4, 4);
@@ -74,7 +74,7 @@ fn slack_is_that_of_the_worked_example() {
     assert_eq!(stage(3), [0.; 8]);
 }
 
-/// MT-A2, SPEC.md §3.8: six delays of 60, of which three are absorbed. MT-P4 as well: S4
+/// MT-A2: six delays of 60, of which three are absorbed. MT-P4 as well: S4
 /// would matter alone where S3, S5 and S6 are.
 #[test]
 fn delays_that_fit_into_the_bubble_are_absorbed() {
@@ -109,7 +109,7 @@ fn delays_that_fit_into_the_bubble_are_absorbed() {
     assert_eq!((absorbed.makespan_s, absorbed.slack_s[f4]), (1020.0, 60.0));
 }
 
-/// MT-A3, SPEC.md §3.8: durations in microseconds, in order of execution.
+/// MT-A3: durations in microseconds, in order of execution.
 #[test]
 fn the_published_slowdown_has_the_published_path() {
     let durations = [

@@ -83,7 +83,7 @@ impl Job {
     /// confirm.
     ///
     /// # Source
-    /// MegaTrace (2026), localisation of slowdowns: the network first; SPEC.md §3.5.
+    /// MegaTrace (2026), localisation of slowdowns: the network first; docs/math/schedule.md.
     pub(super) fn join_links(&self, incidents: &mut Vec<Finding>) {
         for incident in incidents.iter_mut() {
             let subject = &incident.subject;
