@@ -87,9 +87,10 @@ lint-python: venv
 planted:
 	$(BIN)/python scripts/planted --cache $(CACHE)
 
-## The acceptance table: measured values beside the paper's
+## The acceptance table, measured values beside the paper's, into docs/acceptance.md; ONLY="ID ..." for some
 acceptance: released
-	cargo run --release --locked --quiet --package xtask -- acceptance --venv $(VENV)
+	cargo run --release --locked --quiet --package xtask -- acceptance --venv $(VENV) \
+		$(addprefix --only ,$(ONLY))
 
 ## What only a device shows, in under nine minutes: on a card where there is one (values in gpu/)
 gpu: install

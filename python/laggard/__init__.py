@@ -1,17 +1,20 @@
 """laggard names what holds a distributed training job back.
 
-``import laggard`` attaches: hooks find the stages of the training loop by themselves, and
-``laggard run -- torchrun ...`` does not even need the import. Where the loop is too unusual
-for hooks, say it yourself::
+``import laggard`` attaches hooks that find the stages of the training loop. Under
+``laggard run -- torchrun ...`` not even the import is needed. If the loop is too unusual for
+the hooks, name its steps and stages::
 
     with laggard.step():
         with laggard.stage("data.next_wait"):
             batch = next(batches)
         ...
 
-``laggard.summary()`` gives the verdict as a dictionary, for ``wandb.log`` and the like.
+``laggard.summary()`` returns the verdict as a dictionary::
 
-With ``LAGGARD_ENABLE=0`` all of this does nothing, and nothing is loaded.
+    for incident in laggard.summary()["incidents"]:
+        print(incident["text"])
+
+With ``LAGGARD_ENABLE=0`` nothing is loaded, and all of these calls do nothing.
 """
 
 import os

@@ -131,10 +131,11 @@ def _at_exit():
 
 
 def summary():
-    """The verdict over the last steps of the ranks on this host.
+    """Return the verdict over the last steps of the ranks on this host.
 
     :returns: The document that ``laggard run --json`` prints, as a dictionary; docs/json.md
-        describes it.
+        describes it. ``None`` if laggard is switched off.
+    :raises OSError: if the rings of the ranks cannot be read.
     """
     return json.loads(_native.job_verdict(directory=_directory(), job=_job()))
 

@@ -16,41 +16,41 @@ use crate::settings::{LayoutArgs, SettingsArgs};
 
 /// Analyze recordings
 ///
-/// Reads stage matrices, mark events, what `laggard run --record` wrote and `laggard serve`
-/// kept, Flight Recorder dumps, traces of PyTorch's profiler and of Nsight Systems, py-spy
-/// stacks, replies of NCCL's RAS, logs of NCCL Inspector, logs of NCCL calls, telemetry of work
-/// requests and what-if traces, plain or compressed, and finds out by itself what a file is.
-/// Folders are searched; files in them that are no recordings are skipped.
+/// Detects what a file is, plain or compressed: recordings of `laggard run --record` and
+/// `laggard serve`, stage matrices, mark events, Flight Recorder dumps, traces of PyTorch's
+/// profiler and of Nsight Systems, py-spy stacks, replies of NCCL's RAS, logs of NCCL Inspector,
+/// logs of NCCL calls, telemetry of work requests, and what-if traces. Searches folders, and skips
+/// other files in them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   laggard analyze recording.json.gz
   laggard analyze --json recordings/ | jq '.verdicts[].incidents[0].text'
   laggard analyze --report verdict.html recording.json.gz
-  laggard analyze --perfetto annotated.json traces/    (a PyTorch Profiler trace a rank)
-  laggard analyze --perfetto moment.json job.jsonl    (of `laggard run --record`)
+  laggard analyze --perfetto annotated.json traces/    (one PyTorch Profiler trace for each rank)
+  laggard analyze --perfetto moment.json job.jsonl    (from `laggard run --record`)
   laggard analyze hang/    (dumps, stacks and a RAS reply of one job)
-  laggard analyze --tp 2 --pp 4 logs/    (calls of NCCL, a file a rank)
+  laggard analyze --tp 2 --pp 4 logs/    (calls of NCCL, one file for each rank)
   laggard analyze --export-calls calls/ --export-what-if job.parquet job.jsonl
   laggard analyze --fail-on warning recording.json && echo fine")]
 pub(crate) struct AnalyzeArgs {
     /// Files and folders
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// Metadata (YAML) of a what-if trace, if it does not lie beside it
+    /// Metadata (YAML) of a what-if trace, if it is not beside it
     #[arg(long, value_name = "FILE")]
     meta: Option<PathBuf>,
     /// Print one JSON document instead of text
     #[arg(long)]
     json: bool,
-    /// Also tell what was slow and cost nothing
+    /// Also print what was slow and cost nothing
     #[arg(long, short)]
     verbose: bool,
     /// Write a self-contained HTML report of a single recording
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Write the traces of a single job, annotated, for ui.perfetto.dev; of a recording of ours the
-    /// steps around its first incident
+    /// Write the traces of a single job, annotated, for ui.perfetto.dev; for a recording of
+    /// `laggard run`, the steps around its first incident
     #[arg(long, value_name = "FILE")]
     perfetto: Option<PathBuf>,
     /// Exit with 1 if an incident is at least this severe

@@ -20,9 +20,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Profile ranks of a running job
 ///
-/// The ranks record the same few steps with PyTorch's profiler; what their functions cost is
-/// compared and printed. Without --ranks those that are late and two of their peers, or four
-/// ranks of a job in which none is. The job must run under `laggard run`, on this host.
+/// The ranks record the same few steps with PyTorch's profiler. laggard compares what their
+/// functions cost, and prints the result. Without --ranks it chooses the late ranks and two of
+/// their peers, or four ranks if none is late. The job must run under `laggard run`, on this host.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -30,15 +30,15 @@ Examples:
   laggard profile 1795268852-7029 --ranks 0-3,7 --seconds 5
   laggard profile --json | jq .profile.functions[0]")]
 pub(crate) struct ProfileArgs {
-    /// The job, as its lines name it; not needed while only one runs
+    /// Job to profile, by its id; optional while only one runs
     job: Option<String>,
-    /// Ranks to profile, as in 0-3,7; of this host
+    /// Ranks of this host to profile, such as 0-3,7
     #[arg(long)]
     ranks: Option<String>,
-    /// How long to record, in seconds, 60 at most; without it as long as the settings say
+    /// Seconds to record, at most 60 [default: as the settings say]
     #[arg(long, value_name = "N")]
     seconds: Option<f64>,
-    /// How long to wait for the answer, in seconds
+    /// Seconds to wait for the answer
     #[arg(long, value_name = "N", default_value_t = 300.0)]
     patience: f64,
     /// Print the verdict as one line of JSON

@@ -15,12 +15,12 @@ use crate::render::{Colour, seconds};
 use crate::server::{Server, ServerArgs};
 use crate::settings::SettingsArgs;
 
-/// Tell what changed between two runs
+/// Compare two runs: what changed beyond noise, and where
 ///
 /// A and B are recordings (`laggard run --record`, or anything `laggard analyze` reads), verdicts
-/// (`--json`), or jobs of a collector. Of a recording every step counts, of the others every
-/// window. Steps are slower if they are so by more than --min-change, and by more than the noise
-/// of both runs explains; docs/compare.md says how that is tested, and how often it errs.
+/// (`--json`), or jobs of a collector. Every step of a recording counts, and every window of the
+/// others. B is slower if its steps take longer by more than --min-change, and by more than the
+/// noise of both runs explains. docs/compare.md describes the test, and how often it errs.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -29,17 +29,17 @@ Examples:
   laggard compare pretrain-6 pretrain-7 --collector http://10.0.0.1:8765
   laggard compare --json before.json after.json | jq .outcome")]
 pub(crate) struct CompareArgs {
-    /// Recording, verdict or job to compare with
+    /// Baseline: recording, verdict or job
     a: String,
-    /// Recording, verdict or job in question
+    /// Run to judge: recording, verdict or job
     b: String,
     /// Print one JSON document instead of text
     #[arg(long)]
     json: bool,
-    /// Exit with 1 if B is slower than A, or hangs; with 2 if there are too few steps to tell
+    /// Exit with 1 if B is slower than A, or hangs; with 2 if there are too few steps
     #[arg(long, value_name = "WHAT")]
     fail_on: Option<FailOn>,
-    /// Changes that do not count, in percent of a step
+    /// Smallest change that counts, in percent of a step
     #[arg(
         long,
         value_name = "PERCENT",

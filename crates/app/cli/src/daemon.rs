@@ -19,12 +19,12 @@ use crate::trust::{Address, TrustArgs, address, bus};
 /// How often new jobs are looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Watch all jobs of this host and tell a collector of them
+/// Watch all jobs of this host and report them to a collector
 ///
-/// Jobs are found by what their ranks record: those whose scripts say `import laggard`, or that are
-/// started with LAGGARD_ENABLE=1. LAGGARD_JOB names a job, the same on all its hosts. Runs until it
-/// is told to end; jobs go on then, and the next agent goes on with them. What `laggard run` watches
-/// is left to it.
+/// Finds jobs by what their ranks record: their scripts say `import laggard`, or they start with
+/// LAGGARD_ENABLE=1. LAGGARD_JOB names a job, the same on all its hosts. Runs until a signal ends
+/// it; the jobs continue, and the next agent continues to watch them. Leaves jobs under
+/// `laggard run` alone.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("told").args(["collector", "bus"]).required(true))]
 #[command(after_help = "\
@@ -32,12 +32,12 @@ Examples:
   laggard agent --collector https://collector:8765
   laggard agent --collector https://collector:8765 --tls-ca ca.pem --host rack3-node7
   laggard agent --bus nats://bus:4222
-  LAGGARD_ENABLE=1 LAGGARD_JOB=pretrain-7 torchrun --nnodes 2 ... train.py   # what it finds")]
+  LAGGARD_ENABLE=1 LAGGARD_JOB=pretrain-7 torchrun --nnodes 2 ... train.py   # a job that it finds")]
 pub(crate) struct AgentArgs {
-    /// Collector (`laggard serve`) to tell; LAGGARD_TOKEN holds an agent's token
+    /// Collector (`laggard serve`) to report to; LAGGARD_TOKEN holds an agent's token
     #[arg(long, value_name = "URL", value_parser = address)]
     collector: Option<String>,
-    /// Bus (NATS JetStream) of the collectors to tell instead, such as nats://bus:4222
+    /// Bus (NATS JetStream) of the collectors to report to instead, such as nats://bus:4222
     #[arg(long, value_name = "URL", value_parser = bus)]
     bus: Option<Address>,
     /// Name of this host for the collector [default: the host's name]

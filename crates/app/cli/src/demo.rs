@@ -21,13 +21,13 @@ Examples:
   laggard demo --fault two --ranks 4 --seed 1
   laggard demo --fault none --report healthy.html")]
 pub(crate) struct DemoArgs {
-    /// The fault to hide
+    /// Fault to hide
     #[arg(long, value_enum, default_value_t = DemoFault::Data)]
     fault: DemoFault,
     /// Number of ranks
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     ranks: u32,
-    /// Which rank is slow, and what noise there is, follows from this
+    /// Seed that chooses the slow rank and the noise
     #[arg(long, default_value_t = 2)]
     seed: u32,
     /// Number of steps
@@ -46,11 +46,11 @@ pub(crate) struct DemoArgs {
     settings: SettingsArgs,
 }
 
-/// Faults the demo's training script can hide. Delays are 50 ms unless said.
+/// Faults that the training script of the demo can hide. Delays are 50 ms by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 enum DemoFault {
-    /// Nothing is wrong
+    /// No fault
     None,
     /// One rank's data loader is slow
     Data,
@@ -60,13 +60,13 @@ enum DemoFault {
     Backward,
     /// One rank loses time between forward and backward
     Between,
-    /// One rank's optimizer is slow, and nobody waits for it there
+    /// One rank's optimizer is slow, and no rank waits for it there
     Optim,
     /// The same with a barrier in the optimizer step
     OptimBarrier,
-    /// One rank's callback is slow, and nobody waits for it there
+    /// One rank's callback is slow, and no rank waits for it there
     Callback,
-    /// The same with a barrier behind it
+    /// The same with a barrier after it
     CallbackBarrier,
     /// One rank is late into an extra all-reduce
     LateCollective,

@@ -20,7 +20,7 @@ const RING_BYTES: u64 = 3 << 20;
 /// Ranks a host should have room for.
 const RANKS: u64 = 8;
 
-/// Check that everything is in place, and say what to do about what is not
+/// Check the installation, and say what to do about each part that is not in order
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -12,8 +12,8 @@ use crate::output::say;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExportArgs {
-    /// Write the collectives of a recording of `laggard run` as logs of NCCL calls, a file a rank,
-    /// and what was seen of NCCL's transfers as telemetry of work requests
+    /// Write the collectives of a recording of `laggard run` as logs of NCCL calls, one file for
+    /// each rank, and the transfers of NCCL as telemetry of work requests
     #[arg(long, value_name = "DIR")]
     export_calls: Option<PathBuf>,
     /// Write the blocks of a pipeline in such a recording as a what-if trace, with its metadata

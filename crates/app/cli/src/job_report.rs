@@ -10,8 +10,8 @@ use crate::server::ServerArgs;
 
 /// Write the HTML report of a job that a collector keeps
 ///
-/// The page is complete in itself, as that of `laggard run --report`. Of a job that runs it shows
-/// what is known now.
+/// The page is self-contained, like that of `laggard run --report`. For a job that runs, it shows
+/// the present state.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -22,7 +22,7 @@ pub(crate) struct ReportArgs {
     job: String,
     #[command(flatten)]
     server: ServerArgs,
-    /// Where to write the page
+    /// File to write
     #[arg(long, value_name = "FILE", default_value = "laggard-report.html")]
     out: PathBuf,
 }

@@ -48,7 +48,8 @@ const EXAMPLES: &str = "\
 Examples:
   laggard run -- torchrun --nproc-per-node 4 train.py
   laggard run --report run.html -- accelerate launch train.py
-  laggard analyze recording.json.gz
+  laggard analyze run.jsonl.zst
+  laggard compare before.jsonl.zst after.jsonl.zst
   laggard doctor";
 
 #[derive(Debug, Subcommand)]

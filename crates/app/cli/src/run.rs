@@ -33,8 +33,8 @@ const TAKEN_WITHIN: Duration = Duration::from_secs(10);
 /// Run a command and watch the training in it
 ///
 /// Everything after `--` is the command, unchanged: torchrun, accelerate, deepspeed, srun
-/// or python. Its output, exit status and signals pass through. Lines about the training
-/// appear on standard error while it runs, and the verdict at its end.
+/// or python. Its output, exit status and signals pass through. laggard prints lines about the
+/// training on standard error while it runs, and the verdict at its end.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -45,19 +45,18 @@ pub(crate) struct RunArgs {
     /// Write a self-contained HTML report
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Record what was seen, for `laggard analyze`; .gz and .zst compress
+    /// Record the job for `laggard analyze`; .gz and .zst compress
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
     #[command(flatten)]
     collector: CollectorArgs,
-    /// Put a library between the command, its NCCL and its InfiniBand cards, as is done by
-    /// itself for NCCL before 2.23
+    /// Preload the NCCL and ibverbs interposer (automatic for NCCL before 2.23)
     #[arg(long)]
     preload: bool,
     /// Print the verdict as one line of JSON at the end, on standard output
     #[arg(long)]
     json: bool,
-    /// Also tell what was slow and cost nothing
+    /// Also print what was slow and cost nothing
     #[arg(long, short)]
     verbose: bool,
     #[command(flatten)]
@@ -65,19 +64,19 @@ pub(crate) struct RunArgs {
     /// Environment of the command, on top of ours
     #[arg(skip)]
     environment: Vec<(&'static str, &'static str)>,
-    /// The command and its arguments
+    /// Command with its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
-/// Whom to tell beside this terminal.
+/// Where to report, beside this terminal.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(group = clap::ArgGroup::new("told").args(["collector", "bus"]))]
 struct CollectorArgs {
-    /// Tell a collector (`laggard serve`) too, such as https://collector:8765
+    /// Collector (`laggard serve`) to report to, such as https://collector:8765
     #[arg(long, value_name = "URL", value_parser = address)]
     collector: Option<String>,
-    /// Tell the collectors that share a bus (NATS JetStream) too, such as nats://bus:4222
+    /// Bus (NATS JetStream) of the collectors to report to, such as nats://bus:4222
     #[arg(long, value_name = "URL", value_parser = bus, conflicts_with = "collector")]
     bus: Option<Address>,
     /// Name of the job for the collector, the same on all hosts of the job [default:

@@ -14,11 +14,11 @@ use crate::output::say;
 use crate::settings::SettingsArgs;
 use crate::trust::{Address, TrustArgs, address, bus};
 
-/// Gather what agents on many hosts see, keep it and show it
+/// Collect, keep and show the jobs of many hosts
 ///
-/// Agents are `laggard run --collector URL` on each host of a job. The page with all jobs
-/// stands at the address itself, the API is described at /api/v1/openapi.json, metrics for
-/// Prometheus stand at /metrics.
+/// Agents are `laggard run --collector URL`, or `laggard agent`, on each host of a job. The address
+/// itself serves the page with all jobs, /api/v1/openapi.json the description of the API, and
+/// /metrics the metrics for Prometheus.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -29,7 +29,7 @@ Examples:
   AWS_REGION=eu-central-1 laggard serve --history s3://cluster/laggard
   laggard serve --bus nats://bus:4222 --listen 0.0.0.0:8765 --tokens tokens.toml")]
 pub(crate) struct ServeArgs {
-    /// Address to listen on; one that others reach takes --tokens
+    /// Address to listen on; use --tokens if others reach it
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8765")]
     listen: SocketAddr,
     /// Folder to keep jobs in [default: laggard in the user's data folder]
@@ -38,42 +38,42 @@ pub(crate) struct ServeArgs {
     /// Tokens of agents, viewers and admins (TOML), one for each role
     #[arg(long, value_name = "FILE")]
     tokens: Option<PathBuf>,
-    /// Certificate (PEM) to speak TLS with, and those between it and its authority
+    /// Certificate (PEM) for TLS, with those between it and its authority
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
     /// Its key (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Bus (NATS JetStream) to read batches from, such as nats://bus:4222: all collectors on it
-    /// share the jobs
+    /// Bus (NATS JetStream) to read batches from, such as nats://bus:4222; all its collectors share
+    /// the jobs
     #[arg(long, value_name = "URL", value_parser = bus)]
     bus: Option<Address>,
     /// Address at which readers and the other collectors reach this one [default: the one it
-    /// listens on, under the host's name if that is any]
+    /// listens on, with the host's name if it listens on all]
     #[arg(long, value_name = "URL", value_parser = address, requires = "bus")]
     url: Option<String>,
-    /// Jobs that run at most, at once
+    /// Most jobs that may run at once
     #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
     max_jobs: usize,
-    /// Bytes that are kept of a job at most
+    /// Most bytes to keep of one job
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 30)]
     max_job_bytes: u64,
-    /// Forget jobs of which no host was heard of for so many days, once they have ended
+    /// Forget ended jobs that were silent for so many days
     #[arg(long, value_name = "DAYS", value_parser = amount)]
     keep_days: Option<f64>,
-    /// Forget those that ended first while all jobs together take more
+    /// Forget the jobs that ended first while all together take more
     #[arg(long, value_name = "GB", value_parser = amount)]
     keep_gb: Option<f64>,
-    /// Keep what is found of all jobs as tables (Parquet) in a folder, or in s3://BUCKET/PREFIX
+    /// Keep the findings of all jobs as tables (Parquet) in a folder, or in s3://BUCKET/PREFIX
     #[arg(long, value_name = "DIR|URL")]
     history: Option<String>,
-    /// Write tables of jobs that run every so many seconds
+    /// Seconds between writes of the tables of a job that runs
     #[arg(long, value_name = "SECONDS", default_value_t = 300, requires = "history")]
     history_every: u64,
     /// Post a message when an incident begins and one when it is over
     #[arg(long, value_name = "URL", value_parser = address)]
     webhook: Option<String>,
-    /// What the messages look like
+    /// Form of the messages
     #[arg(long, value_name = "FORM", default_value = "json", requires = "webhook")]
     webhook_form: Form,
     #[command(flatten)]

@@ -15,7 +15,7 @@ const TIMEOUT: Duration = Duration::from_mins(1);
 /// Longest answer: a report of many ranks has some MB.
 const LONGEST_BYTES: u64 = 256 << 20;
 
-/// The collector to ask; `LAGGARD_TOKEN` proves that we may.
+/// The collector to ask; `LAGGARD_TOKEN` holds the token for it.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ServerArgs {
     /// Collector (`laggard serve`) to ask; LAGGARD_TOKEN holds a viewer's token

@@ -6,10 +6,10 @@ use verdict::{LayoutSettings, Settings};
 
 use crate::environment;
 
-/// How the ranks of call logs divide the work; inferred where it is not told.
+/// How the ranks of call logs divide the work; inferred where it is left out.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LayoutArgs {
-    /// Size of tensor parallelism in call logs
+    /// Size of tensor parallelism in call logs [default: inferred]
     #[arg(long, value_name = "RANKS")]
     tp: Option<u32>,
     /// Size of context parallelism
@@ -24,7 +24,7 @@ pub(crate) struct LayoutArgs {
     /// Size of pipeline parallelism
     #[arg(long, value_name = "RANKS")]
     pp: Option<u32>,
-    /// Order in which ranks are counted, fastest first, as in tp-cp-ep-dp-pp
+    /// Order in which ranks are counted, fastest first, such as tp-cp-ep-dp-pp
     #[arg(long, value_name = "ORDER")]
     order: Option<String>,
 }
@@ -41,12 +41,12 @@ impl LayoutArgs {
     }
 }
 
-/// How the analysis is set.
+/// Settings of the analysis.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SettingsArgs {
     /// Settings file (TOML); docs/settings.md lists every key
     ///
-    /// Otherwise the file named by LAGGARD_CONFIG, if any.
+    /// Default: the file that LAGGARD_CONFIG names, if any.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Cut steps before the data wait, as published, instead of where ranks last met

@@ -9,10 +9,10 @@ use serde_json::json;
 use crate::output::print;
 use crate::server::ServerArgs;
 
-/// Tell nobody of incidents for a while
+/// Suppress new alerts for a while
 ///
-/// Incidents that begin in it are alerted when it is over, if they go on then. Without a job and
-/// --all it lists the silences that are not over. Takes the admin's token to add or end one.
+/// Incidents still open when a silence ends are sent then. Without a job and --all, lists the
+/// silences that are not over. To add or end one takes the admin's token.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -21,16 +21,16 @@ Examples:
   laggard silence
   laggard silence --end 3")]
 pub(crate) struct SilenceArgs {
-    /// Job to be silent about
+    /// Job whose alerts to suppress
     #[arg(requires = "span")]
     job: Option<String>,
-    /// Be silent about all jobs
+    /// Suppress the alerts of all jobs
     #[arg(long, conflicts_with = "job", requires = "span")]
     all: bool,
-    /// How long: 90s, 30m, 2h or 1d
+    /// Duration, such as 90s, 30m, 2h or 1d
     #[arg(long = "for", id = "span", value_name = "TIME", value_parser = span)]
     span: Option<Duration>,
-    /// Why, for others who look at the list
+    /// Reason, shown in the list
     #[arg(long, value_name = "TEXT", default_value = "")]
     reason: String,
     /// End a silence, by its number in the list

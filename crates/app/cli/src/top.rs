@@ -28,8 +28,8 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// Watch the jobs of a collector in the terminal
 ///
-/// All jobs, those that need somebody first; Enter opens one: where its steps' time goes, and its
-/// incidents. The picture follows the collector.
+/// Shows all jobs, those that need attention first. Enter opens one: where the time of its steps
+/// goes, and its incidents. The picture follows the collector.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Keys:
@@ -39,7 +39,7 @@ Examples:
   laggard top
   laggard top pretrain-7 --collector http://10.0.0.1:8765")]
 pub(crate) struct TopArgs {
-    /// Job to begin with
+    /// Job to open first
     job: Option<String>,
     #[command(flatten)]
     server: ServerArgs,

@@ -11,7 +11,7 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 use crate::environment;
 
-/// Whom to trust behind an address with TLS.
+/// Authorities to trust behind an address with TLS.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct TrustArgs {
     /// Authorities (PEM) to trust behind https:// and tls:// addresses [default: those of the

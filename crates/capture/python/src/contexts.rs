@@ -127,9 +127,9 @@ impl SideChannel {
     }
 }
 
-/// A context around one logical optimizer step.
+/// Return a context around one logical optimizer step.
 ///
-/// Only needed where the loop is too unusual for the hooks; once used, it alone decides
+/// You need it only if the loop is too unusual for the hooks. Once used, it alone decides
 /// where steps begin.
 #[pyfunction]
 pub(crate) fn step(py: Python<'_>) -> PyResult<Py<Step>> {
@@ -144,10 +144,10 @@ pub(crate) fn step(py: Python<'_>) -> PyResult<Py<Step>> {
     STEP.get_or_try_init(py, || Py::new(py, Step)).map(|step| step.clone_ref(py))
 }
 
-/// A context around one stage of the step.
+/// Return a context around one stage of the step.
 ///
-/// :param name: Its name; the built-in names, such as ``data.next_wait``, stand for what
-///     the hooks record under them.
+/// :param name: Name of the stage. A built-in name, such as ``data.next_wait``, stands for
+///     what the hook of that name records.
 #[pyfunction]
 pub(crate) fn stage(name: &Bound<'_, PyAny>) -> PyResult<Py<Stage>> {
     // A Python dict: its look-up of an interned string costs less than ours would.
@@ -165,8 +165,11 @@ pub(crate) fn stage(name: &Bound<'_, PyAny>) -> PyResult<Py<Stage>> {
     Ok(made)
 }
 
-/// A context that measures something beside the step: it may overlap stages and is never
-/// part of the accounting.
+/// Return a context that measures something beside the step.
+///
+/// It may overlap stages and is never part of the accounting.
+///
+/// :param name: Name under which the verdict lists the measurements.
 #[pyfunction]
 pub(crate) fn side_channel(name: &Bound<'_, PyAny>) -> PyResult<SideChannel> {
     Ok(SideChannel { named: stage(name)?, entered_ns: AtomicU64::new(0) })

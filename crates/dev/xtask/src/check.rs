@@ -1,15 +1,25 @@
+mod laws;
+mod links;
+pub(crate) mod names;
+mod prose;
+mod words;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
+
+use crate::source::{self, output};
 
 /// Lines of a source file, tests included.
 const MAX_LINES: usize = 800;
 /// Lines of ARCHITECTURE.md: one page.
 const MAX_PAGE_LINES: usize = 120;
+/// Pages beside `docs` that are held to its English.
+const PAGES: [&str; 3] = ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md"];
 /// The floors, lowest first; a room stands on the floors below it, or on its own.
 const FLOORS: [&str; 5] = ["core", "capture", "host", "app", "dev"];
 
@@ -19,6 +29,7 @@ pub(crate) fn check(root: &Path) -> Result<ExitCode> {
     let mut faults = arrows(&crates)?;
     faults.extend(code_map(root, &crates)?);
     faults.extend(long_files(root)?);
+    faults.extend(documentation(root)?);
     for fault in &faults {
         eprintln!("xtask: {fault}");
     }
@@ -101,21 +112,41 @@ fn code_map(root: &Path, crates: &BTreeMap<String, Crate>) -> Result<Vec<String>
 }
 
 fn long_files(root: &Path) -> Result<Vec<String>> {
-    let files = output(root, "git", &["ls-files", "*.rs", "*.py"])?;
     let mut faults = Vec::new();
-    for name in files.lines() {
-        // A file that was deleted is still listed until the deletion is committed.
-        let Ok(text) = fs::read_to_string(root.join(name)) else { continue };
-        let lines = text.lines().count();
+    for source in source::files(root, &["*.rs", "*.py"])? {
+        let lines = source.text.lines().count();
         if lines > MAX_LINES {
-            faults.push(format!("{name} has {lines} lines, more than {MAX_LINES}"));
+            faults.push(format!(
+                "{} has {lines} lines, more than {MAX_LINES}",
+                source.name
+            ));
         }
     }
     Ok(faults)
 }
 
-fn output(root: &Path, program: &str, arguments: &[&str]) -> Result<String> {
-    let output = Command::new(program).args(arguments).current_dir(root).output()?;
-    ensure!(output.status.success(), "{program} {} failed", arguments.join(" "));
-    Ok(String::from_utf8(output.stdout)?)
+/// Faults of pages, help and citations. Prints what is counted without being a fault yet.
+fn documentation(root: &Path) -> Result<Vec<String>> {
+    let mut pages = source::files(root, &["*.md"])?;
+    let mut faults = links::dead_links(root, &pages);
+    // What was once written of a version stays as it is.
+    pages.retain(|page| {
+        page.name.starts_with("docs/") || PAGES.contains(&page.name.as_str())
+    });
+    faults.extend(words::in_pages(&pages));
+    faults.extend(words::in_help(&source::files(root, &["crates/app/cli/src/*.rs"])?));
+    let mut code = source::files(root, &["crates/*.rs", "python/*.py"])?;
+    // The tests of these checks cite what is nowhere stated.
+    code.retain(|source| !source.name.starts_with("crates/dev/xtask/"));
+    faults.extend(laws::unstated(&code, &pages));
+
+    let product = source::product(root)?;
+    let mut types = names::types(&product);
+    types.retain(|it| it.is_public);
+    for (name, files) in names::shared(&types) {
+        println!("xtask: public types called {name}: {}", files.join(", "));
+    }
+    let messages = source::files(root, &["crates/core/narrate/src/*.rs"])?;
+    println!("xtask: {} banned words in messages", words::in_messages(&messages));
+    Ok(faults)
 }

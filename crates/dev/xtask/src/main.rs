@@ -8,7 +8,9 @@
 mod acceptance;
 mod check;
 mod load;
+mod measure;
 mod server;
+mod source;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,11 +26,13 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Check that the house is as ARCHITECTURE.md says
+    /// Check the structure, the documentation and its English
     Check,
-    /// Print the acceptance table, measured values beside the paper's
+    /// Measure the acceptance table, and write it to docs/acceptance.md
     Acceptance(acceptance::AcceptanceArgs),
-    /// Tell a collector of simulated ranks, and time its answers
+    /// Print figures of how the code is written
+    Measure,
+    /// Send batches of simulated ranks to a collector, and time its answers
     Load(load::LoadArgs),
 }
 
@@ -36,6 +40,7 @@ fn main() -> Result<ExitCode> {
     match Cli::parse().task {
         Task::Check => check::check(&root()),
         Task::Acceptance(args) => acceptance::acceptance(&args, &root()),
+        Task::Measure => measure::measure(&root()),
         Task::Load(args) => load::load(&args),
     }
 }

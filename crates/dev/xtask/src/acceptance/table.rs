@@ -1,0 +1,61 @@
+//! The page of the table, docs/acceptance.md.
+
+use super::Row;
+
+/// What stands above the table.
+const INTRO: &str = "\
+# Acceptance
+
+What `make acceptance` measured, on a virtual machine with two cores. It writes this page: each run replaces the rows it measured.
+[Notes](acceptance-notes.md) say what each part shows, and hold what tests measure.
+
+- **Target** is the value of the paper, or our own. *Fitted fixture* rows were calibrated to the tables of StageFrontier (2026): they
+  are regression tests, no independent evidence.
+- **SF**: StageFrontier (2026). **MY**: Mycroft (2025). **PT**: PerfTracker (2025). **WI**: what-if analysis (OSDI 2025).
+  **MT**: MegaTrace (2026). Other rows are ours.
+- Not run: SF-A16, FSDP and ZeRO-1 on 8 to 32 GPUs.
+
+";
+const HEAD: &str =
+    "| id | claim | value | target | pass | command |\n|---|---|---|---|---|---|\n";
+
+/// The page with measured rows in place of those with their ids. Rows stand in the order of `ids`;
+/// those whose id is in none of them are dropped.
+pub(super) fn page(before: &str, measured: &[Row], ids: &[&str]) -> String {
+    let id_of = |line: &str| -> Option<String> {
+        Some(line.strip_prefix("| ")?.split(" |").next()?.to_owned())
+    };
+    let kept = before.lines().filter_map(|line| Some((id_of(line)?, line.to_owned())));
+    let kept = kept.filter(|(id, _)| measured.iter().all(|row| row.id != *id));
+    let new = measured.iter().map(|row| (row.id.clone(), row.to_string()));
+    let mut rows: Vec<(usize, String)> = kept
+        .chain(new)
+        .filter_map(|(id, line)| Some((ids.iter().position(|it| *it == id)?, line)))
+        .collect();
+    rows.sort_by_key(|(at, _)| *at);
+    let lines = rows.into_iter().map(|(_, line)| line + "\n");
+    format!("{INTRO}{HEAD}{}", lines.collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_that_was_measured_again_replaces_the_old_one() {
+        let row = |id: &str, value: &str| Row::new(id, "it holds", value, "1", true);
+        let ids = ["A", "B", "C"];
+        let first = page("", &[row("C", "3"), row("A", "1"), row("A", "2")], &ids);
+        let second = page(&first, &[row("B", "4"), row("A", "5")], &ids);
+        let rows: Vec<&str> =
+            second.lines().filter(|line| line.contains("holds")).collect();
+        assert_eq!(
+            rows,
+            [
+                "| A | it holds | 5 | 1 | yes | `make acceptance ONLY=A` |",
+                "| B | it holds | 4 | 1 | yes | `make acceptance ONLY=B` |",
+                "| C | it holds | 3 | 1 | yes | `make acceptance ONLY=C` |",
+            ]
+        );
+    }
+}

@@ -1,0 +1,77 @@
+//! Names of types.
+
+use std::collections::BTreeMap;
+
+use crate::source::SourceFile;
+
+/// A type that a file defines.
+pub(crate) struct TypeName<'a> {
+    pub(crate) name: &'a str,
+    /// The file.
+    pub(crate) file: &'a str,
+    pub(crate) is_public: bool,
+}
+
+/// The types that files define outside of tests.
+pub(crate) fn types(sources: &[SourceFile]) -> Vec<TypeName<'_>> {
+    sources
+        .iter()
+        .flat_map(|source| source.product().lines().map(move |line| (source, line)))
+        .filter_map(|(source, line)| {
+            let (is_public, name) = type_name(line)?;
+            Some(TypeName { name, file: &source.name, is_public })
+        })
+        .collect()
+}
+
+/// Names that several of these types have, with the files that define them.
+pub(crate) fn shared<'a>(types: &[TypeName<'a>]) -> BTreeMap<&'a str, Vec<&'a str>> {
+    let mut files: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for it in types {
+        files.entry(it.name).or_default().push(it.file);
+    }
+    files.retain(|_, of| of.len() > 1);
+    files
+}
+
+/// The name of the type that a line begins to define, and whether all crates can use it.
+fn type_name(line: &str) -> Option<(bool, &str)> {
+    // What is indented further belongs to a function or a trait.
+    let indent = line.len() - line.trim_start().len();
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let keyword =
+        |word: &&str| ["struct", "enum", "union", "trait", "type"].contains(word);
+    let at = words.iter().take(3).position(keyword)?;
+    if words[at] == "type" && indent > 0 {
+        return None;
+    }
+    let known = |word: &&&str| word.starts_with("pub") || **word == "unsafe";
+    if words[..at].iter().filter(known).count() < at {
+        return None;
+    }
+    let name = words.get(at + 1)?.split(|it: char| !it.is_alphanumeric()).next()?;
+    let is_type = name.starts_with(|it: char| it.is_ascii_uppercase());
+    is_type.then_some((words[0] == "pub", name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_of_two_types_is_found() {
+        let file = |name: &str, text: &str| SourceFile {
+            name: name.to_owned(),
+            text: text.to_owned(),
+        };
+        let sources = [
+            file("a.rs", "pub struct Told<T> {\nenum Only;\n    type Item = Told;"),
+            file("b.rs", "pub(crate) enum Told {\n}\n#[cfg(test)]\nstruct Only;"),
+        ];
+        let types = types(&sources);
+        let told: Vec<bool> =
+            types.iter().filter(|it| it.name == "Told").map(|it| it.is_public).collect();
+        assert_eq!(told, [true, false]);
+        assert_eq!(shared(&types), BTreeMap::from([("Told", vec!["a.rs", "b.rs"])]));
+    }
+}
