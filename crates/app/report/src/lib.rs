@@ -5,6 +5,20 @@
 //! verdict document and the series behind the pictures as JSON, so a program can read it
 //! too. What belongs on the page is decided here, where time went is decided elsewhere.
 //!
+//! # Example
+//! ```
+//! use formats::{Limits, load_bytes};
+//! use verdict::Settings;
+//!
+//! let matrix = br#"{"schema": "stage-matrix/1", "unit": "s", "stages": ["<b>"],
+//!     "matrix": [[[1]], [[1]], [[1]], [[1]], [[1]]]}"#;
+//! let recording = load_bytes("matrix.json", matrix, Limits::default())?;
+//! let job = recording.replay("matrix", Settings::default());
+//! let page = laggard_report::html(&job.verdict(), job.series(), job.names());
+//! assert!(page.contains("&lt;b&gt;"));
+//! # Ok::<(), formats::FormatError>(())
+//! ```
+//!
 //! # Safety of the page
 //! Stage names and job ids come from user code. They reach the page only through the
 //! escapes of this crate, the script treats them as text, and the page's content security

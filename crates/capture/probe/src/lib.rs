@@ -4,6 +4,12 @@
 //!
 //! A library has one [`Switch`] for what it records with. Whatever its host calls goes
 //! through [`Switch::with`].
+//!
+//! # Example
+//! NCCL numbers its data types; a float has four bytes:
+//! ```
+//! assert_eq!(laggard_probe::element_bytes(7), 4);
+//! ```
 #![expect(unsafe_code, reason = "clocks, fork handlers and the leaked recorder")]
 #![deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 

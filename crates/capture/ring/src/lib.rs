@@ -11,6 +11,20 @@
 //!
 //! [`RingWriter`] is for the process, [`RingReader`] for everyone else, [`JobReader`] reads
 //! all rings of a job as one stream of [`model::Input`]s. docs/formats.md has the layouts.
+//!
+//! # Example
+//! A job has a private directory, which one agent at a time claims:
+//! ```
+//! use laggard_ring::RingDirectory;
+//!
+//! let root = tempfile::tempdir()?;
+//! let directory = RingDirectory::create(&root.path().join("rings"), "pretrain-7")?;
+//! let claim = directory.claim("pretrain-7")?.expect("no agent has claimed it");
+//! assert!(directory.claim("pretrain-7")?.is_none());
+//! assert_eq!(claim.job(), "pretrain-7");
+//! assert!(directory.rings()?.is_empty());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![expect(unsafe_code, reason = "shared memory is mapped and read through atomics")]
 #![deny(clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 

@@ -8,6 +8,27 @@
 //! [`Arrivals`] is told how long ranks were in completed collectives, and says who constantly
 //! arrives last and which communicator became slow.
 //!
+//! # Example
+//! Counters of a flow show where its oldest unfinished transfer is:
+//! ```
+//! use laggard_collective::FlowState;
+//! use model::{Direction, Flow, RankNs};
+//!
+//! let flow = Flow {
+//!     channel: 0,
+//!     peer: 1,
+//!     direction: Direction::Send,
+//!     total: 64,
+//!     ready: 10,
+//!     transmitted: 8,
+//!     done: 5,
+//!     bytes: 0,
+//!     begun_at: RankNs(0),
+//!     moved_at: RankNs(0),
+//! };
+//! assert_eq!(FlowState::of(&flow), FlowState::NotDelivered);
+//! ```
+//!
 //! # Source
 //! Mycroft (2025): wait graph, root group and MinOp; the trigger is ours, on single marks
 //! instead of windows.

@@ -11,6 +11,17 @@
 //! what they disagree about in a finding that several of them see.
 //!
 //! Pure: the same windows give the same incidents, byte for byte.
+//!
+//! # Example
+//! A fault that costs less than 5 % of the exposed time is no incident; from 30 % on it is
+//! critical:
+//! ```
+//! use laggard_incident::IncidentSettings;
+//!
+//! let settings = IncidentSettings::default();
+//! assert_eq!(settings.steady_share_min, 0.05);
+//! assert_eq!(settings.critical_share, 0.30);
+//! ```
 
 mod arrival;
 mod blocks;

@@ -4,6 +4,33 @@
 //! step of one rank) and [`Window`] (aligned steps of all ranks) to [`Verdict`], what a
 //! person or a program reads. Nothing here computes: the methods live in the other core
 //! crates.
+//!
+//! # Examples
+//! Ranks read as people write them:
+//! ```
+//! use laggard_model::{Ranks, fold_ranks};
+//!
+//! assert_eq!(fold_ranks(&[2, 3, 7]), "2-3,7");
+//! let ranks: Ranks = "0-3,8-120:8".parse()?;
+//! assert!(ranks.contains(16) && !ranks.contains(17));
+//! # Ok::<(), laggard_model::NoRanks>(())
+//! ```
+//! A stage has one number in all of a job:
+//! ```
+//! use laggard_model::{StageId, StageNames};
+//!
+//! let mut names = StageNames::default();
+//! assert_eq!(names.intern("data.next_wait"), StageId::DATA);
+//! let tokenise = names.intern("tokenise");
+//! assert_eq!(names.name(tokenise), "tokenise");
+//! ```
+//! A collective has one name, in any of PyTorch's spellings:
+//! ```
+//! use laggard_model::CollectiveOp;
+//!
+//! assert_eq!(CollectiveOp::from_name("all_reduce"), CollectiveOp::from_name("ALLREDUCE"));
+//! assert_eq!(CollectiveOp::from_name("all_reduce").name(), "ALLREDUCE");
+//! ```
 
 mod action;
 mod batch;

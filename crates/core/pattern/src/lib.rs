@@ -9,6 +9,41 @@
 //! [`Trigger`] notices that a running job has become slower and is worth a profile.
 //!
 //! Pure. Ranks are called workers here where the paper does: any process that was profiled.
+//!
+//! # Examples
+//! The utilisation of an execution is measured where it works, not where it waits:
+//! ```
+//! use laggard_pattern::critical_execution;
+//!
+//! let samples = [0.3, 0.0, 0.0, 0.0, 0.0, 0.9, 0.8, 0.0, 0.9, 1.0, 0.9, 0.0, 0.0, 0.0];
+//! let found = critical_execution(&samples, 0.8).expect("something was used");
+//! assert_eq!(found.samples, 5..11);
+//! assert!((found.mean - 0.75).abs() < 1e-6);
+//! ```
+//! Executions of one kind that run at once share the time:
+//! ```
+//! use laggard_pattern::{Event, Overlap, critical_shares};
+//! use model::{FunctionClass, FunctionId};
+//!
+//! let event = |id| Event {
+//!     start_ns: 0,
+//!     end_ns: 10,
+//!     function: FunctionId(id),
+//!     class: FunctionClass::GpuCompute,
+//! };
+//! assert_eq!(critical_shares(&[event(1), event(2)], (0, 10), Overlap::Split), [0.5, 0.5]);
+//! ```
+//! A loop is blocked after five iterations of silence, and slow at 5 % more than its best:
+//! ```
+//! use laggard_pattern::{Trigger, TriggerSettings};
+//!
+//! let mut trigger = Trigger::new(TriggerSettings::default());
+//! for step in 0..50 {
+//!     assert!(!trigger.iteration(2.0, 2.0 * f64::from(step)));
+//! }
+//! assert!(trigger.is_blocked(10.0) && !trigger.is_blocked(9.0));
+//! ```
+//!
 //! # Source
 //! PerfTracker (2025), docs/math/pattern.md; docs/patterns.md says what the findings mean.
 

@@ -4,6 +4,33 @@
 //! [`Graph::time`] which blocks the iteration's time depends on. [`Localiser`] follows
 //! iterations and names the blocks that made one slow.
 //!
+//! # Examples
+//! A uniform pipeline of 4 stages and 8 microbatches takes (8 + 3) times a forward and a
+//! backward pass:
+//! ```
+//! use laggard_schedule::{Graph, Scheme, Timing};
+//!
+//! let graph = Graph::new(Scheme::OneForwardOneBackward.plan(4, 8))?;
+//! let mut timing = Timing::default();
+//! graph.time(&vec![1.0; graph.nodes()], &mut timing);
+//! assert_eq!(timing.makespan_s, 22.0);
+//! # Ok::<(), laggard_schedule::Circular>(())
+//! ```
+//! A block costs what exceeds its slack, and no more:
+//! ```
+//! use laggard_schedule::{Graph, Scheme, Timing};
+//!
+//! let graph = Graph::new(Scheme::GPipe.plan(2, 2))?;
+//! let mut durations_s = vec![1.0; graph.nodes()];
+//! let mut timing = Timing::default();
+//! graph.time(&durations_s, &mut timing);
+//! let (before_s, slack_s) = (timing.makespan_s, timing.slack_s[1]);
+//! durations_s[1] += 5.0;
+//! graph.time(&durations_s, &mut timing);
+//! assert_eq!(timing.makespan_s, before_s + 5.0 - slack_s);
+//! # Ok::<(), laggard_schedule::Circular>(())
+//! ```
+//!
 //! # Source
 //! MegaTrace (2026); docs/math/schedule.md says where its listings contradict its text, and
 //! what we do.

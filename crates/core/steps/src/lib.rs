@@ -5,6 +5,28 @@
 //! the ranks last met and closes [`model::Window`]s. [`DeviceClock`] does so on the clock of the
 //! devices, for steps that were sampled. [`IterationLearner`] finds the loop's
 //! own period where one iteration takes several optimizer steps, [`IterationTimer`] times it.
+//!
+//! # Examples
+//! Steps are counted from the marks of a loop: a batch that is asked for after an optimizer
+//! ran begins the next one.
+//! ```
+//! use laggard_steps::StepCounter;
+//! use model::MarkKind::{DataBegin, DataEnd, OptimizerBegin, OptimizerEnd};
+//!
+//! let mut counter = StepCounter::default();
+//! let marks = [DataBegin, DataEnd, OptimizerBegin, OptimizerEnd, DataBegin];
+//! assert_eq!(marks.map(|mark| counter.count(mark)), [0, 0, 0, 0, 1]);
+//! ```
+//! A loop that repeats after two steps has iterations of two:
+//! ```
+//! use laggard_steps::IterationLearner;
+//!
+//! let mut learner = IterationLearner::default();
+//! for piece in [1, 2].repeat(20) {
+//!     learner.hear(piece);
+//! }
+//! assert_eq!(learner.cycle().len(), 2);
+//! ```
 
 mod align;
 mod build;

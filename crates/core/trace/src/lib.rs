@@ -6,6 +6,26 @@
 //! are apart. Reading files is left to `formats`, verdicts to `verdict`.
 //!
 //! Pure: the same traces give the same answers.
+//!
+//! # Examples
+//! A trace names each function once:
+//! ```
+//! use laggard_trace::Names;
+//!
+//! let mut names = Names::default();
+//! let gemm = names.intern("gemm");
+//! assert_eq!(names.intern("gemm"), gemm);
+//! assert_eq!(names.text(gemm), "gemm");
+//! ```
+//! A trace without slices covers no time, and has no functions:
+//! ```
+//! use laggard_trace::{Trace, profile};
+//! use pattern::PatternSettings;
+//!
+//! let trace = Trace::default();
+//! assert_eq!(trace.span_ns(), None);
+//! assert!(profile(&trace, &PatternSettings::default()).patterns.is_empty());
+//! ```
 
 mod clocks;
 mod collectives;

@@ -3,6 +3,16 @@
 //! A [`Job`] takes [`model::Input`]s, or whole windows where a recording has them, and
 //! answers with lines while the job runs and a [`model::Verdict`] at any time. The same
 //! input gives the same answer, byte for byte, whether it is read live or from a file.
+//!
+//! # Example
+//! Settings are those of docs/settings.md unless a file says otherwise:
+//! ```
+//! use laggard_verdict::Settings;
+//!
+//! let settings = Settings::default();
+//! assert_eq!(settings.window.steps, 50);
+//! assert_eq!(settings.incident.steady_share_min, 0.05);
+//! ```
 
 mod called;
 mod escalation;

@@ -6,6 +6,24 @@
 //! [`model::WhatIf`], and a [`Cause`] if there is one. Words are left to `incident`,
 //! files to `formats`.
 //!
+//! # Example
+//! A rank stands for those that share its row of the trace:
+//! ```
+//! use laggard_whatif::Layout;
+//!
+//! let layout = Layout {
+//!     trial_name: "A".to_owned(),
+//!     run_id: 0,
+//!     dp_size: 4,
+//!     dsp_size: 1,
+//!     pp_size: 4,
+//!     tp_size: 4,
+//!     vpp_size: 1,
+//!     world_size: 64,
+//! };
+//! assert_eq!(layout.peers(), 4);
+//! ```
+//!
 //! # Source
 //! What-if analysis of stragglers in hybrid-parallel training (ByteDance, OSDI 2025) and its
 //! released code, ByteDance-Seed/StragglerAnalysis (Apache-2.0), of which nothing is copied.

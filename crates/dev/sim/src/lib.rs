@@ -17,6 +17,41 @@
 //! [`AheadJob`] is a data-parallel job whose hosts run ahead of their devices, with hosts or devices
 //! that are slow. What a fault costs is the difference to the same job without it.
 //!
+//! # Examples
+//! A pipeline with a slow rank, and what its stragglers cost by the what-if analysis:
+//! ```
+//! use laggard_sim::{Drag, Pipeline};
+//! use whatif::{Cause, Trace, analyse};
+//!
+//! let slow = Drag::Rank { dp_rank: 1, stage: 2, times: 2.0 };
+//! let pipeline =
+//!     Pipeline { dp: 4, pp: 4, tp: 1, microbatches: 8, steps: 16, drags: vec![slow], seed: 1 };
+//! let found = analyse(&Trace::new(pipeline.layout(), &pipeline.rows())?)?;
+//! assert!(matches!(found.causes[..], [Cause::Rank { dp_rank: 1, stage: 2, .. }]));
+//! # Ok::<(), whatif::TraceError>(())
+//! ```
+//! A window of six steps in which rank 1 is late in its data wait:
+//! ```
+//! use laggard_sim::window_of;
+//! use frontier::{Baseline, Gates, analyse};
+//! use model::StageId;
+//!
+//! let stages = [StageId::DATA, StageId::FORWARD, StageId::BACKWARD];
+//! let step = vec![vec![1.0, 1.0, 6.0], vec![5.0, 1.0, 2.0]];
+//! let found = analyse(&window_of(&stages, &vec![step; 6]), &Gates::default(), &Baseline::CohortMedian);
+//! assert_eq!(found.share[0], 5.0 / 8.0);
+//! ```
+//! A healthy job by its NCCL calls gives no finding:
+//! ```
+//! use laggard_sim::CalledJob;
+//! use schedule::{ScheduleSettings, Sizes, diagnose};
+//!
+//! let logs = CalledJob::healthy(1, 4, 2).logs();
+//! let found = diagnose(logs, &Sizes::default(), &[], &ScheduleSettings::default())?;
+//! assert!(found.expect("a pipeline").findings.is_empty());
+//! # Ok::<(), schedule::LayoutError>(())
+//! ```
+//!
 //! # Source
 //! StageFrontier (2026), its controlled study and examples.
 

@@ -6,6 +6,15 @@
 //! A stream keeps what it was told in order, so whoever reads the messages of a job from the first
 //! on knows all there is to know of it: a job can be handed on by telling who keeps it, and two
 //! that keep it at once only do the same work twice.
+//!
+//! # Example
+//! An address may hold credentials, and several servers of one cluster:
+//! ```
+//! use laggard_bus::Address;
+//!
+//! assert!(Address::parse("nats://agent:secret@bus1:4222,nats://bus2:4222").is_ok());
+//! assert!(Address::parse("http://bus1:4222").is_err());
+//! ```
 
 mod address;
 mod names;

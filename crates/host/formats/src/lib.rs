@@ -2,6 +2,29 @@
 //!
 //! [`load`] opens a file, plain or compressed, finds out what it is and returns a
 //! [`Recording`]; [`Recording::replay`] runs it through the same analysis as a live job.
+//!
+//! # Examples
+//! A stage matrix is the smallest recording. It names the late rank:
+//! ```
+//! use laggard_formats::{Limits, load_bytes};
+//! use verdict::Settings;
+//!
+//! let matrix = r#"{"schema": "stage-matrix/1", "unit": "ms",
+//!     "stages": ["data.next_wait", "model.fwd_loss_cpu_wall", "model.backward_cpu_wall"],
+//!     "matrix": [[[1, 8, 66], [51, 8, 16]], [[1, 8, 66], [51, 8, 16]], [[1, 8, 66], [51, 8, 16]],
+//!                [[1, 8, 66], [51, 8, 16]], [[1, 8, 66], [51, 8, 16]], [[1, 8, 66], [51, 8, 16]]]}"#;
+//! let recording = load_bytes("matrix.json", matrix.as_bytes(), Limits::default())?;
+//! let verdict = recording.replay("matrix", Settings::default()).verdict();
+//! assert_eq!(verdict.incidents[0].subject.ranks, [1]);
+//! # Ok::<(), laggard_formats::FormatError>(())
+//! ```
+//! A file that is no recording is an error, which names it:
+//! ```
+//! use laggard_formats::{Limits, load_bytes};
+//!
+//! let error = load_bytes("notes.txt", b"hello", Limits::default()).unwrap_err();
+//! assert!(error.to_string().contains("notes.txt"));
+//! ```
 
 mod batch;
 mod call_log;

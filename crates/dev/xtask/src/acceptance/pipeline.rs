@@ -311,8 +311,8 @@ fn watched_hangs(id: &str) -> Row {
         all.wrong += u64::from(watched(&healthy, cut_ns, 1).is_some());
     }
     let scenario = format!(
-        "the same {JOBS} jobs while they run, nothing having moved for {WAITED_S} s, and {JOBS} of \
-         which nothing is seen for 1 s: rank"
+        "the same {JOBS} jobs while they run, nothing having moved for {WAITED_S} s, and {JOBS} \
+         that send nothing for 1 s: rank"
     );
     let paper = "F1 1.00 (JIT 0.80, C4 0.49, MegaScale 0)";
     Row::new(id, scenario, all.text(), paper, all.wrong + all.missed == 0)
