@@ -12,48 +12,54 @@ use crate::source::{self, SourceFile};
 /// Prints the figures as a table. Rust sources count without tests and benches.
 pub(crate) fn measure(root: &Path) -> Result<ExitCode> {
     let sources = source::product(root)?;
-    let python = source::files(root, &["python/tests/*.py", "pyproject.toml"])?;
     let types = names::types(&sources);
     let twice: BTreeSet<&str> = names::shared(&types).into_keys().collect();
     let of_several = types.iter().filter(|it| twice.contains(it.name)).count();
-    let count = |is_it: fn(&str) -> bool| -> usize {
-        let lines = |source: &SourceFile| {
-            source.product().lines().filter(|line| is_it(line)).count()
-        };
-        sources.iter().map(lines).sum()
-    };
-    let lines = count(|_| true);
-    let code = count(is_code);
-    let per = |part: usize, of: usize| part as f64 / of.max(1) as f64;
-    let reruns: usize =
-        python.iter().map(|source| source.text.matches("flaky(").count()).sum();
+    let lines = count(&sources, |_| true);
+    let code = count(&sources, is_code);
+    let examples: usize = sources.iter().map(|source| examples(&source.text)).sum();
+    let reruns: usize = source::files(root, &["python/tests/*.py", "pyproject.toml"])?
+        .iter()
+        .map(|source| source.text.matches("flaky(").count())
+        .sum();
     println!("| measured | here | target |");
     println!("|---|---|---|");
-    let row = |name: &str, here: String, target: &str| {
-        println!("| {name} | {here} | {target} |")
-    };
-    row(
-        "types that share their name with another",
-        format!("{:.0} % of {}", 100.0 * per(of_several, types.len()), types.len()),
-        "5 %",
-    );
-    let comments = count(is_comment);
-    row(
-        "comments per 100 lines of code",
-        format!("{:.1}", 100.0 * per(comments, code)),
-        "4",
-    );
-    let examples: usize = sources.iter().map(|source| examples(&source.text)).sum();
-    row("examples that tests run", examples.to_string(), "25");
-    let closures = count(is_closure);
-    row(
-        "named closures per 1,000 lines",
-        format!("{:.1}", 1000.0 * per(closures, lines)),
-        "1",
-    );
-    row("log statements", count(is_log).to_string(), "");
-    row("tests that may be run again", reruns.to_string(), "0");
+    for (name, here, target) in [
+        (
+            "types that share their name with another, percent",
+            format!("{:.0} of {}", per(100.0, of_several, types.len()), types.len()),
+            "5",
+        ),
+        (
+            "comments per 100 lines of code",
+            format!("{:.1}", per(100.0, count(&sources, is_comment), code)),
+            "4",
+        ),
+        ("examples that tests run", examples.to_string(), "25"),
+        (
+            "named closures per 1,000 lines",
+            format!("{:.1}", per(1000.0, count(&sources, is_closure), lines)),
+            "1",
+        ),
+        ("log statements", count(&sources, is_log).to_string(), ""),
+        ("tests that may be run again", reruns.to_string(), "0"),
+    ] {
+        println!("| {name} | {here} | {target} |");
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// How many lines of the product are what is asked for.
+fn count(sources: &[SourceFile], is_it: fn(&str) -> bool) -> usize {
+    sources
+        .iter()
+        .flat_map(|source| source.product().lines())
+        .filter(|line| is_it(line))
+        .count()
+}
+
+fn per(unit: f64, part: usize, of: usize) -> f64 {
+    unit * part as f64 / of.max(1) as f64
 }
 
 fn is_code(line: &str) -> bool {

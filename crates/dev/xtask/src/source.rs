@@ -33,12 +33,14 @@ pub(crate) fn files(root: &Path, patterns: &[&str]) -> Result<Vec<SourceFile>> {
     let mut names: Vec<&str> = listed.lines().collect();
     names.sort_unstable();
     names.dedup();
-    // A file that was deleted is still listed until the deletion is committed.
-    let read = |name: &str| fs::read_to_string(root.join(name)).ok();
-    Ok(names
-        .into_iter()
-        .filter_map(|name| Some(SourceFile { name: name.to_owned(), text: read(name)? }))
-        .collect())
+    let mut files = Vec::new();
+    for name in names {
+        // A file that was deleted is still listed until the deletion is committed.
+        if let Ok(text) = fs::read_to_string(root.join(name)) {
+            files.push(SourceFile { name: name.to_owned(), text });
+        }
+    }
+    Ok(files)
 }
 
 /// The Rust sources of the product, without tests and benches.

@@ -123,14 +123,15 @@ fn slow_storage(id: &str) -> Row {
     let found =
         found(FunctionClass::Python, 512, |worker| [0.2 + noise(worker), 0.1, 0.0]);
     let outside = found.abnormal.iter().filter(|a| a.distance() > 0.0).count();
-    let holds = outside == 512 && found.problem == Some(Problem::Common);
-    let measured = format!("D > 0 on {outside} of 512, {:?}", found.problem);
+    let is_common = found.problem == Some(Problem::Common);
+    let problem = if is_common { "common" } else { "not common" };
+    let measured = format!("D > 0 on {outside} of 512, {problem}");
     Row::new(
         id,
         "all workers in recv_into (C2P1)",
         measured,
         "D > 0 on all, common",
-        holds,
+        outside == 512 && is_common,
     )
 }
 

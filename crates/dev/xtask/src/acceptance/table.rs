@@ -22,19 +22,30 @@ const HEAD: &str =
 /// The page with measured rows in place of those with their ids. Rows stand in the order of `ids`;
 /// those whose id is in none of them are dropped.
 pub(super) fn page(before: &str, measured: &[Row], ids: &[&str]) -> String {
-    let id_of = |line: &str| -> Option<String> {
-        Some(line.strip_prefix("| ")?.split(" |").next()?.to_owned())
-    };
-    let kept = before.lines().filter_map(|line| Some((id_of(line)?, line.to_owned())));
-    let kept = kept.filter(|(id, _)| measured.iter().all(|row| row.id != *id));
-    let new = measured.iter().map(|row| (row.id.clone(), row.to_string()));
-    let mut rows: Vec<(usize, String)> = kept
-        .chain(new)
-        .filter_map(|(id, line)| Some((ids.iter().position(|it| *it == id)?, line)))
-        .collect();
+    let mut rows: Vec<(usize, String)> = Vec::new();
+    for line in before.lines() {
+        let id = line.strip_prefix("| ").and_then(|line| line.split(" |").next());
+        if let Some(at) = id.and_then(|id| place(id, ids))
+            && measured.iter().all(|row| row.id != ids[at])
+        {
+            rows.push((at, line.to_owned()));
+        }
+    }
+    rows.extend(
+        measured.iter().filter_map(|row| Some((place(&row.id, ids)?, row.to_string()))),
+    );
     rows.sort_by_key(|(at, _)| *at);
-    let lines = rows.into_iter().map(|(_, line)| line + "\n");
-    format!("{INTRO}{HEAD}{}", lines.collect::<String>())
+    let mut page = INTRO.to_owned() + HEAD;
+    for (_, line) in rows {
+        page += &line;
+        page.push('\n');
+    }
+    page
+}
+
+/// The first place of an id.
+fn place(id: &str, ids: &[&str]) -> Option<usize> {
+    ids.iter().position(|it| *it == id)
 }
 
 #[cfg(test)]

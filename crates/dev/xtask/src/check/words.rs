@@ -8,13 +8,15 @@ const WORDS: &str = include_str!("words.txt");
 
 /// Words of pages that have a better one.
 pub(super) fn in_pages(pages: &[SourceFile]) -> Vec<String> {
-    let lines = |page: &SourceFile| -> Vec<String> {
-        let found = prose(&page.text).into_iter().flat_map(|(line, text)| {
-            banned(&text).map(move |fault| format!("{line}: {fault}")).collect::<Vec<_>>()
-        });
-        found.map(|fault| format!("{}:{fault}", page.name)).collect()
-    };
-    pages.iter().flat_map(lines).collect()
+    let mut faults = Vec::new();
+    for page in pages {
+        for (line, text) in prose(&page.text) {
+            faults.extend(
+                banned(&text).map(|fault| format!("{}:{line}: {fault}", page.name)),
+            );
+        }
+    }
+    faults
 }
 
 /// Words of the help of commands that have a better one. Help is what documents the types that
@@ -23,9 +25,9 @@ pub(super) fn in_help(sources: &[SourceFile]) -> Vec<String> {
     let mut faults = Vec::new();
     for source in sources {
         for (line, text) in help(source.product()) {
-            let found =
-                banned(text).map(|fault| format!("{}:{line}: {fault}", source.name));
-            faults.extend(found);
+            faults.extend(
+                banned(text).map(|fault| format!("{}:{line}: {fault}", source.name)),
+            );
         }
     }
     faults
@@ -33,15 +35,13 @@ pub(super) fn in_help(sources: &[SourceFile]) -> Vec<String> {
 
 /// How many banned words the string literals of files have: a count, as long as sentences stay.
 pub(super) fn in_messages(sources: &[SourceFile]) -> usize {
-    let literals = |source: &SourceFile| -> usize {
-        let lines =
-            source.product().lines().filter(|line| !line.trim_start().starts_with("//"));
-        lines
-            .flat_map(|line| line.split('"').skip(1).step_by(2))
-            .map(|it| banned(it).count())
-            .sum()
-    };
-    sources.iter().map(literals).sum()
+    sources
+        .iter()
+        .flat_map(|source| source.product().lines())
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .flat_map(|line| line.split('"').skip(1).step_by(2))
+        .map(|literal| banned(literal).count())
+        .sum()
 }
 
 /// Lines of documentation on types that clap derives from, with their numbers.
