@@ -143,9 +143,12 @@ fn documentation(root: &Path) -> Result<Vec<String>> {
     let product = source::product(root)?;
     let mut types = names::types(&product);
     types.retain(|it| it.is_public);
-    for (name, files) in names::shared(&types) {
+    let shared = names::shared(&types);
+    for (name, files) in &shared {
         println!("xtask: public types called {name}: {}", files.join(", "));
     }
+    let of_several: usize = shared.values().map(Vec::len).sum();
+    println!("xtask: {of_several} of {} public types share their name", types.len());
     let messages = source::files(root, &["crates/core/narrate/src/*.rs"])?;
     println!("xtask: {} banned words in messages", words::in_messages(&messages));
     Ok(faults)
