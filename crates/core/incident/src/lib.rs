@@ -7,8 +7,8 @@
 //! [`hang()`], [`late`] and [`slowed`] word what was found in collectives, [`death()`] what was
 //! seen of a process, [`function()`] what was found in profiles, [`cores`] and
 //! [`devices`] what hosts say of processes and hardware, [`what_if()`] what holds a pipeline back,
-//! [`pipeline_slowed`] and [`pipeline_halted`] what calls of NCCL say of one. [`disagreements`] says
-//! what they disagree about in a finding that several of them see.
+//! [`pipeline_slowed`] and [`pipeline_halted`] what calls of NCCL say of one. Findings of
+//! several of them about one cause are put together by the crate `diagnosis`.
 //!
 //! Pure: the same windows give the same incidents, byte for byte.
 //!
@@ -26,7 +26,6 @@
 mod arrival;
 mod blocks;
 mod cause;
-mod contradiction;
 mod death;
 mod device;
 #[cfg(test)]
@@ -53,7 +52,6 @@ pub use arrival::{late, slowed};
 pub use blocks::{
     BLOCKS_UNSEEN, Looked, SlowBlocks, absorbed, halted, own_blocks, standstill,
 };
-pub use contradiction::disagreements;
 pub use death::death;
 pub use device::devices;
 pub use fault::{Fault, FaultKind, Hidden, find_faults};

@@ -13,6 +13,7 @@ use crate::words::{duration, percent, who};
 const MAX_PEERS: u32 = 4096;
 
 /// Words an incident about one cause of a slowdown; `id` tells it from the job's others.
+#[expect(clippy::too_many_lines, reason = "an arm for each cause")]
 pub fn what_if(
     findings: &Findings,
     cause: &Cause,

@@ -2,11 +2,11 @@
 
 use crate::{
     Action, Cause, Claim, Disagreement, Evidence, Fact, FoldedStack, Incident,
-    IncidentKind, Method, NextInLine, Observation, Pace, Progress, Ranks, Severity,
-    Subject,
+    IncidentKind, LinkEnd, Method, NextInLine, Observation, Pace, Progress, Ranks,
+    Severity, Subject,
 };
 
-/// The part of laggard that a [`Finding`] comes from; fusion takes findings in this order.
+/// The method that a [`Finding`] comes from; fusion takes findings in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Origin {
     /// Stages of steps, compared over ranks and with the job's own past.
@@ -27,12 +27,12 @@ pub enum Origin {
     WhatIf,
     /// Blocks of a pipeline, by marks.
     Blocks,
-    /// Flows inside collectives.
-    Flows,
     /// A process that ended abruptly.
     Death,
     /// A job that does not move.
     Hang,
+    /// Flows inside collectives.
+    Flows,
 }
 
 /// What something costs.
@@ -74,6 +74,12 @@ pub struct Finding {
     pub id: String,
     /// The method it comes from.
     pub origin: Origin,
+    /// Its place among the findings of its method.
+    pub number: usize,
+    /// Whether it is fused already, so that no rule judges it again.
+    pub is_fused: bool,
+    /// Whether it only supports what another method finds, and is nothing by itself.
+    pub supports_only: bool,
     /// Its kind.
     pub kind: IncidentKind,
     /// How much it matters.
@@ -82,6 +88,8 @@ pub struct Finding {
     pub open: bool,
     /// Who and where.
     pub subject: Subject,
+    /// The slow link behind it, if that is no flow of the subject's.
+    pub link: Option<(LinkEnd, LinkEnd)>,
     /// When it strikes.
     pub pace: Pace,
     /// First step that suffered.
@@ -114,10 +122,14 @@ impl Finding {
         Self {
             id,
             origin,
+            number: 0,
+            is_fused: false,
+            supports_only: false,
             kind: IncidentKind::Slow,
             severity: Severity::Info,
             open: true,
             subject: Subject::default(),
+            link: None,
             pace: Pace::Steady,
             first_step: 0,
             last_step: 0,
@@ -151,8 +163,6 @@ impl Finding {
     /// What a method that has not been converted to values says, words and all.
     pub fn worded(origin: Origin, incident: Incident) -> Self {
         Self {
-            id: incident.id,
-            origin,
             kind: incident.kind,
             severity: incident.severity,
             open: incident.open,
@@ -167,12 +177,11 @@ impl Finding {
                 gain_alone_s: incident.gain_alone_s,
             },
             next_in_line: incident.next_in_line,
-            claim: Claim::Worded { text: incident.text },
             facts: incident.evidence.into_iter().map(Fact::worded).collect(),
             actions: vec![Action::Worded { text: incident.advice }],
-            disagreements: Vec::new(),
             stacks: incident.stacks,
             progress: incident.progress,
+            ..Self::new(origin, incident.id, Claim::Worded { text: incident.text })
         }
     }
 }

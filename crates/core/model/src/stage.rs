@@ -23,6 +23,11 @@ const BUILT_IN: [&str; 8] = [
 ];
 
 impl StageId {
+    /// The name of a built-in stage.
+    pub fn built_in(self) -> Option<&'static str> {
+        BUILT_IN.get(usize::from(self.0)).copied()
+    }
+
     /// Waiting for the next batch.
     pub const DATA: Self = Self(0);
     /// Forward pass and loss, host wall time.

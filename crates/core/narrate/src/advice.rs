@@ -73,7 +73,7 @@ fn sentence(action: &Action) -> String {
 }
 
 /// A connection: "rank 0 to rank 3".
-pub fn connection(from: &LinkEnd, to: &LinkEnd) -> String {
+pub(crate) fn connection(from: &LinkEnd, to: &LinkEnd) -> String {
     format!("{} to {}", link_end(from), link_end(to))
 }
 

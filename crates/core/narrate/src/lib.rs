@@ -17,7 +17,8 @@ pub mod words;
 
 use model::{Finding, Incident};
 
-pub use advice::{advice, connection};
+pub use advice::advice;
+use advice::connection;
 pub use claim::headline;
 pub use disagreement::contradiction;
 pub use fact::evidence;
@@ -26,6 +27,9 @@ pub use note::read_back;
 /// Words a finding.
 pub fn incident(finding: Finding) -> Incident {
     let victims = finding.victims.len() as f64;
+    let mut subject = finding.subject;
+    let link = finding.link.as_ref().map(|(from, to)| connection(from, to));
+    subject.flow = subject.flow.or(link);
     Incident {
         text: headline(&finding.claim),
         evidence: finding.facts.iter().map(evidence).collect(),
@@ -34,7 +38,7 @@ pub fn incident(finding: Finding) -> Incident {
         kind: finding.kind,
         severity: finding.severity,
         open: finding.open,
-        subject: finding.subject,
+        subject,
         pace: finding.pace,
         first_step: finding.first_step,
         last_step: finding.last_step,

@@ -5,7 +5,6 @@ mod devices;
 mod fusion;
 mod network;
 mod profile;
-mod waits;
 mod what_if;
 mod window;
 
@@ -13,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
 use collective::{Arrivals, Entered, Slow};
+use diagnosis::SlowLink;
 use frontier::{
     Baseline, WindowFrontier, analyse, assume_synchronisation, device_wait_s,
     join_where_seen,
@@ -37,7 +37,6 @@ use crate::{Remember, Series, Settings, WindowRecord};
 pub use calls::WorkRequests;
 use calls::{pipeline_notes, pipeline_summary};
 use devices::DeviceSteps;
-use network::SlowerLink;
 use profile::Profiled;
 
 pub use profile::ProfiledRank;
@@ -99,7 +98,7 @@ pub struct Job {
     escalation: Escalation,
     usages: Usages,
     /// By their ends.
-    slower_links: BTreeMap<(LinkEnd, LinkEnd), SlowerLink>,
+    slower_links: BTreeMap<(LinkEnd, LinkEnd), SlowLink>,
 }
 
 #[derive(Debug, Default)]

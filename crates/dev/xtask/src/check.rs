@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
+use diagnosis::{RULES, Rule};
 use serde_json::Value;
 
 use crate::source::{self, output};
@@ -30,6 +31,7 @@ pub(crate) fn check(root: &Path) -> Result<ExitCode> {
     faults.extend(code_map(root, &crates)?);
     faults.extend(long_files(root)?);
     faults.extend(documentation(root)?);
+    faults.extend(fusion_table(root)?);
     for fault in &faults {
         eprintln!("xtask: {fault}");
     }
@@ -107,6 +109,31 @@ fn code_map(root: &Path, crates: &BTreeMap<String, Crate>) -> Result<Vec<String>
         if !crates.values().any(|room| room.place == name) {
             faults.push(format!("ARCHITECTURE.md names {name}, which is not there"));
         }
+    }
+    Ok(faults)
+}
+
+/// Rows of docs/math/fusion.md that are not the rules of fusion, in their order.
+fn fusion_table(root: &Path) -> Result<Vec<String>> {
+    const PAGE: &str = "docs/math/fusion.md";
+    let page = fs::read_to_string(root.join(PAGE)).context("failed to read fusion.md")?;
+    let (_, section) =
+        page.split_once("\n## Rules\n").context("no rules in fusion.md")?;
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let rows = section.lines().filter(|line| line.starts_with("| "));
+    let written: Vec<&str> = rows.skip(1).collect();
+    let rules = RULES.iter().map(|rule| {
+        let Rule { name, when, keeps, source, .. } = rule;
+        format!("| {name} | {when} | {keeps} | {source} |")
+    });
+    let rules: Vec<String> = rules.collect();
+    let mut faults: Vec<String> = rules
+        .iter()
+        .filter(|row| !written.contains(&row.as_str()))
+        .map(|row| format!("{PAGE} lacks the rule {row}"))
+        .collect();
+    if faults.is_empty() && written != rules {
+        faults.push(format!("{PAGE} has other rules than fusion, or another order"));
     }
     Ok(faults)
 }

@@ -3,19 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use collective::Late;
-use incident::{Scene, function, without_core};
 use model::{
-    CollectiveOp, CollectiveTimes, Dictionary, During, Ending, Fact, Finding,
-    FunctionClass, FunctionFault, FunctionId, IncidentKind, Input, MarkKind, Pattern,
-    ProfileSummary, RankArrivals, RankNs, RankProfile, RankStep, Ranks, Segment,
-    StageNames, is_garbage_collection,
+    CollectiveOp, CollectiveTimes, Dictionary, Ending, FunctionClass, FunctionFault,
+    FunctionId, Input, MarkKind, Pattern, ProfileSummary, RankArrivals, RankNs,
+    RankProfile, RankStep, Ranks, Segment, StageNames, is_garbage_collection,
 };
 use pattern::{Columns, ExpectedBox, Problem, localise};
 use steps::{Aligner, WindowSettings};
 use trace::{Matches, Profile};
 
 use super::compared::{Blamed, Compared, MAX_CALLERS};
-use super::waits::explains;
 use super::{Job, Note};
 
 /// Stage of the time by which a rank enters a recording's only step after the first to do so.
@@ -52,7 +49,7 @@ pub struct ProfiledRank {
 #[derive(Debug, Default)]
 pub(super) struct Profiled {
     pub(super) summary: ProfileSummary,
-    faults: Vec<FunctionFault>,
+    pub(super) faults: Vec<FunctionFault>,
     /// Share of the window in which each rank's loop stood ready and had no core.
     pub(super) without_core: BTreeMap<u32, f64>,
     /// First and last step, if it is a short window of a job whose stages are accounted: what
@@ -61,11 +58,6 @@ pub(super) struct Profiled {
 }
 
 impl Profiled {
-    /// Whether an incident was under way in the window; a recording is all there is.
-    fn saw(&self, incident: &Finding) -> bool {
-        self.window.is_none_or(|(first, last)| incident.went_on_in(first, last))
-    }
-
     /// The job is started over: other steps have the same numbers now.
     pub(super) fn restart(&mut self) {
         self.faults.clear();
@@ -326,76 +318,6 @@ impl Job {
         let mut ranks = ranks.filter(|times| late.ranks.contains(&times.rank));
         ranks.all(|times| struck as f64 >= LATE_SHARE * times.collectives as f64)
     }
-
-    /// Incidents of functions; what stages say of the same ranks is one incident with them.
-    pub(super) fn join_functions(&self, incidents: &mut Vec<Finding>, scene: Scene<'_>) {
-        let Some(profiled) = &self.profiled else { return };
-        // What all ranks do anyway is not why one of them is late.
-        let is_explained = incidents.iter().any(|i| !i.subject.ranks.is_empty());
-        for fault in &profiled.faults {
-            // Little of what all ranks do explains what it is large enough for, and is nothing alone.
-            let is_little = fault.ranks.is_empty()
-                && fault.unexpected.is_empty()
-                && fault.excess_share < self.settings.pattern.common_share_min;
-            let found = function(fault, scene, &self.settings.incident);
-            let may_join = |incident: &Finding| {
-                incident.subject.function.is_none()
-                    && profiled.saw(incident)
-                    && (explains((fault.cost_s, fault.steps), incident)
-                        || !is_little && incident.kind != IncidentKind::Degraded)
-            };
-            // What slows all, or by turns, is what all do, or by turns; or a link that all wait for.
-            let same = incidents.iter().position(|incident| {
-                may_join(incident)
-                    && incident.subject.ranks == fault.ranks
-                    && (!fault.ranks.is_empty() || profiled.window.is_some())
-            });
-            let slower = || {
-                let of_all = incidents.iter().position(|incident| {
-                    may_join(incident) && incident.kind == IncidentKind::Degraded
-                });
-                of_all.filter(|_| fault.is_of_link() && profiled.window.is_some())
-            };
-            match same.or_else(slower) {
-                Some(at) => {
-                    let incident = &mut incidents[at];
-                    let is_named = |stage: &String| incident.claim.names_stage(stage);
-                    let are_others = incident.subject.ranks != fault.ranks;
-                    let ranks = if are_others { fault.ranks.clone() } else { Vec::new() };
-                    let facts = found.facts.into_iter().map(|fact| Fact {
-                        stage: fact.stage.filter(|stage| !is_named(stage)),
-                        ranks: ranks.clone(),
-                        ..fact
-                    });
-                    incident.facts.extend(facts);
-                    incident.subject.function = found.subject.function;
-                    incident.actions = found.actions;
-                }
-                // Nor is it an incident where its steps show none, if they ask for it.
-                None if is_little => {}
-                None if profiled.window.is_some()
-                    && fault.unexpected.is_empty()
-                    && (!fault.ranks.is_empty()
-                        || is_explained
-                        || !is_garbage_collection(&fault.name)) => {}
-                None => incidents.push(found),
-            }
-        }
-        let named = |incident: &&mut Finding| {
-            !incident.subject.ranks.is_empty() && profiled.saw(incident)
-        };
-        for incident in incidents.iter_mut().filter(named) {
-            let found = without_core(
-                &incident.subject.ranks,
-                &profiled.without_core,
-                During::ProfileWindow,
-            );
-            if let Some((what, action)) = found {
-                incident.facts.push(what.into());
-                incident.actions = vec![action];
-            }
-        }
-    }
 }
 
 fn rank_profile(rank: &ProfiledRank) -> RankProfile {
@@ -521,8 +443,7 @@ fn collective_times(
 
 #[cfg(test)]
 mod tests {
-    use incident::IncidentSettings;
-    use model::{Cost, Source, Subject};
+    use model::Source;
 
     use super::*;
     use crate::Settings;
@@ -550,95 +471,6 @@ mod tests {
     fn faults(shares: &[f32]) -> Vec<(Vec<u32>, f64)> {
         let found = found(shares).into_iter();
         found.map(|fault| (fault.ranks, fault.peers_beta)).collect()
-    }
-
-    #[test]
-    fn what_all_ranks_of_a_running_job_do_is_an_incident_only_where_its_steps_show_one() {
-        let mut job = job();
-        let settings = IncidentSettings::default();
-        let late = &found(&[0.0, 0.5, 0.0])[0];
-        let late = function(late, job.scene(), &settings);
-        let slower =
-            Finding { subject: Subject::default(), facts: Vec::new(), ..late.clone() };
-        let faults = found(&[0.4, 0.5, 0.6]);
-        job.profiled =
-            Some(Profiled { faults, window: Some((1, 9)), ..Profiled::default() });
-        let named = |before: &[Finding]| -> Vec<usize> {
-            let mut incidents = before.to_vec();
-            job.join_functions(&mut incidents, job.scene());
-            incidents.iter().map(|incident| incident.facts.len()).collect()
-        };
-        assert!(named(&[]).is_empty());
-        assert_eq!(named(std::slice::from_ref(&late)), [late.facts.len()]);
-        assert_eq!(named(std::slice::from_ref(&slower)), [1]);
-        let later = Finding { first_step: 10, last_step: 20, ..slower.clone() };
-        assert_eq!(named(&[later]), [0], "the window was before it began");
-        let over = Finding { first_step: 0, last_step: 0, open: false, ..slower.clone() };
-        assert_eq!(named(&[over]), [0], "the window was after it ended");
-        let by = |exposed_s| {
-            let kind = IncidentKind::Degraded;
-            let cost = Cost { exposed_s, ..slower.cost };
-            named(&[Finding { kind, cost, ..slower.clone() }])
-        };
-        // The function takes half a second of the window's nine steps.
-        assert_eq!((by(0.9), by(1.1)), (vec![1], vec![0]));
-    }
-
-    /// Collected by turns, garbage costs the job much and each rank little.
-    #[test]
-    fn little_garbage_collection_joins_what_it_is_large_enough_for() {
-        let mut job = job();
-        let faults = found_of("Python GC", &[0.07, 0.09, 0.14, 0.23]);
-        job.profiled =
-            Some(Profiled { faults, window: Some((1, 10)), ..Profiled::default() });
-        let joined = |exposed_s| {
-            let late = found(&[0.0, 0.5, 0.0]).remove(0);
-            let late = function(&late, job.scene(), &job.settings.incident);
-            let (subject, facts) = (Subject::default(), Vec::new());
-            let by_turns = Finding {
-                subject,
-                facts,
-                cost: Cost { exposed_s, ..late.cost },
-                first_step: 1,
-                last_step: 10,
-                ..late
-            };
-            let mut incidents = vec![by_turns];
-            job.join_functions(&mut incidents, job.scene());
-            incidents.into_iter().map(|incident| incident.facts.len()).collect()
-        };
-        assert_eq!((joined(0.15), joined(0.5)), (vec![1], vec![0]));
-        let mut alone = Vec::new();
-        job.join_functions(&mut alone, job.scene());
-        assert_eq!(alone, []);
-    }
-
-    /// A link alone opens no incident of a running job; where all became slower it is why.
-    #[test]
-    fn a_slow_link_joins_what_made_all_ranks_slower() {
-        let mut job = job();
-        let ranks = (0..4).map(|rank| {
-            let mut profile = Profile { span_s: 1.0, ..Profile::default() };
-            let class = FunctionClass::Collective;
-            let id = profile.dictionary.intern(class, "AllReduce", None);
-            let mu = if rank == 2 { 0.3 } else { 0.8 };
-            let pattern = Pattern { beta: 0.5, mu, sigma: 0.1, events: 1, measured: 1 };
-            profile.patterns.insert(id, pattern);
-            ProfiledRank { rank, profile, ..ProfiledRank::default() }
-        });
-        let profiled = job.compare(&ranks.collect::<Vec<_>>(), (1, 9));
-        job.profiled = Some(Profiled { window: Some((1, 9)), ..profiled });
-        let joined = |before: Vec<Finding>| {
-            let mut incidents = before;
-            job.join_functions(&mut incidents, job.scene());
-            incidents
-        };
-        assert_eq!(joined(Vec::new()), []);
-        let mut slower = crate::job::tests::degraded(1, 9);
-        slower.cost.exposed_s = 0.5;
-        let [slower] = &joined(vec![slower])[..] else { panic!("one incident") };
-        assert_eq!(slower.subject.function.as_deref(), Some("AllReduce"));
-        assert_eq!(slower.facts[0].ranks, [2]);
     }
 
     #[test]

@@ -4,6 +4,8 @@ use model::{
     Stack, Sync,
 };
 
+use diagnosis::Witnesses;
+
 use super::*;
 
 #[test]
@@ -598,7 +600,7 @@ fn a_hang_is_told_with_where_all_ranks_are_and_how_far_they_came() {
 }
 
 /// A finding about all ranks, in these steps.
-pub(super) fn degraded(first_step: u64, last_step: u64) -> Finding {
+fn degraded(first_step: u64, last_step: u64) -> Finding {
     let claim = Claim::Worded { text: String::new() };
     Finding {
         kind: IncidentKind::Degraded,
@@ -625,14 +627,11 @@ fn ranks_that_became_slower_for_want_of_cores_are_said_to() {
             job.usages.take(rank, steps.clone(), usage);
         }
     }
-    let facts = |finding: Finding| {
-        let mut findings = [finding];
-        job.join_usages(&mut findings);
-        let [Finding { facts, .. }] = findings;
-        facts
+    let facts = |finding: Finding| -> Vec<Observation> {
+        job.hosts(&finding, false).into_iter().map(|(what, _)| what).collect()
     };
     let lacking = Observation::TooFewCores { share: 0.47, before_share: 0.04 };
-    assert_eq!(facts(degraded(50, 99)), [lacking.into()]);
+    assert_eq!(facts(degraded(50, 99)), [lacking]);
     assert_eq!(facts(degraded(20, 40)), []);
     let slow = Finding { kind: IncidentKind::Slow, ..degraded(50, 99) };
     assert_eq!(facts(slow), []);

@@ -1,0 +1,70 @@
+use model::{Finding, Origin};
+
+use crate::rules::{Apply, Kept, Merge, RULES};
+use crate::{Witnesses, disagreements};
+
+/// Puts findings about one cause together, each kept one with the facts of those it took in.
+/// Deaths and hangs come first, then findings in the order of their origins and numbers.
+///
+/// # Properties
+/// The order of the findings changes nothing. To fuse what is fused changes nothing. Nobody is
+/// culprit and victim of one finding. No cost grows beyond that of the findings it is made of.
+pub fn fuse(mut findings: Vec<Finding>, witnesses: &dyn Witnesses) -> Vec<Finding> {
+    findings.sort_by_key(|finding| (finding.origin, finding.number));
+    for rule in &RULES {
+        match &rule.apply {
+            Apply::Merge(merge) => merge_all(&mut findings, merge, witnesses),
+            Apply::Drop(is_nothing) => {
+                let before = findings.clone();
+                findings.retain(|finding| {
+                    finding.is_fused || !is_nothing(finding, &before, witnesses)
+                });
+            }
+            Apply::Ask(ask) => {
+                for finding in findings.iter_mut().filter(|finding| !finding.is_fused) {
+                    ask(finding, witnesses);
+                }
+            }
+        }
+    }
+    for finding in &mut findings {
+        finding.is_fused = true;
+        finding.victims = finding.victims.without(&finding.subject.ranks);
+        finding.disagreements = disagreements(finding);
+    }
+    findings.sort_by_key(|finding| {
+        let is_halt = matches!(finding.origin, Origin::Death | Origin::Hang);
+        (!is_halt, finding.origin, finding.number)
+    });
+    findings
+}
+
+/// Judges each finding in turn by one rule.
+fn merge_all(findings: &mut Vec<Finding>, merge: &Merge, witnesses: &dyn Witnesses) {
+    let judged = |finding: &Finding| !finding.is_fused && (merge.of)(finding);
+    if !findings.iter().any(judged) {
+        return;
+    }
+    let before = findings.clone();
+    let mut slots: Vec<Option<Finding>> = findings.drain(..).map(Some).collect();
+    for at in 0..slots.len() {
+        let Some(new) = slots[at].as_ref().filter(|new| judged(new)) else { continue };
+        let is_same = |known: &Finding| (merge.same)(known, new, &before, witnesses);
+        let same = slots.iter().enumerate().filter(|(known_at, known)| {
+            *known_at != at && known.as_ref().is_some_and(is_same)
+        });
+        let same: Vec<usize> = same.map(|(known_at, _)| known_at).collect();
+        let taken = if merge.takes_all { same.len() } else { 1 };
+        for known_at in same.into_iter().take(taken) {
+            let (kept_at, other_at) = match merge.keeps {
+                Kept::Known => (known_at, at),
+                Kept::New => (at, known_at),
+            };
+            let other = slots[other_at].take();
+            if let Some((kept, other)) = slots[kept_at].as_mut().zip(other) {
+                (merge.give)(kept, other, witnesses);
+            }
+        }
+    }
+    findings.extend(slots.into_iter().flatten());
+}

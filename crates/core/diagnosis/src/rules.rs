@@ -1,0 +1,598 @@
+//! The rules. Their order is the policy: each sees what those before it left.
+
+use model::{
+    Action, Cause, Claim, Fact, Finding, FunctionFault, IncidentKind, Method,
+    Observation, Origin, StageId, StepPlace, is_garbage_collection,
+};
+
+use crate::{OwnBlocks, SlowLink, Witnesses};
+
+/// How much more a finding must cost by its stages than by its blocks, to keep what stages say: a
+/// block that was slow from the start is not known to be. And one of all ranks than all blocks, to
+/// be another.
+const SEEN_MORE_RATIO: f64 = 2.0;
+/// Share of its lateness that a rank must have worked longer in its blocks than its copies did, for
+/// the lateness to be its own; with less than the second it waited. Ours: between them nothing is
+/// said.
+const OWN_SHARE: f64 = 0.5;
+const WAITED_SHARE: f64 = 0.25;
+/// Part of what a finding costs that something must cost, to be why.
+const EXPLAINED_SHARE: f64 = 0.5;
+/// Stages in which a rank may wait for others' blocks, and no collective shows it: those up to its
+/// optimizer.
+const MAY_WAIT_IN: [StageId; 4] =
+    [StageId::FORWARD, StageId::BACKWARD, StageId::CALLBACKS, StageId::OTHER];
+
+/// One rule: a row of the table in docs/math/fusion.md.
+#[derive(Debug)]
+pub struct Rule {
+    /// What it is called.
+    pub name: &'static str,
+    /// When two findings are one cause, or what is asked for.
+    pub when: &'static str,
+    /// Which of them keeps headline, place and cost, and what becomes of the other.
+    pub keeps: &'static str,
+    /// Where the rule comes from.
+    pub source: &'static str,
+    pub(crate) apply: Apply,
+}
+
+/// What a rule does.
+#[derive(Debug)]
+pub(crate) enum Apply {
+    /// Puts findings together.
+    Merge(Merge),
+    /// Drops findings that are nothing by themselves.
+    Drop(fn(&Finding, &[Finding], &dyn Witnesses) -> bool),
+    /// Adds what witnesses know of a finding.
+    Ask(fn(&mut Finding, &dyn Witnesses)),
+}
+
+/// Which of two findings stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kept {
+    Known,
+    New,
+}
+
+/// When findings are one, and what becomes of them.
+#[derive(Debug)]
+pub(crate) struct Merge {
+    /// The findings that the rule judges.
+    pub(crate) of: fn(&Finding) -> bool,
+    /// Whether one of them has the cause of a known one, among all as they were before the rule.
+    pub(crate) same: fn(&Finding, &Finding, &[Finding], &dyn Witnesses) -> bool,
+    pub(crate) keeps: Kept,
+    /// Whether it takes in all of the same cause, or joins the first.
+    pub(crate) takes_all: bool,
+    /// Gives the one that stays what the other has.
+    pub(crate) give: fn(&mut Finding, Finding, &dyn Witnesses),
+}
+
+/// All rules, in the order in which they apply.
+pub const RULES: [Rule; 17] = [
+    Rule {
+        name: "passed stall",
+        when: "a stall passed in a step that the other finding struck, or beside one; they share \
+               ranks, or the other names none",
+        keeps: "the other; the stall supports it",
+        source: "ours",
+        apply: Apply::Merge(Merge {
+            of: |new| new.origin == Origin::PassedStall,
+            same: |known, stall, _, _| {
+                is_before(known, stall)
+                    && meets(known, stall.first_step)
+                    && (known.subject.ranks.is_empty() || share_ranks(known, stall))
+            },
+            keeps: Kept::Known,
+            takes_all: false,
+            give: |known, stall, _| known.facts.extend(stall.facts),
+        }),
+    },
+    Rule {
+        name: "late to collectives",
+        when: "timed collectives and another method name the same ranks",
+        keeps: "the other; the arrivals support it",
+        source: "ours",
+        apply: Apply::Merge(Merge {
+            of: |new| new.origin == Origin::Arrivals,
+            same: |known, late, _, _| {
+                known.origin < late.origin && has_same_ranks(known, late)
+            },
+            keeps: Kept::Known,
+            takes_all: false,
+            give: |known, late, _| known.facts.extend(late.facts),
+        }),
+    },
+    Rule {
+        name: "late now and then",
+        when: "arrivals that only support what another method found support nothing",
+        keeps: "nothing is said",
+        source: "ours: on hosts that do several things at once everybody is late now and then",
+        apply: Apply::Drop(|finding, _, _| {
+            finding.origin == Origin::Arrivals && finding.supports_only
+        }),
+    },
+    Rule {
+        name: "function",
+        when: "a function takes the time of the ranks that a finding names, or of all ranks of one \
+               that names none, in a profile window while that goes on; little of it must cost half \
+               as much, and so must a function of ranks that all became slower",
+        keeps: "the other, with the function and what to do about it",
+        source: "ours",
+        apply: Apply::Merge(Merge {
+            of: |new| new.origin == Origin::Profile,
+            same: |known, function, _, witnesses| {
+                let is_in_window = witnesses.profile_window().is_some();
+                may_be_of_function(known, function, witnesses)
+                    && known.subject.ranks == function.subject.ranks
+                    && (!function.subject.ranks.is_empty() || is_in_window)
+            },
+            keeps: Kept::Known,
+            takes_all: false,
+            give: take_function,
+        }),
+    },
+    Rule {
+        name: "link that all wait for",
+        when: "the link of a rank carries less in a profile window, and all ranks became slower",
+        keeps: "the finding of all ranks, with the function and what to do about it",
+        source: "ours",
+        apply: Apply::Merge(Merge {
+            of: |new| new.origin == Origin::Profile,
+            same: |known, function, _, witnesses| {
+                known.kind == IncidentKind::Degraded
+                    && witnesses.profile_window().is_some()
+                    && fault(function).is_some_and(FunctionFault::is_of_link)
+                    && may_be_of_function(known, function, witnesses)
+            },
+            keeps: Kept::Known,
+            takes_all: false,
+            give: take_function,
+        }),
+    },
+    Rule {
+        name: "function without a finding",
+        when: "steps show nothing that a function of a profile window explains; or all ranks spend \
+               little time in it",
+        keeps: "nothing is said, unless somebody expected otherwise of it, or all ranks collect \
+                garbage and nobody is named",
+        source: "ours: in a short window some ranks always differ",
+        apply: Apply::Drop(is_function_alone),
+    },
+    Rule {
+        name: "cores in the profile window",
+        when: "a finding names ranks, and the profile window was while it went on",
+        keeps: "the finding; what to do is to free the cores",
+        source: "ours",
+        apply: Apply::Ask(ask_profile),
+    },
+    Rule {
+        name: "hosts meanwhile",
+        when: "hosts saw cores or devices of the named ranks while a finding went on",
+        keeps: "the finding; cores come first where a function is known, other advice behind what a \
+                profile said",
+        source: "ours",
+        apply: Apply::Ask(ask_hosts),
+    },
+    Rule {
+        name: "slow blocks",
+        when: "stages and blocks name the same ranks in steps that meet, and not for waits for data; \
+               or all ranks became slower and blocks account for half of it",
+        keeps: "the blocks, unless stages of the same ranks cost twice as much",
+        source: "ours",
+        apply: Apply::Merge(Merge {
+            of: |new| new.origin == Origin::Blocks,
+            same: |known, blocks, all, _| {
+                is_before(known, blocks)
+                    && (known.subject.ranks == blocks.subject.ranks
+                        || known.subject.ranks.is_empty() && is_of_blocks(known, all))
+                    && !is_in_stage(known, StageId::DATA)
+                    && meet(known, blocks)
+            },
+            keeps: Kept::New,
+            takes_all: false,
+            give: take_stages,
+        }),
+    },
+    Rule {
+        name: "wait for another stage",
+        when: "ranks worked no longer in their blocks than their copies did, and ranks of their \
+               pipeline that did, or whose blocks held it up, cost half as much in steps that meet",
+        keeps: "the ranks that worked longer; the others are their victims",
+        source: "ours",
+        apply: Apply::Merge(Merge {
+            of: is_of_steps,
+            same: |cause, wait, _, witnesses| {
+                is_of_steps(cause) && is_waited_for(cause, wait, witnesses)
+            },
+            keeps: Kept::Known,
+            takes_all: false,
+            give: take_wait,
+        }),
+    },
+    Rule {
+        name: "death",
+        when: "a rank was killed, and the ranks that a hang names are that rank",
+        keeps: "the death; it says where the others wait",
+        source: "ours",
+        apply: Apply::Merge(Merge {
+            of: |new| new.origin == Origin::Hang,
+            same: |known, hang, _, _| {
+                known.origin == Origin::Death && known.subject.ranks == hang.subject.ranks
+            },
+            keeps: Kept::Known,
+            takes_all: false,
+            give: |_, _, _| {},
+        }),
+    },
+    Rule {
+        name: "halted pipeline",
+        when: "a job does not move, and pipelines know where they stand still",
+        keeps: "the hang",
+        source: "MegaTrace (2026)",
+        apply: Apply::Ask(|finding, witnesses| {
+            if finding.origin == Origin::Hang {
+                finding.facts.extend(witnesses.halts(&finding.subject.ranks));
+            }
+        }),
+    },
+    Rule {
+        name: "slow, then stopped",
+        when: "what made operations slow and what does not move are the same ranks",
+        keeps: "the hang: it says what it is now",
+        source: "ours",
+        apply: Apply::Drop(|finding, all, _| {
+            finding.origin == Origin::Flows
+                && all.iter().any(|hang| {
+                    hang.origin == Origin::Hang
+                        && hang.subject.ranks == finding.subject.ranks
+                })
+        }),
+    },
+    Rule {
+        name: "all slower, by flows",
+        when: "all ranks became slower in steps that meet, and slow operations account for half of it",
+        keeps: "the flows, which know the ranks; with stage and cost of the other where that is larger",
+        source: "ours",
+        apply: Apply::Merge(Merge {
+            of: |new| new.origin == Origin::Flows,
+            same: |known, flows, _, _| {
+                known.kind == IncidentKind::Degraded
+                    && known.subject.ranks.is_empty()
+                    && meet(known, flows)
+                    && explains(flows, known)
+            },
+            keeps: Kept::New,
+            takes_all: true,
+            give: take_slower,
+        }),
+    },
+    Rule {
+        name: "flows of late ranks",
+        when: "flows and another method name the same ranks, and both go on or both are over",
+        keeps: "the other; the flows support it",
+        source: "ours",
+        apply: Apply::Merge(Merge {
+            of: |new| new.origin == Origin::Flows,
+            same: |known, flows, _, _| {
+                (is_of_steps(known) || known.origin == Origin::Flows)
+                    && is_before(known, flows)
+                    && known.open == flows.open
+                    && known.subject.ranks == flows.subject.ranks
+            },
+            keeps: Kept::Known,
+            takes_all: false,
+            give: |known, flows, _| known.facts.extend(flows.facts),
+        }),
+    },
+    Rule {
+        name: "slow links meanwhile",
+        when: "a link was slow while all ranks were slower, at the ends of ranks whose blocks are \
+               slow, or of ranks for which another method blames the network",
+        keeps: "the finding; the network comes first, but for code that takes the time",
+        source: "MegaTrace (2026): the network before compute",
+        apply: Apply::Ask(ask_links),
+    },
+    Rule {
+        name: "blocks behind a network",
+        when: "all ranks became slower by a network, and blocks took longer meanwhile and cost less",
+        keeps: "the finding of all ranks; the blocks support it",
+        source: "MegaTrace (2026): the network before compute",
+        apply: Apply::Merge(Merge {
+            of: |new| new.subject.block.is_some(),
+            same: |slower, blocks, all, _| {
+                let first = all.iter().find(|it| is_slower_by_network(it));
+                first.is_some_and(|first| first.id == slower.id)
+                    && is_slower_by_network(slower)
+                    && blocks.cost.exposed_s < slower.cost.exposed_s
+                    && meet(blocks, slower)
+            },
+            keeps: Kept::Known,
+            takes_all: false,
+            give: |slower, blocks, _| {
+                let (claim, cost_s) = (Box::new(blocks.claim), blocks.cost.exposed_s);
+                let explained = Observation::Explains { claim, by: None, cost_s };
+                slower.facts.push(explained.into());
+                slower.facts.extend(blocks.facts);
+            },
+        }),
+    },
+];
+
+/// Whether a finding is of steps, not of operations or of a job that stands still.
+fn is_of_steps(finding: &Finding) -> bool {
+    finding.origin < Origin::Death
+}
+
+/// Whether a finding comes before another in the order of all.
+fn is_before(one: &Finding, other: &Finding) -> bool {
+    (one.origin, one.number) < (other.origin, other.number)
+}
+
+/// Whether two findings have steps in common, or steps beside one another.
+fn meet(one: &Finding, other: &Finding) -> bool {
+    one.first_step <= other.last_step.saturating_add(1)
+        && other.first_step <= one.last_step.saturating_add(1)
+}
+
+/// Whether a step is one of a finding's, or beside one.
+fn meets(finding: &Finding, step: u64) -> bool {
+    (finding.first_step.saturating_sub(1)..=finding.last_step.saturating_add(1))
+        .contains(&step)
+}
+
+fn share_ranks(one: &Finding, other: &Finding) -> bool {
+    other.subject.ranks.iter().any(|rank| one.subject.ranks.contains(rank))
+}
+
+fn has_same_ranks(one: &Finding, other: &Finding) -> bool {
+    !other.subject.ranks.is_empty() && one.subject.ranks == other.subject.ranks
+}
+
+/// Whether what one finding costs takes so much of each of its steps that another's can be slower
+/// for it: what went on before as well is no reason why a job is slower than it was.
+fn explains(why: &Finding, slower: &Finding) -> bool {
+    let per_step = |finding: &Finding| {
+        let steps = finding.last_step.saturating_sub(finding.first_step);
+        finding.cost.exposed_s / steps.saturating_add(1) as f64
+    };
+    per_step(why) >= EXPLAINED_SHARE * per_step(slower)
+}
+
+fn is_in_stage(finding: &Finding, stage: StageId) -> bool {
+    finding.subject.stage.as_deref() == stage.built_in()
+}
+
+fn fault(function: &Finding) -> Option<&FunctionFault> {
+    match &function.claim {
+        Claim::Function(fault) => Some(fault),
+        _ => None,
+    }
+}
+
+/// Whether a finding was under way in the profile window; a recording is all there is.
+fn is_in_profile(finding: &Finding, witnesses: &dyn Witnesses) -> bool {
+    let window = witnesses.profile_window();
+    window.is_none_or(|(first, last)| finding.went_on_in(first, last))
+}
+
+/// Little of what all ranks do explains what it is large enough for, and is nothing alone.
+fn is_little(fault: &FunctionFault, witnesses: &dyn Witnesses) -> bool {
+    fault.ranks.is_empty()
+        && fault.unexpected.is_empty()
+        && fault.excess_share < witnesses.common_share_min()
+}
+
+fn may_be_of_function(
+    known: &Finding,
+    function: &Finding,
+    witnesses: &dyn Witnesses,
+) -> bool {
+    let Some(fault) = fault(function) else { return false };
+    known.origin < Origin::Profile
+        && known.subject.function.is_none()
+        && is_in_profile(known, witnesses)
+        && (explains(function, known)
+            || !is_little(fault, witnesses) && known.kind != IncidentKind::Degraded)
+}
+
+fn take_function(known: &mut Finding, function: Finding, _: &dyn Witnesses) {
+    let are_others = known.subject.ranks != function.subject.ranks;
+    let ranks = if are_others { function.subject.ranks } else { Vec::new() };
+    let claim = &known.claim;
+    let facts = function.facts.into_iter().map(|fact| Fact {
+        // A stage that the headline names needs no second word.
+        stage: fact.stage.filter(|stage| !claim.names_stage(stage)),
+        ranks: ranks.clone(),
+        ..fact
+    });
+    known.facts.extend(facts.collect::<Vec<_>>());
+    known.subject.function = function.subject.function;
+    known.actions = function.actions;
+}
+
+fn is_function_alone(
+    finding: &Finding,
+    all: &[Finding],
+    witnesses: &dyn Witnesses,
+) -> bool {
+    let Some(fault) = fault(finding).filter(|_| finding.origin == Origin::Profile) else {
+        return false;
+    };
+    // What all ranks do anyway is not why one of them is late.
+    let is_explained = || {
+        let mut others = all.iter().filter(|other| other.origin < Origin::Profile);
+        others.any(|other| !other.subject.ranks.is_empty())
+    };
+    is_little(fault, witnesses)
+        || witnesses.profile_window().is_some()
+            && fault.unexpected.is_empty()
+            && (!fault.ranks.is_empty()
+                || !is_garbage_collection(&fault.name)
+                || is_explained())
+}
+
+fn ask_profile(finding: &mut Finding, witnesses: &dyn Witnesses) {
+    let is_asked = finding.origin <= Origin::Profile
+        && !finding.subject.ranks.is_empty()
+        && is_in_profile(finding, witnesses);
+    if !is_asked {
+        return;
+    }
+    if let Some((what, action)) = witnesses.cores_in_profile(&finding.subject.ranks) {
+        finding.facts.push(what.into());
+        finding.actions = vec![action];
+    }
+}
+
+fn ask_hosts(finding: &mut Finding, witnesses: &dyn Witnesses) {
+    if finding.origin > Origin::Profile && finding.origin != Origin::Blocks {
+        return;
+    }
+    let is_seen = finding.is_seen_by(Method::Host);
+    let (found, actions): (Vec<_>, Vec<_>) =
+        witnesses.hosts(finding, is_seen).into_iter().unzip();
+    let has_cores = found.iter().any(|what| what.cause() == Some(Cause::Cores));
+    finding.facts.extend(found.into_iter().map(Fact::from));
+    let Some(action) = actions.into_iter().flatten().next() else { return };
+    let has_function = finding.subject.function.is_some();
+    if has_cores && has_function {
+        // Whatever it does there takes longer for it.
+        finding.actions.insert(0, action);
+    } else if is_seen || has_function {
+        // What was seen in a profile comes first.
+        finding.actions.push(action);
+    } else {
+        finding.actions = vec![action];
+    }
+}
+
+fn is_of_blocks(slower: &Finding, all: &[Finding]) -> bool {
+    let blocks = all.iter().filter(|it| it.origin == Origin::Blocks && meet(it, slower));
+    let explained_s: f64 = blocks.map(|it| it.cost.exposed_s).sum();
+    slower.cost.exposed_s <= SEEN_MORE_RATIO * explained_s
+}
+
+fn take_stages(blocks: &mut Finding, mut stages: Finding, _: &dyn Witnesses) {
+    let is_more = !stages.subject.ranks.is_empty()
+        && stages.cost.exposed_s > SEEN_MORE_RATIO * blocks.cost.exposed_s;
+    if is_more {
+        stages.subject.block.clone_from(&blocks.subject.block);
+        // Which of the two costs more may change: it is the same finding.
+        std::mem::swap(&mut stages.id, &mut blocks.id);
+        stages.origin = blocks.origin;
+        std::mem::swap(&mut stages.number, &mut blocks.number);
+        std::mem::swap(&mut stages, blocks);
+    }
+    blocks.facts.extend(stages.facts);
+}
+
+/// What the blocks of late ranks say of their lateness: their pipeline, and the share of the
+/// lateness that they worked longer.
+fn judged(finding: &Finding, witnesses: &dyn Witnesses) -> Option<(f64, OwnBlocks)> {
+    let account = finding.facts.first()?.what.account()?;
+    let late_s = account.lateness_s * account.struck_steps as f64;
+    let is_asked = finding.kind == IncidentKind::Slow
+        && finding.claim.place() != Some(&StepPlace::AfterOptimizer)
+        && MAY_WAIT_IN.iter().any(|stage| is_in_stage(finding, *stage));
+    if !is_asked || late_s <= 0.0 {
+        return None;
+    }
+    // A step of the accounting may begin in the one before.
+    let steps = finding.first_step..=finding.last_step.saturating_add(1);
+    let ranks = &finding.subject.ranks;
+    let blocks = witnesses.own_blocks(ranks, &steps)?;
+    Some(((blocks.own_s - blocks.copies_s) / (late_s * ranks.len() as f64), blocks))
+}
+
+fn is_waited_for(cause: &Finding, wait: &Finding, witnesses: &dyn Witnesses) -> bool {
+    let ranks = &cause.subject.ranks;
+    if ranks.is_empty()
+        || !meet(cause, wait)
+        || cause.cost.exposed_s < EXPLAINED_SHARE * wait.cost.exposed_s
+    {
+        return false;
+    }
+    let Some((waited, blocks)) = judged(wait, witnesses) else { return false };
+    let is_own = match judged(cause, witnesses) {
+        Some((own, _)) => own >= OWN_SHARE,
+        None => cause.is_seen_by(Method::Schedule),
+    };
+    waited < WAITED_SHARE
+        && is_own
+        && ranks.iter().all(|rank| blocks.pipeline.contains(rank))
+}
+
+fn take_wait(cause: &mut Finding, wait: Finding, witnesses: &dyn Witnesses) {
+    let ranks = &wait.subject.ranks;
+    let waited = ranks.iter().copied().collect();
+    let blocks = judged(&wait, witnesses).map(|(_, blocks)| blocks.fact);
+    cause.victims =
+        cause.victims.and(&wait.victims).and(&waited).without(&cause.subject.ranks);
+    let facts = wait.facts.into_iter().chain(blocks).map(|fact| {
+        match fact.what.method() {
+            // What its blocks say is not that it is to blame.
+            Method::Schedule => fact,
+            _ => Fact { ranks: ranks.clone(), ..fact },
+        }
+    });
+    let own = judged(cause, witnesses).map(|(_, blocks)| blocks.fact);
+    cause.facts.extend(facts);
+    if let Some(own) = own.filter(|own| !cause.facts.contains(own)) {
+        cause.facts.push(own);
+    }
+}
+
+fn take_slower(flows: &mut Finding, slower: Finding, _: &dyn Witnesses) {
+    flows.open |= slower.open;
+    flows.severity = flows.severity.max(slower.severity);
+    flows.last_step = flows.last_step.max(slower.last_step);
+    let cost_s = slower.cost.exposed_s;
+    flows.cost = flows.cost.max(slower.cost);
+    flows.subject.stage = flows.subject.stage.take().or(slower.subject.stage);
+    flows.subject.function = flows.subject.function.take().or(slower.subject.function);
+    let claim = Box::new(slower.claim);
+    flows.facts.extend(slower.facts.into_iter().map(|fact| {
+        if fact.what.account().is_none() {
+            return fact;
+        }
+        let by = Some(Box::new(fact.what));
+        Fact { what: Observation::Explains { claim: claim.clone(), by, cost_s }, ..fact }
+    }));
+}
+
+fn ask_links(finding: &mut Finding, witnesses: &dyn Witnesses) {
+    let of_all = finding.subject.ranks.is_empty();
+    let in_network = finding.blames(Cause::Network);
+    let is_asked = match finding.kind {
+        IncidentKind::Degraded => of_all,
+        IncidentKind::Slow => finding.subject.block.is_some() || in_network,
+        IncidentKind::Hang => false,
+    };
+    if !is_asked {
+        return;
+    }
+    let mut during = witnesses.slow_links();
+    during.retain(|link| {
+        finding.went_on_in(link.step, link.step)
+            && (of_all || link.is_at_end_of(&finding.subject))
+    });
+    during.sort_by(|one, other| one.left_share.total_cmp(&other.left_share));
+    let Some(SlowLink { ends: (from, to), .. }) = during.first().cloned() else { return };
+    let look = Action::LookAtNetwork { from: from.clone(), to: to.clone() };
+    if finding.blames(Cause::Code) {
+        // A function that takes most of the time comes first.
+        finding.actions.push(look);
+    } else if of_all {
+        finding.actions = vec![look];
+    } else if !in_network {
+        finding.actions.insert(0, look);
+    }
+    finding.link.get_or_insert((from, to));
+    finding.facts.extend(during.into_iter().map(|link| link.fact));
+}
+
+fn is_slower_by_network(finding: &Finding) -> bool {
+    finding.kind == IncidentKind::Degraded && finding.blames(Cause::Network)
+}
