@@ -16,5 +16,5 @@ mod witness;
 
 pub use disagreement::disagreements;
 pub use fuse::fuse;
-pub use rules::{RULES, Rule};
+pub use rules::{FusionRule, RULES};
 pub use witness::{OwnBlocks, SlowLink, Witnesses};

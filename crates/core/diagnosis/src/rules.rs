@@ -25,7 +25,7 @@ const MAY_WAIT_IN: [StageId; 4] =
 
 /// One rule: a row of the table in docs/math/fusion.md.
 #[derive(Debug)]
-pub struct Rule {
+pub struct FusionRule {
     /// What it is called.
     pub name: &'static str,
     /// When two findings are one cause, or what is asked for.
@@ -70,8 +70,8 @@ pub(crate) struct Merge {
 }
 
 /// All rules, in the order in which they apply.
-pub const RULES: [Rule; 17] = [
-    Rule {
+pub const RULES: [FusionRule; 17] = [
+    FusionRule {
         name: "passed stall",
         when: "a stall passed in a step that the other finding struck, or beside one; they share \
                ranks, or the other names none",
@@ -89,7 +89,7 @@ pub const RULES: [Rule; 17] = [
             give: |known, stall, _| known.facts.extend(stall.facts),
         }),
     },
-    Rule {
+    FusionRule {
         name: "late to collectives",
         when: "timed collectives and another method name the same ranks",
         keeps: "the other; the arrivals support it",
@@ -104,7 +104,7 @@ pub const RULES: [Rule; 17] = [
             give: |known, late, _| known.facts.extend(late.facts),
         }),
     },
-    Rule {
+    FusionRule {
         name: "late now and then",
         when: "arrivals that only support what another method found support nothing",
         keeps: "nothing is said",
@@ -113,7 +113,7 @@ pub const RULES: [Rule; 17] = [
             finding.origin == Origin::Arrivals && finding.supports_only
         }),
     },
-    Rule {
+    FusionRule {
         name: "function",
         when: "a function takes the time of the ranks that a finding names, or of all ranks of one \
                that names none, in a profile window while that goes on; little of it must cost half \
@@ -133,7 +133,7 @@ pub const RULES: [Rule; 17] = [
             give: take_function,
         }),
     },
-    Rule {
+    FusionRule {
         name: "link that all wait for",
         when: "the link of a rank carries less in a profile window, and all ranks became slower",
         keeps: "the finding of all ranks, with the function and what to do about it",
@@ -151,7 +151,7 @@ pub const RULES: [Rule; 17] = [
             give: take_function,
         }),
     },
-    Rule {
+    FusionRule {
         name: "function without a finding",
         when: "steps show nothing that a function of a profile window explains; or all ranks spend \
                little time in it",
@@ -160,14 +160,14 @@ pub const RULES: [Rule; 17] = [
         source: "ours: in a short window some ranks always differ",
         apply: Apply::Drop(is_function_alone),
     },
-    Rule {
+    FusionRule {
         name: "cores in the profile window",
         when: "a finding names ranks, and the profile window was while it went on",
         keeps: "the finding; what to do is to free the cores",
         source: "ours",
         apply: Apply::Ask(ask_profile),
     },
-    Rule {
+    FusionRule {
         name: "hosts meanwhile",
         when: "hosts saw cores or devices of the named ranks while a finding went on",
         keeps: "the finding; cores come first where a function is known, other advice behind what a \
@@ -175,7 +175,7 @@ pub const RULES: [Rule; 17] = [
         source: "ours",
         apply: Apply::Ask(ask_hosts),
     },
-    Rule {
+    FusionRule {
         name: "slow blocks",
         when: "stages and blocks name the same ranks in steps that meet, and not for waits for data; \
                or all ranks became slower and blocks account for half of it",
@@ -195,7 +195,7 @@ pub const RULES: [Rule; 17] = [
             give: take_stages,
         }),
     },
-    Rule {
+    FusionRule {
         name: "wait for another stage",
         when: "ranks worked no longer in their blocks than their copies did, and ranks of their \
                pipeline that did, or whose blocks held it up, cost half as much in steps that meet",
@@ -211,7 +211,7 @@ pub const RULES: [Rule; 17] = [
             give: take_wait,
         }),
     },
-    Rule {
+    FusionRule {
         name: "death",
         when: "a rank was killed, and the ranks that a hang names are that rank",
         keeps: "the death; it says where the others wait",
@@ -226,7 +226,7 @@ pub const RULES: [Rule; 17] = [
             give: |_, _, _| {},
         }),
     },
-    Rule {
+    FusionRule {
         name: "halted pipeline",
         when: "a job does not move, and pipelines know where they stand still",
         keeps: "the hang",
@@ -237,7 +237,7 @@ pub const RULES: [Rule; 17] = [
             }
         }),
     },
-    Rule {
+    FusionRule {
         name: "slow, then stopped",
         when: "what made operations slow and what does not move are the same ranks",
         keeps: "the hang: it says what it is now",
@@ -250,7 +250,7 @@ pub const RULES: [Rule; 17] = [
                 })
         }),
     },
-    Rule {
+    FusionRule {
         name: "all slower, by flows",
         when: "all ranks became slower in steps that meet, and slow operations account for half of it",
         keeps: "the flows, which know the ranks; with stage and cost of the other where that is larger",
@@ -268,7 +268,7 @@ pub const RULES: [Rule; 17] = [
             give: take_slower,
         }),
     },
-    Rule {
+    FusionRule {
         name: "flows of late ranks",
         when: "flows and another method name the same ranks, and both go on or both are over",
         keeps: "the other; the flows support it",
@@ -286,7 +286,7 @@ pub const RULES: [Rule; 17] = [
             give: |known, flows, _| known.facts.extend(flows.facts),
         }),
     },
-    Rule {
+    FusionRule {
         name: "slow links meanwhile",
         when: "a link was slow while all ranks were slower, at the ends of ranks whose blocks are \
                slow, or of ranks for which another method blames the network",
@@ -294,7 +294,7 @@ pub const RULES: [Rule; 17] = [
         source: "MegaTrace (2026): the network before compute",
         apply: Apply::Ask(ask_links),
     },
-    Rule {
+    FusionRule {
         name: "blocks behind a network",
         when: "all ranks became slower by a network, and blocks took longer meanwhile and cost less",
         keeps: "the finding of all ranks; the blocks support it",

@@ -609,13 +609,6 @@ pub struct Incident {
     pub actions: Vec<Action>,
 }
 
-impl Incident {
-    /// Whether it went on in one of these steps; an open one goes on.
-    pub fn went_on_in(&self, first_step: u64, last_step: u64) -> bool {
-        self.first_step <= last_step && (self.open || first_step <= self.last_step)
-    }
-}
-
 /// Folds ranks into ranges for reading: `0-3,7`.
 pub fn fold_ranks(ranks: &[u32]) -> String {
     let mut parts: Vec<(u32, u32)> = Vec::new();

@@ -20,8 +20,8 @@ use frontier::{
 use incident::{Scene, Tracker};
 use model::{
     CollectiveOp, Cut, Event, Finding, Input, JobSummary, LinkEnd, Mark, Meeting, Method,
-    RankNs, SCHEMA, SideSummary, Source, StageId, StageNames, StageSummary, Sync, Verdict,
-    Window, WindowSummary, fold_ranks,
+    RankNs, SCHEMA, SideSummary, Source, StageId, StageNames, StageSummary, Sync,
+    Verdict, Window, WindowSummary, fold_ranks,
 };
 use schedule::Diagnosis;
 use steps::{Aligner, Segmenter};

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
-use diagnosis::{RULES, Rule};
+use diagnosis::{FusionRule, RULES};
 use serde_json::Value;
 
 use crate::source::{self, output};
@@ -123,7 +123,7 @@ fn fusion_table(root: &Path) -> Result<Vec<String>> {
     let rows = section.lines().filter(|line| line.starts_with("| "));
     let written: Vec<&str> = rows.skip(1).collect();
     let rules = RULES.iter().map(|rule| {
-        let Rule { name, when, keeps, source, .. } = rule;
+        let FusionRule { name, when, keeps, source, .. } = rule;
         format!("| {name} | {when} | {keeps} | {source} |")
     });
     let rules: Vec<String> = rules.collect();

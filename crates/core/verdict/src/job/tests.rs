@@ -1,7 +1,7 @@
 use model::{
     Block, BlockPlace, Boundary, Claim, CollectiveIssue, CoreUsage, Cost, Ending, Frame,
-    Incident, IncidentKind, MarkKind, Observation, Origin, ProcessState, RankNs, Severity,
-    Stack, Sync,
+    Incident, IncidentKind, MarkKind, Observation, Origin, ProcessState, RankNs,
+    Severity, Stack, Sync,
 };
 
 use diagnosis::Witnesses;
