@@ -1,17 +1,21 @@
 use model::{Finding, Origin};
 
-use crate::rules::{Apply, Kept, Merge, RULES};
-use crate::{Witnesses, disagreements};
+use crate::rules::{Apply, Kept, Merge};
+use crate::{FusionRule, Witnesses, disagreements};
 
-/// Puts findings about one cause together, each kept one with the facts of those it took in.
+/// Puts findings about one cause together by rules in their order, each kept one with the facts of those it took in.
 /// Deaths and hangs come first, then findings in the order of their origins and numbers.
 ///
 /// # Properties
 /// The order of the findings changes nothing. To fuse what is fused changes nothing. Nobody is
 /// culprit and victim of one finding. No cost grows beyond that of the findings it is made of.
-pub fn fuse(mut findings: Vec<Finding>, witnesses: &dyn Witnesses) -> Vec<Finding> {
+pub fn fuse(
+    mut findings: Vec<Finding>,
+    rules: &[FusionRule],
+    witnesses: &dyn Witnesses,
+) -> Vec<Finding> {
     findings.sort_by_key(|finding| (finding.origin, finding.number));
-    for rule in &RULES {
+    for rule in rules {
         match &rule.apply {
             Apply::Merge(merge) => merge_all(&mut findings, merge, witnesses),
             Apply::Drop(is_nothing) => {

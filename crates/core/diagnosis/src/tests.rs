@@ -10,7 +10,8 @@ use model::{
 };
 use proptest::prelude::*;
 
-use crate::{OwnBlocks, SlowLink, Witnesses, disagreements, fuse};
+use crate::rules::{Apply, Kept, Merge};
+use crate::{FusionRule, OwnBlocks, RULES, SlowLink, Witnesses, disagreements};
 
 const ORIGINS: [Origin; 12] = [
     Origin::Stages,
@@ -76,6 +77,10 @@ impl Witnesses for Known {
     fn slow_links(&self) -> Vec<SlowLink> {
         self.links.clone()
     }
+}
+
+fn fuse(findings: Vec<Finding>, known: &Known) -> Vec<Finding> {
+    crate::fuse(findings, &RULES, known)
 }
 
 /// A fact that is known by its number.
@@ -528,4 +533,28 @@ fn a_quota_that_is_used_up_comes_first_where_a_function_is_known() {
     let read = function(1, &function_fault("recv_into", &[2], 0.5));
     let look = read.actions[0].clone();
     assert_eq!(fused(vec![late, read]), [quota, look]);
+}
+
+/// What a fifth method needs: findings of its own, and a row.
+#[test]
+fn another_rule_is_another_row() {
+    const TEMPERATURE: FusionRule = FusionRule {
+        name: "hot switch",
+        when: "a switch is hot while all ranks are slower",
+        keeps: "the finding of all ranks; the switch supports it",
+        source: "this test",
+        apply: Apply::Merge(Merge {
+            of: |new| new.origin == Origin::Bandwidth,
+            same: |known, _, _, _| known.kind == IncidentKind::Degraded,
+            keeps: Kept::Known,
+            takes_all: false,
+            give: |known, switch, _| known.facts.extend(switch.facts),
+        }),
+    };
+    let slower = finding(Origin::Stages, 0, &[], (0, 9));
+    let findings = vec![slower, finding(Origin::Bandwidth, 1, &[7], (0, 9))];
+    let known = Known::default();
+    assert_eq!(fuse(findings.clone(), &known).len(), 2);
+    let [it] = &crate::fuse(findings, &[TEMPERATURE], &known)[..] else { panic!("one") };
+    assert_eq!((it.origin, it.facts.len()), (Origin::Stages, 2));
 }

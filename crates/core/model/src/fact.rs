@@ -16,7 +16,6 @@ pub struct Fact {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<String>,
     /// What was observed.
-    #[serde(flatten)]
     pub what: Observation,
 }
 
@@ -290,6 +289,41 @@ impl Observation {
             | Self::StepsSlower(_)
             | Self::LeftTogether(_)
             | Self::Cores(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A fact has ranks of its own beside those of what was observed.
+    #[test]
+    fn facts_are_read_back_from_json() {
+        let busy = CoresBusy { ranks: vec![2], cores: 0.5, deviation: 0.1, peers: 1.0 };
+        let fault = NetworkFault::Idle { pairs: 8 };
+        for what in [
+            Observation::Cores(busy.clone()),
+            Observation::NoCore {
+                ranks: vec![2, 3],
+                share: 0.5,
+                peers_share: 0.1,
+                during: During::ProfileWindow,
+                cores: Some(busy),
+            },
+            Observation::Network { rank: 1, fault, peer: None },
+            Observation::Device {
+                users: vec![1],
+                device: Device::Gpu(0),
+                unlike: Unlike::Nvlinks(Beside { own: 12.0, peers: Some(18.0) }),
+            },
+        ] {
+            for ranks in [vec![], vec![1]] {
+                let stage = Some("data.next_wait".to_owned());
+                let fact = Fact { ranks, stage, what: what.clone() };
+                let json = serde_json::to_string(&fact).unwrap();
+                assert_eq!(serde_json::from_str::<Fact>(&json).unwrap(), fact, "{json}");
+            }
         }
     }
 }

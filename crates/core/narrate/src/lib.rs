@@ -3,6 +3,30 @@
 //! [`incident`] words a whole [`Finding`], [`headline`] its claim alone, [`evidence`] one of its
 //! facts, [`advice`] its actions. docs/incidents.md shows what they say.
 //!
+//! ```
+//! use model::{Claim, LateRanks, Pace, StepSpan};
+//!
+//! let late = Claim::LateRanks(LateRanks {
+//!     ranks: vec![2],
+//!     stage: "data.next_wait".to_owned(),
+//!     other_stages: Vec::new(),
+//!     place: None,
+//!     side: None,
+//!     usual_s: 0.0,
+//!     lateness_s: 0.05,
+//!     pace: Pace::Steady,
+//!     steps: StepSpan { first: 5, last: 99, open: true },
+//!     cost_share: 0.58,
+//!     gain_alone_s: 5.1,
+//!     hidden: false,
+//!     next_in_line: Vec::new(),
+//! });
+//! assert_eq!(
+//!     narrate::headline(&late),
+//!     "rank 2 is late in data.next_wait: 50.0 ms a step, 58 % of exposed step time since step 5"
+//! );
+//! ```
+//!
 //! Pure: the same finding gives the same words, and no word depends on anything else.
 
 mod advice;

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use diagnosis::{OwnBlocks, SlowLink, Witnesses, fuse};
+use diagnosis::{OwnBlocks, RULES, SlowLink, Witnesses, fuse};
 use incident::{
     Scene, cores, cpu_quota, devices, function, late, own_blocks, slowed, too_few_cores,
     without_core,
@@ -22,7 +22,7 @@ impl Job {
 
     /// The same of this start of the job.
     pub(super) fn told(&self, scene: Scene<'_>) -> Vec<Finding> {
-        let mut fused = fuse(self.found(scene), self);
+        let mut fused = fuse(self.found(scene), &RULES, self);
         for finding in &mut fused {
             finding.open &= !scene.ended;
         }
