@@ -107,7 +107,7 @@ pub const RULES: [FusionRule; 17] = [
     FusionRule {
         name: "late now and then",
         when: "arrivals that only support what another method found support nothing",
-        keeps: "nothing is said",
+        keeps: "laggard says nothing",
         source: "ours: on hosts that do several things at once everybody is late now and then",
         apply: Apply::Drop(|finding, _, _| {
             finding.origin == Origin::Arrivals && finding.supports_only
@@ -155,7 +155,7 @@ pub const RULES: [FusionRule; 17] = [
         name: "function without a finding",
         when: "steps show nothing that a function of a profile window explains; or all ranks spend \
                little time in it",
-        keeps: "nothing is said, unless somebody expected otherwise of it, or all ranks collect \
+        keeps: "laggard says nothing, unless somebody expected otherwise of it, or all ranks collect \
                 garbage and nobody is named",
         source: "ours: in a short window some ranks always differ",
         apply: Apply::Drop(is_function_alone),

@@ -245,7 +245,7 @@ fn link(rank: u32, step: u64) -> SlowLink {
 }
 
 proptest! {
-    /// F-P1.
+    /// FU-P1.
     #[test]
     fn the_order_of_findings_changes_nothing(
         (findings, shuffled) in any_findings()
@@ -255,7 +255,7 @@ proptest! {
         prop_assert_eq!(fuse(findings, &known), fuse(shuffled, &known));
     }
 
-    /// F-P2.
+    /// FU-P2.
     #[test]
     fn to_fuse_what_is_fused_changes_nothing(
         findings in any_findings(),
@@ -265,7 +265,7 @@ proptest! {
         prop_assert_eq!(&once, &fuse(once.clone(), &known));
     }
 
-    /// F-P3.
+    /// FU-P3.
     #[test]
     fn fusion_adds_no_cost(findings in any_findings(), known in any_known()) {
         let sum = |all: &[Finding]| -> f64 { all.iter().map(|it| it.cost.exposed_s).sum() };
@@ -276,7 +276,7 @@ proptest! {
         prop_assert!(fused.iter().all(|it| it.cost.exposed_s <= largest));
     }
 
-    /// F-P4.
+    /// FU-P4.
     #[test]
     fn nobody_is_culprit_and_victim_of_one_finding(
         findings in any_findings(),
@@ -288,7 +288,7 @@ proptest! {
         }
     }
 
-    /// F-P5. A finding that is dropped takes its facts with it; any other fact stays.
+    /// FU-P5. A finding that is dropped takes its facts with it; any other fact stays.
     #[test]
     fn no_fact_is_lost_or_said_twice(findings in any_findings(), known in any_known()) {
         let may_be_dropped = |finding: &Finding| {
@@ -313,7 +313,7 @@ proptest! {
         prop_assert!(kept.is_subset(&once), "{:?} of {:?}", once, kept);
     }
 
-    /// F-P6. Of any part of the findings, fusion names nobody whom no method named.
+    /// FU-P6. Of any part of the findings, fusion names nobody whom no method named.
     #[test]
     fn less_evidence_accuses_nobody_else(
         part in any_findings()
