@@ -1,16 +1,13 @@
-//! Telling others of incidents: one message when one begins, one when it is over.
+//! Which incidents of a job are announced: one alert when one begins, one when it is over.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use model::{Incident, Severity};
 use serde::{Deserialize, Serialize};
 
-use crate::keeper::seconds_now;
-use crate::messenger::{Message, Messenger};
-use crate::store::write_whole;
+use crate::alert_queue::Alert;
+use crate::clock::Now;
 
 /// An incident that does not go on for so long is over; one that comes back sooner was not.
 const OVER_AFTER: Duration = Duration::from_secs(30);
@@ -25,14 +22,12 @@ fn over_after(returns: u32) -> Duration {
     OVER_AFTER.saturating_mul(1 << returns.min(16)).min(OVER_AFTER_AT_MOST)
 }
 
-/// What was told of the incidents of one job.
+/// What was announced of the incidents of one job.
 #[derive(Debug)]
-pub(crate) struct Alerts {
-    messenger: Messenger,
+pub(crate) struct JobAlerts {
     job: String,
     announced: Announced,
     quiet_since: BTreeMap<String, Instant>,
-    file: PathBuf,
 }
 
 /// What outlives the collector.
@@ -45,24 +40,27 @@ struct Announced {
     returns: BTreeMap<String, u32>,
 }
 
-impl Alerts {
-    /// Goes on where an earlier collector was.
-    pub(crate) fn open(messenger: Messenger, job: &str, folder: &Path) -> Self {
-        let file = folder.join(ANNOUNCED);
-        let announced = fs::read(&file).ok();
-        let announced = announced.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        let announced: Announced = announced.unwrap_or_default();
-        let (job, quiet_since) = (job.to_owned(), BTreeMap::new());
-        for (begun_s, incident) in announced.going_on.values().cloned() {
-            let job = job.clone();
-            messenger.goes_on(Message { job, incident, begun_s, ended_s: None });
-        }
-        Self { messenger, job, announced, quiet_since, file }
+/// What a look at the incidents of a job led to.
+#[derive(Debug, Default)]
+pub(crate) struct Announcements {
+    /// What is to be sent.
+    pub(crate) alerts: Vec<Alert>,
+    /// What is to be written down if anything changed, for [`JobAlerts::new`].
+    pub(crate) announced: Option<Vec<u8>>,
+}
+
+impl JobAlerts {
+    /// Goes on from what an earlier collector wrote down, if there was one.
+    pub(crate) fn new(job: &str, announced: Option<&[u8]>) -> Self {
+        let announced = announced.and_then(|bytes| serde_json::from_slice(bytes).ok());
+        let announced = announced.unwrap_or_default();
+        Self { job: job.to_owned(), announced, quiet_since: BTreeMap::new() }
     }
 
-    /// Leaves the rest to somebody else.
-    pub(crate) fn leave(&self) {
-        self.messenger.leave(&self.job);
+    /// What was announced and is not over.
+    pub(crate) fn ongoing(&self) -> Vec<Alert> {
+        let known = self.announced.going_on.values();
+        known.map(|(begun_s, what)| self.alert(what.clone(), *begun_s, None)).collect()
     }
 
     /// Whether an incident may be over soon.
@@ -70,15 +68,16 @@ impl Alerts {
         !self.quiet_since.is_empty()
     }
 
-    /// Tells what is new: `incidents` are all of the job, none of which goes on once it has
-    /// ended. In a silence what begins is not told yet; what is over is.
+    /// Announces what is new: `incidents` are all of the job, none of which goes on once it has
+    /// ended. In a silence what begins is not announced yet; what is over is.
     pub(crate) fn look(
         &mut self,
         incidents: &[Incident],
         has_ended: bool,
         is_silent: bool,
-        now: Instant,
-    ) {
+        now: Now,
+    ) -> Announcements {
+        let mut found = Announcements::default();
         let mut changed = false;
         let open = incidents.iter().filter(|incident| {
             incident.open && incident.severity > Severity::Info && !has_ended
@@ -90,11 +89,11 @@ impl Alerts {
                 changed = true;
             }
             if !is_silent && !going_on.contains_key(&incident.id) {
-                let begun_s = seconds_now();
+                let begun_s = now.seconds();
                 let returns = returns.entry(incident.id.clone());
                 returns.and_modify(|returns| *returns += 1).or_insert(0);
                 going_on.insert(incident.id.clone(), (begun_s, incident.clone()));
-                self.send(incident.clone(), begun_s, None);
+                found.alerts.push(self.alert(incident.clone(), begun_s, None));
                 changed = true;
             }
         }
@@ -105,42 +104,42 @@ impl Alerts {
         let quiet: Vec<String> =
             self.announced.going_on.keys().filter(|id| !is_open(id)).cloned().collect();
         for id in quiet {
-            let since = *self.quiet_since.entry(id.clone()).or_insert(now);
+            let since = *self.quiet_since.entry(id.clone()).or_insert(now.at);
             let returns = self.announced.returns.get(&id).copied().unwrap_or(0);
-            if has_ended || now.duration_since(since) >= over_after(returns) {
+            if has_ended || now.since(since) >= over_after(returns) {
                 self.quiet_since.remove(&id);
                 let ended = self.announced.going_on.remove(&id);
                 let Some((begun_s, last)) = ended else { continue };
-                let now = incidents.iter().find(|incident| incident.id == id).cloned();
-                self.send(now.unwrap_or(last), begun_s, Some(seconds_now()));
+                let known = incidents.iter().find(|incident| incident.id == id).cloned();
+                let incident = known.unwrap_or(last);
+                found.alerts.push(self.alert(incident, begun_s, Some(now.seconds())));
                 changed = true;
             }
         }
-        if changed && let Ok(bytes) = serde_json::to_vec(&self.announced) {
-            // Not written: after a restart it is told once more.
-            drop(write_whole(&self.file, &bytes));
+        if changed {
+            found.announced = serde_json::to_vec(&self.announced).ok();
         }
+        found
     }
 
-    fn send(&self, incident: Incident, begun_s: u64, ended_s: Option<u64>) {
-        let job = self.job.clone();
-        self.messenger.tell(Message { job, incident, begun_s, ended_s });
+    fn alert(&self, incident: Incident, begun_s: u64, ended_s: Option<u64>) -> Alert {
+        Alert { job: self.job.clone(), incident, begun_s, ended_s }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
+pub(crate) use tests::incident;
 
+#[cfg(test)]
+mod tests {
     use model::{
         CollectiveIssue, CollectiveOp, Event, IncidentKind, Input, Mark, Pace, RankNs,
         Ranks, Source, Subject,
     };
 
     use super::*;
-    use crate::metrics::Metrics;
 
-    fn incident(open: bool) -> Incident {
+    pub(crate) fn incident(open: bool) -> Incident {
         Incident {
             id: "i1".to_owned(),
             kind: IncidentKind::Slow,
@@ -173,17 +172,14 @@ mod tests {
         is_open: impl Fn(u64) -> bool,
         is_silent: impl Fn(u64) -> bool,
     ) -> String {
-        let folder = tempfile::tempdir().unwrap();
-        let metrics = Arc::new(Metrics::new());
-        let messenger = Messenger::open(folder.path(), metrics);
-        let mut alerts = Alerts::open(messenger.clone(), "job", folder.path());
-        let begin = Instant::now();
+        let mut alerts = JobAlerts::new("job", None);
+        let begin = Now::read();
         let mut told = Vec::new();
         for second in 0..seconds {
             let now = begin + Duration::from_secs(second);
-            alerts.look(&[incident(is_open(second))], false, is_silent(second), now);
-            let messages = messenger.take_waiting().into_iter();
-            told.extend(messages.map(|message| match message.ended_s {
+            let incidents = [incident(is_open(second))];
+            let found = alerts.look(&incidents, false, is_silent(second), now);
+            told.extend(found.alerts.into_iter().map(|alert| match alert.ended_s {
                 None => format!("begins {second}"),
                 Some(_) => format!("over {second}"),
             }));
@@ -216,14 +212,12 @@ mod tests {
     /// What is told of a job whose rank 1 comes 4 s late to a collective, and whose rank 2 does not
     /// come to the next one, 5 s later.
     fn told_of_two_hangs() -> Vec<(String, Vec<u32>, &'static str)> {
-        let folder = tempfile::tempdir().unwrap();
-        let messenger = Messenger::open(folder.path(), Arc::new(Metrics::new()));
-        let mut alerts = Alerts::open(messenger.clone(), "job", folder.path());
+        let mut alerts = JobAlerts::new("job", None);
         let mut job = verdict::Job::new("job", Source::Run, verdict::Settings::default());
         let members = (0..4).collect();
         job.take(Input::Group { group: 1, name: "default".to_owned(), members });
         let ns = |second: u64| RankNs(second * 1_000_000_000);
-        let (begin, mut told) = (Instant::now(), Vec::new());
+        let (begin, mut told) = (Now::read(), Vec::new());
         for second in 0..200 {
             let ranks = match second {
                 // Of all of them something is seen.
@@ -244,10 +238,11 @@ mod tests {
                 job.take(Input::StacksTold);
             }
             let incidents = job.verdict().incidents;
-            alerts.look(&incidents, false, false, begin + Duration::from_secs(second));
-            told.extend(messenger.take_waiting().into_iter().map(|message| {
-                let event = if message.ended_s.is_some() { "ended" } else { "opened" };
-                (message.incident.id, message.incident.subject.ranks, event)
+            let now = begin + Duration::from_secs(second);
+            let found = alerts.look(&incidents, false, false, now);
+            told.extend(found.alerts.into_iter().map(|alert| {
+                let event = if alert.ended_s.is_some() { "ended" } else { "opened" };
+                (alert.incident.id, alert.incident.subject.ranks, event)
             }));
         }
         told

@@ -25,11 +25,12 @@ use tokio::task::spawn_blocking;
 use tokio_stream::StreamExt;
 
 use crate::access::Role;
+use crate::clock::seconds_now;
 use crate::collector::Inner;
 use crate::connections::answer;
 use crate::intake::take_batch;
-use crate::job::Held;
-use crate::keeper::{LIVE, REPORT, VERDICT, seconds_now};
+use crate::job::JobHandle;
+use crate::job_thread::{LIVE, REPORT, VERDICT};
 use crate::membership::take_part;
 use crate::metrics::classic;
 use crate::rendered::Rendered;
@@ -37,7 +38,7 @@ use crate::shares::Whereabouts;
 use crate::silences::Silence;
 use crate::store::{NAMES, file_name, is_name};
 use crate::tls::TlsListener;
-use crate::{catalogue, moment, retention};
+use crate::{catalogue, incident_trace, retention};
 
 /// The description of all this.
 const OPENAPI: &str = include_str!("openapi.json");
@@ -365,7 +366,7 @@ async fn trace(state: App, Path((job, id)): Path<(String, String)>) -> Response 
     let name =
         format!("attachment; filename=\"{}-{}.json\"", file_name(&job), file_name(&id));
     let of_verdict = move |inner: &Inner, verdict: &Verdict| {
-        let trace = moment::trace(inner, verdict, &id)?;
+        let trace = incident_trace::trace(inner, verdict, &id)?;
         Some(match trace {
             Ok(trace) => {
                 let name = [(header::CONTENT_DISPOSITION, name)];
@@ -410,7 +411,7 @@ async fn show(
     State(shared): App,
     Path(job): Path<String>,
     headers: &HeaderMap,
-    kept: fn(&Held) -> &Rendered,
+    kept: fn(&JobHandle) -> &Rendered,
     page: fn(&verdict::Job) -> String,
     written: &'static str,
 ) -> Response {

@@ -14,19 +14,20 @@ use verdict::{Job, Settings};
 use crate::access::Tokens;
 use crate::api;
 use crate::catalogue::Catalogue;
+use crate::clock::seconds_now;
 use crate::history::{Dated, HistoryOptions, Outbox, PlaceError, drop_unended};
-use crate::job::Held;
-use crate::keeper::{ENDED, Ended, VERDICT, seconds_now};
+use crate::job::JobHandle;
+use crate::job_thread::{ENDED, Ended, VERDICT};
 use crate::membership::Membership;
-use crate::messenger::{Messenger, Webhook};
+use crate::memory::MemoryBudget;
 use crate::metrics::Metrics;
 use crate::retention::{Keep, Stock, folder_bytes};
-use crate::room::Rooms;
 use crate::shares::Shares;
 use crate::silences::Silences;
 use crate::state::JobSummary;
 use crate::store;
 use crate::tls::Certificate;
+use crate::webhook::{AlertOutbox, Webhook};
 
 /// How long a collector that was killed may take to let go of its folder.
 const LEAVES_WITHIN: Duration = Duration::from_secs(2);
@@ -111,20 +112,20 @@ pub(crate) struct Inner {
     pub(crate) options: Options,
     pub(crate) pages: Pages,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) rooms: Rooms,
+    pub(crate) memory: MemoryBudget,
     pub(crate) outbox: Option<Arc<Outbox>>,
     /// `None` where the disk refuses one.
     pub(crate) catalogue: Option<Catalogue>,
     /// Whether it took what it was told last.
     is_listed: AtomicBool,
-    pub(crate) messenger: Option<Messenger>,
-    pub(crate) silences: Silences,
+    pub(crate) alerts: Option<AlertOutbox>,
+    pub(crate) silences: Arc<Silences>,
     /// Who keeps which job, if several share them.
     pub(crate) shares: Option<Shares>,
-    jobs: RwLock<BTreeMap<String, Arc<Held>>>,
+    jobs: RwLock<BTreeMap<String, Arc<JobHandle>>>,
     /// For whoever watches the collector itself.
     log: fn(&str),
-    /// Held as long as we live, so that nobody else writes to the folder.
+    /// JobHandle as long as we live, so that nobody else writes to the folder.
     _lock: File,
 }
 
@@ -154,7 +155,8 @@ impl Collector {
         }
         let metrics = Arc::new(Metrics::new());
         let webhook = options.webhook.as_ref();
-        let messenger = webhook.map(|_| Messenger::open(&path, Arc::clone(&metrics)));
+        let alerts = webhook
+            .map(|webhook| AlertOutbox::open(&path, webhook.form, Arc::clone(&metrics)));
         let outbox = match &options.history {
             Some(history) => {
                 let place = history.place.open()?;
@@ -170,13 +172,13 @@ impl Collector {
         let catalogue = Catalogue::open(&path)
             .inspect_err(|error| log(&format!("there is no catalogue: {error}")));
         let inner = Arc::new(Inner {
-            messenger,
-            silences: Silences::open(&path),
+            alerts,
+            silences: Arc::new(Silences::open(&path)),
             shares: options.bus.as_ref().map(|bus| Shares::new(&bus.url)),
             options,
             pages,
             metrics,
-            rooms: Rooms::new(),
+            memory: MemoryBudget::new(),
             outbox,
             catalogue: catalogue.ok(),
             is_listed: AtomicBool::new(true),
@@ -196,7 +198,7 @@ impl Collector {
             }
             let runs = ended.is_none();
             let summary = ended.or(known.map(|(summary, _)| summary));
-            let held = summary.map_or_else(|| Held::new(&id), Held::known);
+            let held = summary.map_or_else(|| JobHandle::new(&id), JobHandle::known);
             let held = Arc::new(held);
             inner.write_jobs().insert(id.clone(), Arc::clone(&held));
             // Of those that are shared somebody else may have taken it.
@@ -226,11 +228,9 @@ impl Collector {
     pub fn serve(self, listener: TcpListener) -> io::Result<()> {
         self.check(listener.local_addr()?).map_err(io::Error::other)?;
         listener.set_nonblocking(true)?;
-        let Inner { messenger, options, log, .. } = &*self.inner;
-        if let Some((messenger, webhook)) =
-            messenger.as_ref().zip(options.webhook.clone())
-        {
-            messenger.start(webhook, *log)?;
+        let Inner { alerts, options, log, .. } = &*self.inner;
+        if let Some((alerts, webhook)) = alerts.as_ref().zip(options.webhook.clone()) {
+            alerts.start(webhook, *log)?;
         }
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(THREADS)
@@ -241,18 +241,18 @@ impl Collector {
 }
 
 impl Inner {
-    pub(crate) fn held(&self, id: &str) -> Option<Arc<Held>> {
+    pub(crate) fn held(&self, id: &str) -> Option<Arc<JobHandle>> {
         self.jobs.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
     }
 
-    pub(crate) fn all(&self) -> Vec<Arc<Held>> {
+    pub(crate) fn all(&self) -> Vec<Arc<JobHandle>> {
         let jobs = self.jobs.read().unwrap_or_else(PoisonError::into_inner);
         jobs.values().cloned().collect()
     }
 
     /// The job with this id, new if need be; `None` if too many run. Those that have ended take
     /// no memory worth speaking of.
-    pub(crate) fn held_or_new(&self, id: &str) -> Option<Arc<Held>> {
+    pub(crate) fn held_or_new(&self, id: &str) -> Option<Arc<JobHandle>> {
         let held = self.held(id);
         if held.as_ref().is_some_and(|held| held.is_in_memory()) {
             return held;
@@ -262,7 +262,7 @@ impl Inner {
         }
         let mut jobs = self.write_jobs();
         Some(Arc::clone(
-            jobs.entry(id.to_owned()).or_insert_with(|| Arc::new(Held::new(id))),
+            jobs.entry(id.to_owned()).or_insert_with(|| Arc::new(JobHandle::new(id))),
         ))
     }
 
@@ -283,7 +283,7 @@ impl Inner {
 
     fn remove(
         &self,
-        jobs: &mut BTreeMap<String, Arc<Held>>,
+        jobs: &mut BTreeMap<String, Arc<JobHandle>>,
         id: &str,
     ) -> Option<io::Result<()>> {
         if jobs.get(id)?.runs() {
@@ -314,7 +314,7 @@ impl Inner {
         }
     }
 
-    fn write_jobs(&self) -> RwLockWriteGuard<'_, BTreeMap<String, Arc<Held>>> {
+    fn write_jobs(&self) -> RwLockWriteGuard<'_, BTreeMap<String, Arc<JobHandle>>> {
         self.jobs.write().unwrap_or_else(PoisonError::into_inner)
     }
 

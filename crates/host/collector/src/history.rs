@@ -19,7 +19,7 @@ use model::Incident;
 use sha2::{Digest, Sha256};
 use verdict::WindowRecord;
 
-use crate::messenger::moment;
+use crate::clock::calendar;
 use crate::store::file_name;
 pub(crate) use outbox::{Outbox, drop_unended};
 pub use place::{Place, PlaceError};
@@ -191,7 +191,7 @@ impl JobHistory {
 
 /// The day of a moment, in UTC.
 fn day(since_1970_s: f64) -> String {
-    moment(since_1970_s as u64).date_naive().to_string()
+    calendar(since_1970_s as u64).date_naive().to_string()
 }
 
 /// A window with its moments.

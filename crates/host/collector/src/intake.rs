@@ -16,10 +16,11 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::api::{App, Shared, later, refuse};
+use crate::clock::Now;
 use crate::job::NotTaken;
-use crate::keeper::{Answer, Arrived, REPLACED, nanoseconds_now};
-use crate::room::{Room, unpacked_bytes};
+use crate::memory::{MemoryPermit, unpacked_bytes};
 use crate::store::{NAMES, is_name};
+use crate::worker::{Answer, PendingBatch, REPLACED};
 
 /// Bytes of a batch as it comes; agents pack a MiB of lines.
 const LONGEST_BODY_BYTES: usize = 4 << 20;
@@ -43,8 +44,8 @@ pub(crate) async fn take_batch(
         return refused("misdirected", later(StatusCode::MISDIRECTED_REQUEST, reason));
     }
     let busy = || later(StatusCode::SERVICE_UNAVAILABLE, "too many batches come at once");
-    let mut room = shared.inner.rooms.none();
-    let whole = timeout(RECEIVED_WITHIN, receive(request.into_body(), &mut room)).await;
+    let mut memory = shared.inner.memory.none();
+    let whole = timeout(RECEIVED_WITHIN, receive(request.into_body(), &mut memory)).await;
     let body = match whole {
         Ok(Ok(body)) => body,
         Ok(Err(NotReceived::Large)) => {
@@ -77,7 +78,7 @@ pub(crate) async fn take_batch(
     let inner = Arc::clone(&shared.inner);
     let handed = spawn_blocking(move || {
         let (head, inputs) = unpack_batch(&body).map_err(NotHanded::Malformed)?;
-        if !room.hold(unpacked_bytes(&body, &inputs)) {
+        if !memory.hold(unpacked_bytes(&body, &inputs)) {
             return Err(NotHanded::Job(NotTaken::Busy));
         }
         let batch = Batch {
@@ -90,11 +91,12 @@ pub(crate) async fn take_batch(
             inputs,
         };
         let (answer, answered) = oneshot::channel();
-        let (boot, at_ns) = (head.boot, nanoseconds_now());
+        let (boot, at_ns) = (head.boot, Now::read().nanoseconds());
         let row = None;
-        let arrived = Arrived { batch, boot, now_ns, at_ns, body, answer, row, room };
+        let pending =
+            PendingBatch { batch, boot, now_ns, at_ns, body, answer, row, memory };
         let job = inner.held_or_new(&job).ok_or(NotHanded::Jobs)?;
-        job.hand(&inner, arrived).map_err(NotHanded::Job)?;
+        job.hand(&inner, pending).map_err(NotHanded::Job)?;
         Ok(answered)
     });
     let answered = match handed.await {
@@ -136,8 +138,11 @@ enum NotReceived {
     Cut,
 }
 
-/// Receives a batch, and takes room for what has come of it.
-async fn receive(mut body: Body, room: &mut Room) -> Result<Bytes, NotReceived> {
+/// Receives a batch, and takes memory for what has come of it.
+async fn receive(
+    mut body: Body,
+    memory: &mut MemoryPermit,
+) -> Result<Bytes, NotReceived> {
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
         let Ok(frame) = frame else { return Err(NotReceived::Cut) };
@@ -146,7 +151,7 @@ async fn receive(mut body: Body, room: &mut Room) -> Result<Bytes, NotReceived> 
             return Err(NotReceived::Large);
         }
         bytes.extend_from_slice(&data);
-        if !room.hold(bytes.len()) {
+        if !memory.hold(bytes.len()) {
             return Err(NotReceived::Busy);
         }
     }

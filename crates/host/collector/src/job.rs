@@ -17,9 +17,10 @@ use tokio_stream::{Stream, StreamExt};
 use verdict::Gathering;
 
 use crate::collector::Inner;
-use crate::keeper::{Arrived, Keeper, Parting};
+use crate::job_thread::{JobThread, WorkerExit};
 use crate::rendered::Rendered;
 use crate::state::{JobState, JobSummary};
+use crate::worker::PendingBatch;
 
 /// Batches that may wait for the thread of a job.
 pub(crate) const INBOX: usize = 64;
@@ -28,13 +29,13 @@ const AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// One job: what readers see of it, and the way to its thread.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct JobHandle {
     pub(crate) id: String,
     /// `None` once the job has ended: then all there is to say is on disk.
     gathering: Mutex<Option<Gathering>>,
     verdict: Mutex<Arc<str>>,
     summary: watch::Sender<JobSummary>,
-    inbox: Mutex<Option<SyncSender<Arrived>>>,
+    inbox: Mutex<Option<SyncSender<PendingBatch>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Whether what comes is of the past, and more of it is there.
     is_behind: AtomicBool,
@@ -42,7 +43,7 @@ pub(crate) struct Held {
     pub(crate) report: Rendered,
     pub(crate) live: Rendered,
     /// How often it was let go of.
-    partings: AtomicU64,
+    exits: AtomicU64,
     /// Every thread with an analysis of the job in memory has a copy.
     threads: Arc<()>,
 }
@@ -61,7 +62,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Held {
+impl JobHandle {
     pub(crate) fn new(id: &str) -> Self {
         let summary = JobSummary {
             id: id.to_owned(),
@@ -94,7 +95,7 @@ impl Held {
             is_behind: AtomicBool::new(false),
             report: Rendered::default(),
             live: Rendered::default(),
-            partings: AtomicU64::new(0),
+            exits: AtomicU64::new(0),
             threads: Arc::new(()),
         }
     }
@@ -119,13 +120,13 @@ impl Held {
 
     /// How the job is whenever that changes, until it is let go of.
     pub(crate) fn changes(self: Arc<Self>) -> impl Stream<Item = JobSummary> {
-        let partings = self.partings.load(Ordering::Relaxed);
+        let exits = self.exits.load(Ordering::Relaxed);
         let changes = WatchStream::new(self.summary.subscribe());
-        changes.take_while(move |_| self.partings.load(Ordering::Relaxed) == partings)
+        changes.take_while(move |_| self.exits.load(Ordering::Relaxed) == exits)
     }
 
     /// Tells readers how the job is; its verdict.
-    pub(crate) fn tell(&self, last_seen_s: u64) -> Option<Verdict> {
+    pub(crate) fn publish(&self, last_seen_s: u64) -> Option<Verdict> {
         let guard = self.gathering();
         let gathering = guard.as_ref()?;
         let verdict = gathering.job().verdict();
@@ -185,14 +186,14 @@ impl Held {
     pub(crate) fn hand(
         self: &Arc<Self>,
         inner: &Arc<Inner>,
-        arrived: Arrived,
+        batch: PendingBatch,
     ) -> Result<(), NotTaken> {
         let mut inbox = locked(&self.inbox);
         let sender = match inbox.as_ref() {
             Some(sender) => sender,
             None => inbox.insert(self.start(inner)?),
         };
-        sender.try_send(arrived).map_err(|error| match error {
+        sender.try_send(batch).map_err(|error| match error {
             TrySendError::Full(_) => NotTaken::Busy,
             TrySendError::Disconnected(_) => {
                 // The next batch tries anew: a disk that was full may have room by then.
@@ -212,7 +213,7 @@ impl Held {
     /// Lets go of a job that somebody else keeps: returns when nobody writes to its folder.
     pub(crate) fn let_go(&self) {
         drop(locked(&self.inbox).take());
-        self.partings.fetch_add(1, Ordering::Relaxed);
+        self.exits.fetch_add(1, Ordering::Relaxed);
         // Who watches looks again.
         self.summary.send_modify(|_| ());
         if let Some(thread) = locked(&self.thread).take() {
@@ -233,12 +234,12 @@ impl Held {
     fn start(
         self: &Arc<Self>,
         inner: &Arc<Inner>,
-    ) -> Result<SyncSender<Arrived>, NotTaken> {
+    ) -> Result<SyncSender<PendingBatch>, NotTaken> {
         let (sender, inbox) = sync_channel(INBOX);
-        let (held, inner) = (Arc::clone(self), Arc::clone(inner));
+        let (handle, inner) = (Arc::clone(self), Arc::clone(inner));
         let alive = self.count_thread();
         let keep = move || {
-            held.keep(&inner, &inbox);
+            handle.keep(&inner, &inbox);
             drop(alive);
         };
         let builder = thread::Builder::new().name("laggard-job".to_owned());
@@ -252,21 +253,21 @@ impl Held {
     }
 
     /// Serves until the job is over, or somebody else keeps it.
-    fn keep(self: &Arc<Self>, inner: &Arc<Inner>, inbox: &Receiver<Arrived>) {
-        let Some(mut keeper) = self.open(inner, inbox) else { return };
+    fn keep(self: &Arc<Self>, inner: &Arc<Inner>, inbox: &Receiver<PendingBatch>) {
+        let Some(mut thread) = self.open(inner, inbox) else { return };
         loop {
-            if keeper.run(inbox) == Parting::LetGo {
-                return self.leave(inner, &keeper);
+            if thread.run(inbox) == WorkerExit::LetGo {
+                return self.leave(inner, &thread);
             }
             // From here on a batch starts a thread of its own, which waits for the end of this
             // one.
             let way = locked(&self.inbox);
             if let Ok(late) = inbox.try_recv() {
                 drop(way);
-                keeper.take(vec![late]);
+                thread.take(vec![late]);
                 continue;
             }
-            return self.end(inner, &mut keeper, inbox, way);
+            return self.end(inner, &mut thread, inbox, way);
         }
     }
 
@@ -275,14 +276,14 @@ impl Held {
     fn open(
         self: &Arc<Self>,
         inner: &Arc<Inner>,
-        inbox: &Receiver<Arrived>,
-    ) -> Option<Keeper> {
+        inbox: &Receiver<PendingBatch>,
+    ) -> Option<JobThread> {
         let (mut waiting, mut is_said) = (Vec::new(), false);
         loop {
-            let error = match Keeper::open(Arc::clone(inner), Arc::clone(self)) {
-                Ok(mut keeper) => {
-                    keeper.take(waiting);
-                    return Some(keeper);
+            let error = match JobThread::open(Arc::clone(inner), Arc::clone(self)) {
+                Ok(mut thread) => {
+                    thread.take(waiting);
+                    return Some(thread);
                 }
                 Err(error) => error,
             };
@@ -295,7 +296,7 @@ impl Held {
             // Who told what could not be kept is answered so, and tells it again.
             waiting.clear();
             match inbox.recv_timeout(AGAIN_AFTER) {
-                Ok(arrived) => waiting.push(arrived),
+                Ok(batch) => waiting.push(batch),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return None,
             }
@@ -307,12 +308,12 @@ impl Held {
     fn end<'a>(
         &'a self,
         inner: &Inner,
-        keeper: &mut Keeper,
-        inbox: &Receiver<Arrived>,
-        mut way: MutexGuard<'a, Option<SyncSender<Arrived>>>,
+        thread: &mut JobThread,
+        inbox: &Receiver<PendingBatch>,
+        mut way: MutexGuard<'a, Option<SyncSender<PendingBatch>>>,
     ) {
         let mut is_said = false;
-        while let Err(error) = keeper.finish() {
+        while let Err(error) = thread.finish() {
             drop(way);
             if !mem::replace(&mut is_said, true) {
                 inner.say(&self.id, &format_args!("{error}; it is tried again"));
@@ -324,7 +325,7 @@ impl Held {
                     *locked(&self.inbox) = None;
                     return;
                 }
-                Err(RecvTimeoutError::Disconnected) => return self.leave(inner, keeper),
+                Err(RecvTimeoutError::Disconnected) => return self.leave(inner, thread),
                 Err(RecvTimeoutError::Timeout) => way = locked(&self.inbox),
             }
         }
@@ -336,8 +337,8 @@ impl Held {
     }
 
     /// Drops what was known of a job that somebody else keeps now.
-    fn leave(&self, inner: &Inner, keeper: &Keeper) {
-        keeper.leave();
+    fn leave(&self, inner: &Inner, thread: &JobThread) {
+        thread.leave();
         let dropped = inner.outbox.as_ref().map_or(Ok(()), |all| all.drop_job(&self.id));
         if let Err(error) = dropped {
             inner.say(&self.id, &error);

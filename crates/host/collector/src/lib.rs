@@ -5,36 +5,39 @@
 //! and feeds them to the same analysis as `laggard run` has.
 
 mod access;
+mod alert_queue;
 mod alerts;
 mod api;
 mod catalogue;
-mod chronicle;
+mod clock;
 mod collector;
 mod connections;
 mod history;
+mod history_recorder;
+mod incident_trace;
 mod intake;
 mod job;
-mod keeper;
+mod job_thread;
 mod membership;
-mod messenger;
+mod memory;
 mod metrics;
-mod moment;
 mod reader;
 mod rendered;
 mod retention;
-mod room;
 mod shares;
 mod silences;
 mod state;
 mod store;
 mod tls;
+mod webhook;
+mod worker;
 
 pub use access::{Role, Tokens, TokensError};
 pub use collector::{Collector, OpenError, Options, Pages};
 pub use history::{HistoryOptions, Place, PlaceError};
 pub use membership::Membership;
-pub use messenger::{Webhook, WebhookForm};
 pub use retention::Keep;
 pub use silences::Silence;
 pub use state::{JobState, JobSummary};
 pub use tls::{Certificate, CertificateError};
+pub use webhook::{Webhook, WebhookForm};

@@ -18,7 +18,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::alerts::ANNOUNCED;
 use crate::collector::Inner;
-use crate::job::Held;
+use crate::job::JobHandle;
 use crate::reader::read;
 use crate::shares::{JobNote, Shares, Whereabouts};
 use crate::state::JobState;
@@ -245,7 +245,7 @@ impl<'a> Member<'a> {
                 self.session.forget(&job).await?;
             }
         }
-        let runs = |held: &Arc<Held>| held.summary().state != JobState::Ended;
+        let runs = |held: &Arc<JobHandle>| held.summary().state != JobState::Ended;
         let have = self.inner.all().into_iter().filter(runs);
         let have: BTreeSet<String> = have.map(|held| held.id.clone()).collect();
         let free = self.shares.view().free(&self.told, &have);

@@ -15,11 +15,11 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::spawn_blocking;
 
 use crate::collector::Inner;
-use crate::job::{Held, INBOX};
-use crate::keeper::{Answer, Arrived, REPLACED};
-use crate::room::unpacked_bytes;
+use crate::job::{INBOX, JobHandle};
+use crate::memory::unpacked_bytes;
 use crate::state::JobState;
 use crate::store::is_name;
+use crate::worker::{Answer, PendingBatch, REPLACED};
 
 /// Batches that are handed on together: as many as may wait for the thread of a job.
 const TOGETHER: usize = INBOX;
@@ -36,7 +36,7 @@ const FULL_FOR: Duration = Duration::from_secs(1);
 pub(crate) async fn read(
     inner: &Arc<Inner>,
     session: &Session,
-    held: &Arc<Held>,
+    held: &Arc<JobHandle>,
     position: &AtomicU64,
     mut stop: watch::Receiver<()>,
 ) -> Result<(), BusError> {
@@ -101,7 +101,7 @@ pub(crate) async fn read(
 
 /// Sees to it that what is kept of a job is read; when its newest batch came, in seconds since
 /// 1970.
-async fn take_up(inner: &Arc<Inner>, held: &Arc<Held>) -> u64 {
+async fn take_up(inner: &Arc<Inner>, held: &Arc<JobHandle>) -> u64 {
     // Of one that has ended all is known.
     let is_unread =
         || held.verdict().is_empty() && held.summary().state != JobState::Ended;
@@ -189,7 +189,7 @@ struct Handed {
 
 async fn hand_all(
     inner: &Arc<Inner>,
-    held: &Arc<Held>,
+    held: &Arc<JobHandle>,
     arrivals: Vec<Arrival>,
 ) -> Handed {
     /// Those that are handed on together are a row.
@@ -264,15 +264,15 @@ impl Handed {
 /// Hands a batch to the thread of its job; `None` if nothing can be made of it.
 fn hand(
     inner: &Arc<Inner>,
-    held: &Arc<Held>,
+    held: &Arc<JobHandle>,
     arrival: &Arrival,
     row: u64,
 ) -> Option<oneshot::Receiver<Answer>> {
     let bus::Batch { host, epoch, sequence, now_ns, body } = arrival.batch.as_ref()?;
     let is_named = [host, epoch].into_iter().all(|name| is_name(name));
     let (begin, inputs) = unpack_batch(body).ok().filter(|_| is_named)?;
-    let mut room = inner.rooms.none();
-    let has_room = room.hold(unpacked_bytes(body, &inputs));
+    let mut memory = inner.memory.none();
+    let has_room = memory.hold(unpacked_bytes(body, &inputs));
     let batch = Batch {
         host: host.clone(),
         epoch: epoch.clone(),
@@ -285,10 +285,10 @@ fn hand(
     let (answer, answered) = oneshot::channel();
     let (now_ns, at_ns, body) = (*now_ns, arrival.at_ns, body.clone());
     let (boot, row) = (begin.boot, Some(row));
-    let arrived = Arrived { batch, boot, now_ns, at_ns, body, answer, row, room };
+    let pending = PendingBatch { batch, boot, now_ns, at_ns, body, answer, row, memory };
     // One that is not taken takes the other end of the answer with it.
     if has_room {
-        drop(held.hand(inner, arrived));
+        drop(held.hand(inner, pending));
     }
     Some(answered)
 }

@@ -12,7 +12,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use verdict::Job;
 
-use crate::job::Held;
+use crate::job::JobHandle;
 
 /// While a page is made its job takes no batch: at most this part of the time.
 const SHARE: u32 = 5;
@@ -41,7 +41,7 @@ impl Rendered {
     /// The page of a job as it is now; `None` if it does not run.
     pub(crate) async fn page(
         &self,
-        held: &Arc<Held>,
+        held: &Arc<JobHandle>,
         render: fn(&Job) -> String,
     ) -> Option<Page> {
         let mut made = self.0.lock().await;
@@ -62,7 +62,7 @@ impl Rendered {
     }
 }
 
-fn make(held: &Held, render: fn(&Job) -> String) -> Option<Made> {
+fn make(held: &JobHandle, render: fn(&Job) -> String) -> Option<Made> {
     let version = held.version();
     let begun = Instant::now();
     let text = held.gathering().as_ref().map(|gathering| render(gathering.job()))?;
@@ -94,10 +94,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_page_is_made_once_for_all_who_look_until_there_is_something_new() {
-        let held = Arc::new(Held::new("job"));
+        let held = Arc::new(JobHandle::new("job"));
         let alive = held.count_thread();
         *held.gathering() = Some(Gathering::new("job", Settings::default()));
-        held.tell(0);
+        held.publish(0);
         let rendered = Rendered::default();
         for _ in 0..3 {
             let page = rendered.page(&held, counted).await.unwrap();
@@ -107,10 +107,10 @@ mod tests {
             gathering.lose("nobody");
         }
         // Nothing new is told of it.
-        held.tell(1);
+        held.publish(1);
         assert_eq!(rendered.page(&held, counted).await.unwrap().plain, "page 0 of job");
         *held.gathering() = Some(Gathering::new("another", Settings::default()));
-        held.tell(2);
+        held.publish(2);
         let page = rendered.page(&held, counted).await.unwrap();
         assert_eq!(page.plain, "page 1 of another");
         let mut unpacked = String::new();

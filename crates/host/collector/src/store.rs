@@ -85,8 +85,8 @@ impl Store {
 }
 
 /// Reads what is there; the bytes of whole entries.
-fn read(
-    file: &File,
+pub(crate) fn read(
+    file: impl io::Read,
     each: &mut impl FnMut(StoredEntry, Option<Batch>),
 ) -> Result<u64, (StoredError, u64)> {
     let (mut stored, _) = StoredJob::open(BufReader::with_capacity(1 << 16, file))

@@ -13,7 +13,8 @@ use tokio_stream::StreamExt;
 
 use super::tables::TABLES;
 use super::{HistoryOptions, day};
-use crate::keeper::{ENDED, seconds_now};
+use crate::clock::seconds_now;
+use crate::job_thread::ENDED;
 use crate::metrics::Metrics;
 use crate::store::{file_name, write_whole};
 

@@ -18,6 +18,21 @@ pub(crate) struct Dated<T> {
     pub(crate) ended_s: Option<f64>,
 }
 
+impl<T> Dated<T> {
+    /// The same moments of what it borrows.
+    pub(crate) fn as_ref(&self) -> Dated<&T> {
+        Dated { what: &self.what, begun_s: self.begun_s, ended_s: self.ended_s }
+    }
+}
+
+impl<T: Clone> Dated<&T> {
+    /// The same moments of a copy.
+    pub(crate) fn cloned(self) -> Dated<T> {
+        let Self { what, begun_s, ended_s } = self;
+        Dated { what: what.clone(), begun_s, ended_s }
+    }
+}
+
 /// When incidents began and ended, in seconds since 1970, by id.
 pub(crate) type Dates = BTreeMap<String, (f64, Option<f64>)>;
 

@@ -10,28 +10,28 @@ const ALL_KIB: usize = 512 << 10;
 /// What lines pack to is about a fifth of them; what was unpacked takes more than its lines.
 const UNPACKED: usize = 16;
 
-/// All the room there is.
+/// All the memory that batches may take together.
 #[derive(Debug)]
-pub(crate) struct Rooms(Arc<Semaphore>);
+pub(crate) struct MemoryBudget(Arc<Semaphore>);
 
 /// A part of it, given back when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Room(OwnedSemaphorePermit);
+pub(crate) struct MemoryPermit(OwnedSemaphorePermit);
 
-impl Rooms {
+impl MemoryBudget {
     pub(crate) fn new() -> Self {
         Self(Arc::new(Semaphore::new(ALL_KIB)))
     }
 
-    /// Room for nothing yet.
-    pub(crate) fn none(&self) -> Room {
+    /// Memory for nothing yet.
+    pub(crate) fn none(&self) -> MemoryPermit {
         let none = Arc::clone(&self.0).try_acquire_many_owned(0);
         // A semaphore that is never closed always has nothing to give.
-        Room(none.expect("nothing is always there"))
+        MemoryPermit(none.expect("nothing is always there"))
     }
 }
 
-impl Room {
+impl MemoryPermit {
     /// Makes it large enough for so many bytes; whether that much is there.
     pub(crate) fn hold(&mut self, bytes: usize) -> bool {
         let missing = bytes.div_ceil(1 << 10).saturating_sub(self.0.num_permits());
@@ -51,13 +51,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_is_taken_once_and_given_back() {
-        let rooms = Rooms::new();
-        let mut one = rooms.none();
+    fn memory_is_taken_once_and_given_back() {
+        let budget = MemoryBudget::new();
+        let mut one = budget.none();
         assert!(one.hold(1) && one.hold(1 << 20) && one.hold(1 << 20));
-        assert_eq!(rooms.0.available_permits(), ALL_KIB - (1 << 10));
-        assert!(!rooms.none().hold(ALL_KIB << 10));
+        assert_eq!(budget.0.available_permits(), ALL_KIB - (1 << 10));
+        assert!(!budget.none().hold(ALL_KIB << 10));
         drop(one);
-        assert!(rooms.none().hold(ALL_KIB << 10));
+        assert!(budget.none().hold(ALL_KIB << 10));
     }
 }

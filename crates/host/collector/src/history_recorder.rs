@@ -1,0 +1,96 @@
+//! What stays of one job when it is over, beside its batches: its windows and incidents, with
+//! their dates, for whoever keeps them.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use model::Incident;
+use verdict::WindowRecord;
+
+use crate::collector::Inner;
+use crate::history::{Dated, JobHistory, Origin};
+use crate::worker::Over;
+use crate::{JobState, JobSummary};
+
+/// How often the catalogue is told of a job whose state and incidents stay what they are.
+const LIST_EVERY: Duration = Duration::from_secs(10);
+
+/// Writes what was found of a job to the history and to the catalogue.
+#[derive(Debug)]
+pub(crate) struct HistoryRecorder {
+    inner: Arc<Inner>,
+    job: String,
+    history: Option<JobHistory>,
+    /// What the catalogue was told of its state and incidents, and when.
+    listed: (JobState, Vec<(String, bool)>),
+    listed_at: Option<Instant>,
+    /// Whether it was said that something cannot be written.
+    has_failed: bool,
+}
+
+impl HistoryRecorder {
+    pub(crate) fn new(inner: &Arc<Inner>, job: &str) -> Self {
+        Self {
+            inner: Arc::clone(inner),
+            job: job.to_owned(),
+            history: None,
+            listed: (JobState::Starting, Vec::new()),
+            listed_at: None,
+            has_failed: false,
+        }
+    }
+
+    fn history(&mut self, origin: Origin) -> Option<&mut JobHistory> {
+        if self.history.is_none() {
+            let outbox = self.inner.outbox.clone()?;
+            self.history = Some(JobHistory::new(outbox, &self.job, origin));
+        }
+        self.history.as_mut()
+    }
+
+    /// Takes windows in their order.
+    pub(crate) fn record(&mut self, origin: Origin, windows: Vec<Dated<WindowRecord>>) {
+        for window in windows {
+            let added = self.history(origin).map_or(Ok(()), |it| it.add(window));
+            self.note(added).ok();
+        }
+    }
+
+    /// Tells how the job is, where it is time to. What fails is tried again the next time.
+    pub(crate) fn tell(
+        &mut self,
+        origin: Origin,
+        incidents: &[Dated<Incident>],
+        summary: &JobSummary,
+        over: Over,
+    ) -> io::Result<()> {
+        let dated: Vec<_> = incidents.iter().map(Dated::as_ref).collect();
+        let told = match self.history(origin) {
+            Some(history) if over == Over::Yes => history.finish(&dated),
+            Some(history) if history.is_due() => history.tell(&dated),
+            _ => Ok(()),
+        };
+        let open = |dated: &Dated<&Incident>| (dated.what.id.clone(), dated.what.open);
+        let listed = (summary.state, dated.iter().map(open).collect());
+        let is_late = self.listed_at.is_none_or(|at| at.elapsed() >= LIST_EVERY);
+        if listed != self.listed || is_late {
+            self.listed_at = Some(Instant::now());
+            self.listed = listed;
+            self.inner.list(summary, None, &dated);
+        }
+        self.note(told)
+    }
+
+    /// Says what fails, once until something succeeds.
+    fn note(&mut self, written: io::Result<()>) -> io::Result<()> {
+        if let Err(error) = &written
+            && !self.has_failed
+        {
+            let what = format_args!("its history cannot be written, and waits: {error}");
+            self.inner.say(&self.job, &what);
+        }
+        self.has_failed = written.is_err();
+        written
+    }
+}

@@ -1,0 +1,624 @@
+//! One job, by what comes and when: batches to be kept, answers to agents, inputs to the analysis.
+//!
+//! A [`JobWorker`] does no I/O and reads no clock. It is told of [`Message`]s, and says what is to
+//! be done as [`Effect`]s; `job_thread` does it. So tests can play disks that fail, kills and days.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::mem;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use formats::{StoredBatch, StoredEntry};
+use model::{Batch, Incident};
+use protocol::Wanted;
+use tokio::sync::oneshot;
+use verdict::{Gathering, Remember, Settings, WindowRecord};
+
+use crate::alert_queue::Alert;
+use crate::alerts::{Announcements, JobAlerts};
+use crate::clock::Now;
+use crate::history::{Dated, Dates, Origin, Timeline, dated};
+use crate::job::JobHandle;
+use crate::memory::MemoryPermit;
+use crate::silences::Silences;
+use crate::state::JobState;
+
+/// How often the verdict is told anew at most, and looked after at least.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How long a host that did not take leave may be quiet before it is waited for no more.
+/// Agents speak every second.
+const SILENT_AFTER: Duration = Duration::from_secs(30);
+/// How long a job whose hosts all took leave may come back.
+const LINGER: Duration = Duration::from_secs(2);
+/// How long a job of which no host was heard of keeps its thread and its memory.
+const GIVEN_UP_AFTER: Duration = Duration::from_hours(1);
+/// Hosts of a job.
+const MAX_HOSTS: usize = 1 << 14;
+/// Agent sessions of all hosts of a job: each is an agent that was started anew.
+const MAX_SESSIONS: usize = 1 << 16;
+
+/// A batch that came, and who waits for an answer.
+#[derive(Debug)]
+pub(crate) struct PendingBatch {
+    pub(crate) batch: Batch,
+    pub(crate) boot: String,
+    /// The host's clock when it was sent.
+    pub(crate) now_ns: u64,
+    /// When it came, in nanoseconds since 1970.
+    pub(crate) at_ns: i64,
+    /// As it came.
+    pub(crate) body: axum::body::Bytes,
+    pub(crate) answer: oneshot::Sender<Answer>,
+    /// Where it came in a row: if the disk refuses one of a row, none that follows in it is taken.
+    pub(crate) row: Option<u64>,
+    /// What it takes of memory until it is analysed.
+    pub(crate) memory: MemoryPermit,
+}
+
+/// Why an agent's batches are not taken once its host has another.
+pub(crate) const REPLACED: &str = "another agent of this host has begun since: agents beside each \
+                                   other need hosts' names of their own (--host)";
+
+/// What is answered to a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// It is on disk, now or since before.
+    Kept { next: u64, wanted: Wanted, is_new: bool },
+    /// Those from `next` on are missing.
+    Gap { next: u64 },
+    /// There is no room now.
+    Full(String),
+    /// The job has all the room it may have.
+    Over(&'static str),
+    /// Its host has another agent since.
+    Stale,
+}
+
+/// What happened.
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// Batches came together.
+    Batches(Vec<PendingBatch>),
+    /// What became of the last [`Effect::Append`].
+    Appended(io::Result<()>),
+    /// The effects before [`Effect::Resume`] are done.
+    Resume,
+    /// Some time has passed.
+    Tick,
+    /// The job is to be ended. If that fails it can come again; the job takes nothing more.
+    Finish,
+}
+
+/// What is to be done, in this order.
+#[derive(Debug)]
+pub(crate) enum Effect {
+    /// Add whole entries to what is kept of the job: all of them or none. The next message is
+    /// [`Message::Appended`].
+    Append(Vec<u8>),
+    /// Answer to a batch.
+    Answer(oneshot::Sender<Answer>, Answer),
+    /// Do nothing else before [`Message::Resume`].
+    Resume,
+    /// Add windows to the history.
+    Record(Origin, Vec<Dated<WindowRecord>>),
+    /// Note how the job is: its incidents with their dates.
+    Publish(Origin, Vec<Dated<Incident>>, Over),
+    /// Send an alert.
+    Alert(Alert),
+    /// Write down what was announced.
+    Announced(Vec<u8>),
+    /// The job is over, as far as we know.
+    Exit,
+}
+
+/// Whether nothing more is expected of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Over {
+    No,
+    Yes,
+}
+
+/// What is known of the batches of a job.
+#[derive(Debug, Default)]
+struct Ledger {
+    /// The next batch of each session of each host.
+    next: BTreeMap<(String, String), u64>,
+    /// The session of each host that began last.
+    newest: BTreeMap<String, String>,
+    /// The clock of each boot of each host.
+    offsets_ns: BTreeMap<(String, String), i64>,
+    /// Of the first batch: when it came, and the clock of its host.
+    origin: Option<Origin>,
+    last_seen_s: u64,
+}
+
+impl Ledger {
+    fn note(&mut self, batch: &StoredBatch) {
+        let StoredBatch { host, epoch: session, sequence, boot, offset_ns, at_s, .. } =
+            batch;
+        let known = self.next.insert((host.clone(), session.clone()), sequence + 1);
+        if known.is_none() {
+            self.newest.insert(host.clone(), session.clone());
+        }
+        self.offsets_ns.entry((host.clone(), boot.clone())).or_insert(*offset_ns);
+        self.origin.get_or_insert(Origin { begun_s: *at_s, offset_ns: *offset_ns });
+        self.last_seen_s = self.last_seen_s.max(*at_s);
+    }
+
+    fn next(&self, batch: &Batch) -> u64 {
+        let key = (batch.host.clone(), batch.epoch.clone());
+        self.next.get(&key).copied().unwrap_or(0)
+    }
+
+    fn offset_ns(&self, host: &str, boot: &str) -> Option<i64> {
+        self.offsets_ns.get(&(host.to_owned(), boot.to_owned())).copied()
+    }
+
+    fn has_room(&self, batch: &Batch) -> bool {
+        let is_known = self.next.contains_key(&(batch.host.clone(), batch.epoch.clone()));
+        is_known || self.next.len() < MAX_SESSIONS && self.offsets_ns.len() < MAX_HOSTS
+    }
+}
+
+/// A batch that is to be kept, and who waits to hear that it is.
+type Kept = (StoredBatch, Batch, oneshot::Sender<Answer>, MemoryPermit);
+
+/// What waits for the disk, or for answers to be on their way.
+#[derive(Debug)]
+enum Waiting {
+    /// Batches, and those that were kept before with the sequence that comes next.
+    Batches {
+        kept: Vec<Kept>,
+        again: Vec<(u64, oneshot::Sender<Answer>)>,
+        last_row: Option<u64>,
+    },
+    /// Batches that are on disk and answered for.
+    Accepted(Vec<(StoredBatch, Batch, MemoryPermit)>),
+    /// Hosts that were not heard of for long.
+    Silent(Vec<String>),
+}
+
+/// What decides about one job.
+#[derive(Debug)]
+pub(crate) struct JobWorker {
+    handle: Arc<JobHandle>,
+    silences: Arc<Silences>,
+    /// Bytes that are kept of the job at most, and are.
+    most_bytes: u64,
+    bytes: u64,
+    /// Bytes of the append under way.
+    appending: u64,
+    /// The analysis while what is kept is read; then it is where readers find it.
+    reading: Option<Gathering>,
+    ledger: Ledger,
+    timeline: Timeline,
+    alerts: Option<JobAlerts>,
+    heard: BTreeMap<String, Instant>,
+    /// When hosts were last looked through for silent ones.
+    looked_at: Instant,
+    /// Whether anything came since readers were told how the job is, and when they were.
+    is_fresh: bool,
+    published_at: Instant,
+    last_batch_at: Instant,
+    /// Whether the job was ended: its analysis takes nothing more.
+    is_finished: bool,
+    /// The last row of batches of which the disk refused one.
+    refused: Option<u64>,
+    waiting: Option<Waiting>,
+}
+
+impl JobWorker {
+    /// A job of which nothing is kept, or not yet read: [`JobWorker::replay`] takes what is, and
+    /// [`JobWorker::ready`] ends that.
+    pub(crate) fn new(
+        handle: Arc<JobHandle>,
+        settings: Settings,
+        remember: Remember,
+        silences: Arc<Silences>,
+        most_bytes: u64,
+        now: Now,
+    ) -> Self {
+        let mut gathering = Gathering::new(&handle.id, settings);
+        gathering.remember(remember);
+        Self {
+            handle,
+            silences,
+            most_bytes,
+            bytes: 0,
+            appending: 0,
+            reading: Some(gathering),
+            ledger: Ledger::default(),
+            timeline: Timeline::default(),
+            alerts: None,
+            heard: BTreeMap::new(),
+            looked_at: now.at,
+            is_fresh: true,
+            published_at: now.at,
+            last_batch_at: now.at,
+            is_finished: false,
+            refused: None,
+            waiting: None,
+        }
+    }
+
+    /// Takes an entry of what is kept.
+    pub(crate) fn replay(
+        &mut self,
+        now: Now,
+        entry: StoredEntry,
+        batch: Option<Batch>,
+    ) -> Option<Effect> {
+        match entry {
+            StoredEntry::Batch(stored) => {
+                self.ledger.note(&stored);
+                self.heard.insert(stored.host, now.at);
+                let mut gathering = self.reading.take()?;
+                if let Some(batch) = batch {
+                    gathering.take(batch);
+                }
+                let recorded = self.record(&mut gathering);
+                self.reading = Some(gathering);
+                return recorded;
+            }
+            StoredEntry::Silent { host, .. } => {
+                if let Some(gathering) = &mut self.reading {
+                    gathering.lose(&host);
+                }
+                self.heard.remove(&host);
+            }
+            StoredEntry::Job { .. } => {}
+        }
+        None
+    }
+
+    /// All that is kept was read, so many bytes; `alerts` are those of the job where somebody is
+    /// sent any.
+    pub(crate) fn ready(
+        &mut self,
+        now: Now,
+        bytes: u64,
+        alerts: Option<JobAlerts>,
+    ) -> Vec<Effect> {
+        if let Some(mut gathering) = self.reading.take() {
+            gathering.take_lines();
+            *self.handle.gathering() = Some(gathering);
+        }
+        (self.bytes, self.alerts) = (bytes, alerts);
+        self.publish(now, Over::No)
+    }
+
+    /// Takes a message; what is to be done.
+    pub(crate) fn step(&mut self, now: Now, message: Message) -> Vec<Effect> {
+        match message {
+            Message::Batches(batches) => {
+                self.last_batch_at = now.at;
+                self.take(batches)
+            }
+            Message::Appended(written) => self.appended(now, written),
+            Message::Resume => self.analyse(now),
+            Message::Tick => self.tick(now),
+            Message::Finish => self.finish(now),
+        }
+    }
+
+    /// When the job's incidents were.
+    pub(crate) fn dates(&self) -> Dates {
+        self.timeline.known().clone()
+    }
+
+    /// Takes batches that came together: to disk first, then answered for, then analysed.
+    fn take(&mut self, batches: Vec<PendingBatch>) -> Vec<Effect> {
+        self.is_fresh = true;
+        let mut effects = Vec::new();
+        let mut entries = Vec::new();
+        let mut kept: Vec<Kept> = Vec::new();
+        let mut again = Vec::new();
+        let last_row = batches.last().and_then(|last| last.row);
+        for pending in batches {
+            let PendingBatch {
+                mut batch,
+                boot,
+                now_ns,
+                at_ns,
+                body,
+                answer,
+                row,
+                memory,
+            } = pending;
+            if row.is_some() && row == self.refused {
+                let reason = "one before it could not be written".to_owned();
+                effects.push(Effect::Answer(answer, Answer::Full(reason)));
+                continue;
+            }
+            let same = |(stored, ..): &&Kept| {
+                (&stored.host, &stored.epoch) == (&batch.host, &batch.epoch)
+            };
+            let before = kept.iter().rfind(same).map(|(stored, ..)| stored.sequence + 1);
+            let next = before.unwrap_or_else(|| self.ledger.next(&batch));
+            if batch.sequence < next {
+                again.push((batch.sequence + 1, answer));
+                continue;
+            }
+            // Another agent of the host has begun since, and tells again what this one had to tell.
+            let newest = kept.iter().rfind(|(stored, ..)| stored.host == batch.host);
+            let newest = newest.map(|(stored, ..)| &stored.epoch);
+            let newest = newest.or_else(|| self.ledger.newest.get(&batch.host));
+            if next > 0 && newest != Some(&batch.epoch) {
+                effects.push(Effect::Answer(answer, Answer::Stale));
+                continue;
+            }
+            if batch.sequence > next {
+                effects.push(Effect::Answer(answer, Answer::Gap { next }));
+                continue;
+            }
+            if self.bytes + entries.len() as u64 > self.most_bytes {
+                let refusal = Answer::Over("the job has no room left");
+                effects.push(Effect::Answer(answer, refusal));
+                continue;
+            }
+            if !self.ledger.has_room(&batch) {
+                let refusal = Answer::Over("too many agents told of the job");
+                effects.push(Effect::Answer(answer, refusal));
+                continue;
+            }
+            let measured_ns = at_ns.saturating_sub_unsigned(now_ns);
+            let (offset_ns, first_ns) =
+                self.offsets_ns(&kept, (&batch.host, &boot), measured_ns);
+            batch.shift_ns = offset_ns.saturating_sub(first_ns);
+            let stored = StoredBatch {
+                host: batch.host.clone(),
+                epoch: batch.epoch.clone(),
+                sequence: batch.sequence,
+                boot,
+                offset_ns,
+                at_s: at_ns.cast_unsigned() / 1_000_000_000,
+                bytes: body.len() as u32,
+            };
+            drop(StoredEntry::Batch(stored.clone()).write(&mut entries));
+            entries.extend_from_slice(&body);
+            kept.push((stored, batch, answer, memory));
+        }
+        if entries.is_empty() {
+            effects.extend(self.accept(kept, again));
+        } else {
+            self.waiting = Some(Waiting::Batches { kept, again, last_row });
+            effects.push(self.append(entries));
+        }
+        effects
+    }
+
+    /// What leads to our clock from that of a host and its boot, and from that of the first batch;
+    /// `measured_ns` if nothing is known yet.
+    fn offsets_ns(
+        &self,
+        kept: &[Kept],
+        of: (&str, &str),
+        measured_ns: i64,
+    ) -> (i64, i64) {
+        let known = self.ledger.offset_ns(of.0, of.1).or_else(|| {
+            let same =
+                kept.iter().find(|(stored, ..)| (&*stored.host, &*stored.boot) == of);
+            same.map(|(stored, ..)| stored.offset_ns)
+        });
+        let offset_ns = known.unwrap_or(measured_ns);
+        let first = self.ledger.origin.map(|origin| origin.offset_ns);
+        let first = first.or(kept.first().map(|(stored, ..)| stored.offset_ns));
+        (offset_ns, first.unwrap_or(offset_ns))
+    }
+
+    /// Asks for entries to be added.
+    fn append(&mut self, entries: Vec<u8>) -> Effect {
+        self.appending = entries.len() as u64;
+        Effect::Append(entries)
+    }
+
+    fn appended(&mut self, now: Now, written: io::Result<()>) -> Vec<Effect> {
+        let appending = mem::take(&mut self.appending);
+        if written.is_ok() {
+            self.bytes += appending;
+        }
+        match self.waiting.take() {
+            Some(Waiting::Batches { kept, again, last_row }) => match written {
+                Ok(()) => self.accept(kept, again),
+                Err(error) => {
+                    self.refused = last_row;
+                    let text = format!("the batches cannot be written: {error}");
+                    let kept = kept.into_iter().map(|(_, _, answer, _)| answer);
+                    let all = kept.chain(again.into_iter().map(|(_, answer)| answer));
+                    all.map(|to| Effect::Answer(to, Answer::Full(text.clone()))).collect()
+                }
+            },
+            Some(Waiting::Silent(hosts)) => {
+                // What is not on disk did not happen; it is tried again with the next look.
+                if written.is_ok() {
+                    self.lose(&hosts);
+                }
+                self.settle(now)
+            }
+            other => {
+                self.waiting = other;
+                Vec::new()
+            }
+        }
+    }
+
+    /// Answers for batches that are on disk: agents need not wait for the analysis.
+    fn accept(
+        &mut self,
+        kept: Vec<Kept>,
+        again: Vec<(u64, oneshot::Sender<Answer>)>,
+    ) -> Vec<Effect> {
+        let wanted = self.handle.gathering().as_ref().map(|gathering| Wanted {
+            stacks: gathering.wanted_stacks(),
+            profile: gathering.wanted_profile().cloned(),
+            device_steps: gathering.wanted_device_steps().cloned(),
+        });
+        let wanted = wanted.unwrap_or_default();
+        let mut effects = Vec::new();
+        let mut answer = |to, next, is_new| {
+            let wanted = wanted.clone();
+            effects.push(Effect::Answer(to, Answer::Kept { next, wanted, is_new }));
+        };
+        for (next, to) in again {
+            answer(to, next, false);
+        }
+        let mut accepted = Vec::new();
+        for (stored, batch, to, memory) in kept {
+            answer(to, stored.sequence + 1, true);
+            accepted.push((stored, batch, memory));
+        }
+        if !accepted.is_empty() {
+            self.waiting = Some(Waiting::Accepted(accepted));
+            effects.push(Effect::Resume);
+        }
+        effects
+    }
+
+    fn analyse(&mut self, now: Now) -> Vec<Effect> {
+        let accepted = match self.waiting.take() {
+            Some(Waiting::Accepted(accepted)) => accepted,
+            other => {
+                self.waiting = other;
+                return Vec::new();
+            }
+        };
+        let mut effects = Vec::new();
+        for (stored, batch, _memory) in accepted {
+            self.ledger.note(&stored);
+            self.heard.insert(stored.host, now.at);
+            let handle = Arc::clone(&self.handle);
+            if let Some(gathering) = handle.gathering().as_mut() {
+                gathering.take(batch);
+                // Nobody watches here: incidents are told as alerts.
+                drop(gathering.take_lines());
+                effects.extend(self.record(gathering));
+            }
+        }
+        effects
+    }
+
+    /// Dates the windows that were closed since the last call.
+    fn record(&mut self, gathering: &mut Gathering) -> Option<Effect> {
+        let windows = gathering.take_records();
+        let origin = self.ledger.origin?;
+        let mut recorded = Vec::with_capacity(windows.len());
+        for window in windows {
+            if self.timeline.starts_over(window.first_step) {
+                let incidents = gathering.job().verdict().incidents;
+                self.timeline.date(&incidents, origin.begun_s as f64);
+            }
+            let steps = window.first_step..window.first_step + window.steps;
+            let window = dated(window, origin);
+            let ended_s = window.ended_s.unwrap_or(window.begun_s);
+            self.timeline.note(steps, window.begun_s..ended_s);
+            recorded.push(window);
+        }
+        (!recorded.is_empty()).then_some(Effect::Record(origin, recorded))
+    }
+
+    fn tick(&mut self, now: Now) -> Vec<Effect> {
+        // Not after every few batches: there may be ten thousand hosts.
+        if now.since(self.looked_at) >= LOOK_EVERY {
+            self.looked_at = now.at;
+            let silent = self.silent_hosts(now);
+            if !silent.is_empty() {
+                let mut entries = Vec::new();
+                for host in &silent {
+                    let (host, at_s) = (host.clone(), now.seconds());
+                    drop(StoredEntry::Silent { host, at_s }.write(&mut entries));
+                }
+                self.waiting = Some(Waiting::Silent(silent));
+                return vec![self.append(entries)];
+            }
+        }
+        self.settle(now)
+    }
+
+    /// Hosts that were not heard of for long and did not take leave.
+    fn silent_hosts(&mut self, now: Now) -> Vec<String> {
+        if self.handle.is_behind() {
+            // Hosts may speak all the time: we cannot hear them, or not yet.
+            self.heard.values_mut().for_each(|heard| *heard = now.at);
+        }
+        let gathering = self.handle.gathering();
+        let has_left = |host: &str| gathering.as_ref().is_none_or(|g| g.has_left(host));
+        let quiet =
+            self.heard.extract_if(.., |_, heard| now.since(*heard) >= SILENT_AFTER);
+        let (left, silent): (Vec<_>, Vec<_>) =
+            quiet.partition(|(host, _)| has_left(host));
+        drop((gathering, left));
+        // Until that is on disk they were heard of when they were.
+        self.heard.extend(silent.iter().cloned());
+        silent.into_iter().map(|(host, _)| host).collect()
+    }
+
+    /// Waits no more for hosts.
+    fn lose(&mut self, hosts: &[String]) {
+        self.is_fresh = true;
+        for host in hosts {
+            self.heard.remove(host);
+            if let Some(gathering) = self.handle.gathering().as_mut() {
+                gathering.lose(host);
+            }
+        }
+    }
+
+    /// Says how the job is where that is due, and whether it is over.
+    fn settle(&mut self, now: Now) -> Vec<Effect> {
+        let waits = self.alerts.as_ref().is_some_and(JobAlerts::waits);
+        let is_due = now.since(self.published_at) >= LOOK_EVERY;
+        let mut effects = if (self.is_fresh || waits) && is_due {
+            self.publish(now, Over::No)
+        } else {
+            Vec::new()
+        };
+        let ended = self.handle.gathering().as_ref().is_some_and(Gathering::ended);
+        let quiet = now.since(self.last_batch_at);
+        if ended && quiet >= LINGER || self.heard.is_empty() && quiet >= GIVEN_UP_AFTER {
+            effects.push(Effect::Exit);
+        }
+        effects
+    }
+
+    /// Tells readers how the job is.
+    fn publish(&mut self, now: Now, over: Over) -> Vec<Effect> {
+        (self.published_at, self.is_fresh) = (now.at, false);
+        let Some(verdict) = self.handle.publish(self.ledger.last_seen_s) else {
+            return Vec::new();
+        };
+        let mut effects = Vec::new();
+        if let Some(origin) = self.ledger.origin {
+            let dated = self.timeline.date(&verdict.incidents, origin.begun_s as f64);
+            let dated = dated.into_iter().map(Dated::cloned).collect();
+            effects.push(Effect::Publish(origin, dated, over));
+        }
+        // What is to be told of the past was told by who kept the job then.
+        if let Some(alerts) = self.alerts.as_mut().filter(|_| !self.handle.is_behind()) {
+            let has_ended = self.handle.summary().state == JobState::Ended;
+            let is_silent = self.silences.cover(&self.handle.id, now.seconds());
+            let has_ended = has_ended || over == Over::Yes;
+            let Announcements { alerts, announced } =
+                alerts.look(&verdict.incidents, has_ended, is_silent, now);
+            effects.extend(alerts.into_iter().map(Effect::Alert));
+            effects.extend(announced.map(Effect::Announced));
+        }
+        effects
+    }
+
+    fn finish(&mut self, now: Now) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        if !mem::replace(&mut self.is_finished, true) {
+            let handle = Arc::clone(&self.handle);
+            if let Some(gathering) = handle.gathering().as_mut() {
+                gathering.finish();
+                effects.extend(self.record(gathering));
+            }
+        }
+        effects.extend(self.publish(now, Over::Yes));
+        effects
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,483 @@
+//! A worker whose disk, clock and agents are played: days and thousands of faults take seconds.
+//!
+//! Whatever happens between, what was answered for is kept, nothing counts twice, and the verdict
+//! is that of a job nothing happened to. `LAGGARD_TEST_FAULTS` sets the number of jobs,
+//! `LAGGARD_TEST_SEED` the first of them.
+
+use std::env;
+use std::fmt::Write;
+use std::path::Path;
+
+use axum::body::Bytes;
+use formats::{Limits, Recording, StoredError, input_line, load, pack_batch};
+use model::{Input, RankNs};
+use protocol::BatchHead;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use super::*;
+use crate::memory::MemoryBudget;
+use crate::store;
+
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_hours(1);
+
+/// A batch as it is sent.
+#[derive(Clone)]
+struct Sent {
+    body: Bytes,
+    inputs: Vec<Input>,
+    until: RankNs,
+    last: bool,
+}
+
+impl Sent {
+    fn of(inputs: &[Input], last: bool) -> Self {
+        let (mut lines, mut until) = (Vec::new(), RankNs::default());
+        for input in inputs {
+            input_line(input, &mut lines).unwrap();
+            until = until.max(input.at().unwrap_or_default());
+        }
+        let body = pack_batch(&BatchHead::new("boot", until, last), &lines).unwrap();
+        Self { body: body.into(), inputs: inputs.to_vec(), until, last }
+    }
+}
+
+/// A job in batches, the last one last.
+fn batches_of(inputs: &[Input], count: usize) -> Vec<Sent> {
+    let parts = inputs.chunks(inputs.len().div_ceil(count));
+    let last = parts.len() - 1;
+    parts.enumerate().map(|(at, part)| Sent::of(part, at == last)).collect()
+}
+
+/// A recorded job, up to its first so many inputs.
+fn recorded(job: &str, most: usize) -> Vec<Input> {
+    let jobs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../testdata/jobs");
+    match load(&jobs.join(format!("{job}.jsonl.zst")), Limits::default()) {
+        Ok(Recording::Journal(journal)) => {
+            journal.inputs().iter().take(most).cloned().collect()
+        }
+        other => panic!("no journal: {other:?}"),
+    }
+}
+
+/// What the disk does with the next append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Disk {
+    Fine,
+    /// It takes none of it.
+    Full,
+    /// The process is killed while so many thousandths of it are written.
+    Killed(usize),
+}
+
+/// A job, its disk, and what came of it.
+struct Played {
+    now: Now,
+    handle: Arc<JobHandle>,
+    worker: JobWorker,
+    budget: MemoryBudget,
+    silences: Arc<Silences>,
+    most_bytes: u64,
+    kept: Vec<u8>,
+    disk: Disk,
+    announced: Option<Vec<u8>>,
+    alerts: Vec<Alert>,
+    windows: usize,
+    has_exited: bool,
+    /// Keeps the file of silences.
+    _folder: tempfile::TempDir,
+}
+
+fn worker(
+    now: Now,
+    handle: &Arc<JobHandle>,
+    silences: &Arc<Silences>,
+    most_bytes: u64,
+) -> JobWorker {
+    let (handle, silences) = (Arc::clone(handle), Arc::clone(silences));
+    let settings = Settings::default();
+    JobWorker::new(handle, settings, Remember::Times, silences, most_bytes, now)
+}
+
+impl Played {
+    fn new() -> Self {
+        let now = Now::read();
+        let folder = tempfile::tempdir().unwrap();
+        let silences = Arc::new(Silences::open(folder.path()));
+        let handle = Arc::new(JobHandle::new("job"));
+        let most_bytes = 1 << 30;
+        let mut kept = Vec::new();
+        StoredEntry::of_job("job").write(&mut kept).unwrap();
+        let mut played = Self {
+            now,
+            worker: worker(now, &handle, &silences, most_bytes),
+            handle,
+            budget: MemoryBudget::new(),
+            silences,
+            most_bytes,
+            kept,
+            disk: Disk::Fine,
+            announced: None,
+            alerts: Vec::new(),
+            windows: 0,
+            has_exited: false,
+            _folder: folder,
+        };
+        played.start_again();
+        played
+    }
+
+    /// What a new process makes of what is kept.
+    fn start_again(&mut self) {
+        self.has_exited = false;
+        self.handle = Arc::new(JobHandle::new("job"));
+        self.worker = worker(self.now, &self.handle, &self.silences, self.most_bytes);
+        let (worker, now) = (&mut self.worker, self.now);
+        let mut each = |entry, batch| drop(worker.replay(now, entry, batch));
+        let whole = match store::read(self.kept.as_slice(), &mut each) {
+            Ok(bytes) | Err((StoredError::Torn, bytes)) => bytes,
+            Err((error, _)) => panic!("{error}"),
+        };
+        self.kept.truncate(usize::try_from(whole).unwrap());
+        let alerts = JobAlerts::new("job", self.announced.as_deref());
+        let effects = self.worker.ready(self.now, whole, Some(alerts));
+        self.perform(effects);
+    }
+
+    fn step(&mut self, message: Message) {
+        let effects = self.worker.step(self.now, message);
+        self.perform(effects);
+    }
+
+    fn perform(&mut self, mut effects: Vec<Effect>) {
+        while !effects.is_empty() {
+            let mut next = None;
+            for effect in mem::take(&mut effects) {
+                match effect {
+                    Effect::Append(entries) => match self.disk {
+                        Disk::Fine => {
+                            self.kept.extend_from_slice(&entries);
+                            next = Some(Message::Appended(Ok(())));
+                        }
+                        Disk::Full => {
+                            let full = io::ErrorKind::StorageFull.into();
+                            next = Some(Message::Appended(Err(full)));
+                        }
+                        Disk::Killed(thousandths) => {
+                            let bytes = entries.len() * thousandths / 1000;
+                            self.kept.extend_from_slice(&entries[..bytes]);
+                            self.disk = Disk::Fine;
+                            return self.start_again();
+                        }
+                    },
+                    Effect::Resume => next = Some(Message::Resume),
+                    Effect::Answer(to, answer) => drop(to.send(answer)),
+                    Effect::Record(_, windows) => self.windows += windows.len(),
+                    Effect::Publish(..) => {}
+                    Effect::Alert(alert) => self.alerts.push(alert),
+                    Effect::Announced(bytes) => self.announced = Some(bytes),
+                    Effect::Exit => self.has_exited = true,
+                }
+            }
+            if let Some(message) = next {
+                effects = self.worker.step(self.now, message);
+            }
+        }
+    }
+
+    /// Sends batches together; what is answered to each, `None` if nobody did.
+    fn send(
+        &mut self,
+        row: Option<u64>,
+        batches: &[(&str, usize, &Sent)],
+    ) -> Vec<Option<Answer>> {
+        let (mut pending, mut answers) = (Vec::new(), Vec::new());
+        for (session, sequence, sent) in batches {
+            let (answer, answered) = oneshot::channel();
+            answers.push(answered);
+            let batch = Batch {
+                host: "h".to_owned(),
+                epoch: (*session).to_owned(),
+                sequence: *sequence as u64,
+                shift_ns: 0,
+                until: sent.until,
+                last: sent.last,
+                inputs: sent.inputs.clone(),
+            };
+            let (boot, now_ns, body) = ("boot".to_owned(), 1000, sent.body.clone());
+            let (at_ns, memory) = (self.now.nanoseconds(), self.budget.none());
+            pending.push(PendingBatch {
+                batch,
+                boot,
+                now_ns,
+                at_ns,
+                body,
+                answer,
+                row,
+                memory,
+            });
+        }
+        self.step(Message::Batches(pending));
+        answers.into_iter().map(|mut answered| answered.try_recv().ok()).collect()
+    }
+
+    fn send_one(
+        &mut self,
+        session: &str,
+        sequence: usize,
+        sent: &Sent,
+    ) -> Option<Answer> {
+        self.send(None, &[(session, sequence, sent)]).pop().flatten()
+    }
+
+    /// Lets time pass, as a thread that has nothing to do does.
+    fn wait(&mut self, time: Duration) {
+        let until = self.now + time;
+        while self.now.at < until.at && !self.has_exited {
+            self.now = self.now + LOOK_EVERY;
+            self.step(Message::Tick);
+        }
+    }
+
+    fn finish(&mut self) -> Arc<str> {
+        self.step(Message::Finish);
+        self.handle.verdict()
+    }
+
+    /// Sessions and sequences of what is kept, and hosts that were given up.
+    fn entries(&self) -> String {
+        let mut entries = String::new();
+        let mut each = |entry, _| match entry {
+            StoredEntry::Batch(StoredBatch { epoch, sequence, .. }) => {
+                write!(entries, "{epoch}{sequence} ").unwrap();
+            }
+            StoredEntry::Silent { host, .. } => {
+                write!(entries, "silent:{host} ").unwrap()
+            }
+            StoredEntry::Job { .. } => {}
+        };
+        store::read(self.kept.as_slice(), &mut each).unwrap();
+        entries
+    }
+}
+
+fn is_kept(answer: Option<&Answer>, next: usize) -> bool {
+    matches!(answer, Some(Answer::Kept { next: found, .. }) if *found == next as u64)
+}
+
+/// The verdict of a job nothing happens to.
+fn undisturbed(batches: &[Sent]) -> Arc<str> {
+    let mut played = Played::new();
+    for (at, sent) in batches.iter().enumerate() {
+        assert!(is_kept(played.send_one("e0-", at, sent).as_ref(), at + 1));
+    }
+    played.wait(LINGER);
+    played.finish()
+}
+
+/// What of the inputs an agent that was started anew tells again.
+fn again(sent: &Sent) -> Sent {
+    let is_in_ring = |input: &&Input| {
+        matches!(
+            input,
+            Input::Rank { .. }
+                | Input::Name { .. }
+                | Input::Group { .. }
+                | Input::Mark { .. }
+        )
+    };
+    let inputs: Vec<Input> = sent.inputs.iter().filter(is_in_ring).cloned().collect();
+    Sent::of(&inputs, false)
+}
+
+/// Plays a job with faults; what happened, for whoever has to find out why it failed.
+fn play(batches: &[Sent], whole: &str, seed: u64) {
+    let mut random = SmallRng::seed_from_u64(seed);
+    let mut played = Played::new();
+    let mut log = format!("seed {seed}:");
+    let (mut session, mut sessions, mut expected) = ("e0-".to_owned(), 0, String::new());
+    let mut row = 0;
+    for (at, sent) in batches.iter().enumerate() {
+        let event = random.random_range(0..14);
+        write!(log, " {event}").unwrap();
+        match event {
+            0 => played.start_again(),
+            1 => {
+                played.disk = Disk::Killed(random.random_range(0..=1000));
+                assert_eq!(played.send_one(&session, at, sent), None, "{log}");
+            }
+            2 if at > 0 => {
+                let known = random.random_range(0..at);
+                let answer = played.send_one(&session, known, &batches[known]);
+                assert!(is_kept(answer.as_ref(), known + 1), "{log}");
+            }
+            3 if at + 1 < batches.len() => {
+                let answer = played.send_one(&session, at + 1, &batches[at + 1]);
+                assert_eq!(answer, Some(Answer::Gap { next: at as u64 }), "{log}");
+            }
+            4 => {
+                played.disk = Disk::Full;
+                let answer = played.send_one(&session, at, sent);
+                assert!(matches!(answer, Some(Answer::Full(_))), "{log} {answer:?}");
+                played.disk = Disk::Fine;
+            }
+            5 => played.wait(SECOND * random.random_range(1..20)),
+            6 => {
+                let hours = random.random_range(0..48);
+                // The time of day jumps; the even clock does not.
+                played.now = played.now.set_forward(HOUR * hours);
+            }
+            7 if at + 2 < batches.len() => {
+                // A row of which the disk refuses the first: the second must wait too.
+                row += 1;
+                played.disk = Disk::Full;
+                let pair = [(&*session, at, sent), (&*session, at + 1, &batches[at + 1])];
+                let refused = played.send(Some(row), &pair[..1]);
+                played.disk = Disk::Fine;
+                let second = played.send(Some(row), &pair);
+                for answer in refused.iter().chain(&second) {
+                    assert!(matches!(answer, Some(Answer::Full(_))), "{log} {answer:?}");
+                }
+            }
+            8 if at > 0 => {
+                // The agent is started anew, and tells again what the rings have.
+                let before = mem::take(&mut session);
+                sessions += 1;
+                session = format!("e{sessions}-");
+                for (sequence, sent) in batches[..at].iter().enumerate() {
+                    let answer = played.send_one(&session, sequence, &again(sent));
+                    assert!(is_kept(answer.as_ref(), sequence + 1), "{log}");
+                    write!(expected, "{session}{sequence} ").unwrap();
+                }
+                let answer = played.send_one(&before, at, sent);
+                assert_eq!(answer, Some(Answer::Stale), "{log}");
+            }
+            _ => {}
+        }
+        let answer = played.send_one(&session, at, sent);
+        assert!(is_kept(answer.as_ref(), at + 1), "{log} {answer:?}");
+        write!(expected, "{session}{at} ").unwrap();
+        assert!(!played.has_exited, "{log}");
+    }
+    assert_eq!(played.entries(), expected, "{log}");
+    if random.random() {
+        played.start_again();
+    }
+    played.wait(SECOND * 5);
+    assert!(played.has_exited, "{log}");
+    assert_eq!(&*played.finish(), whole, "{log}");
+    let open =
+        played.announced.as_deref().map(|bytes| JobAlerts::new("job", Some(bytes)));
+    assert!(open.is_none_or(|alerts| alerts.ongoing().is_empty()), "{log}");
+}
+
+fn number(name: &str) -> Option<u64> {
+    let number = env::var(name).ok()?;
+    Some(number.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+/// Plays so many jobs, or as the environment has it.
+fn campaign(jobs: &[Vec<Sent>], few: u64) {
+    let first = number("LAGGARD_TEST_SEED");
+    let few = number("LAGGARD_TEST_FAULTS").unwrap_or(first.map_or(few, |_| 1));
+    let first = first.unwrap_or(0);
+    let jobs: Vec<_> =
+        jobs.iter().map(|batches| (batches, undisturbed(batches))).collect();
+    for seed in first..first + few {
+        let (batches, whole) = &jobs[seed as usize % jobs.len()];
+        play(batches, whole, seed);
+    }
+}
+
+#[test]
+fn whatever_happens_to_a_job_its_beginning_is_kept_and_counts_once() {
+    let jobs = ["data", "periodic", "two", "none"];
+    let jobs = jobs.map(|job| batches_of(&recorded(job, 240), 12));
+    campaign(&jobs, 2000);
+}
+
+#[test]
+fn whatever_happens_to_a_job_its_verdict_is_that_of_the_recording() {
+    let jobs = ["data", "periodic", "two", "none"];
+    let jobs = jobs.map(|job| batches_of(&recorded(job, usize::MAX), 12));
+    campaign(&jobs, 24);
+}
+
+#[test]
+fn a_host_that_says_nothing_is_waited_for_no_more_and_its_job_is_given_up_after_an_hour()
+{
+    let batches = batches_of(&recorded("none", 240), 12);
+    let mut played = Played::new();
+    assert!(is_kept(played.send_one("e0-", 0, &batches[0]).as_ref(), 1));
+    played.wait(SILENT_AFTER - SECOND);
+    assert_eq!(played.entries(), "e0-0 ");
+    // What is not on disk did not happen.
+    played.disk = Disk::Full;
+    played.wait(SECOND * 10);
+    let silent = |played: &Played| played.handle.summary().silent_hosts;
+    assert_eq!((played.entries(), silent(&played)), ("e0-0 ".to_owned(), Vec::new()));
+    played.disk = Disk::Fine;
+    played.wait(SECOND);
+    let known = ("e0-0 silent:h ".to_owned(), vec!["h".to_owned()]);
+    assert_eq!((played.entries(), silent(&played)), known);
+    played.wait(GIVEN_UP_AFTER - SECOND * 60);
+    assert!(!played.has_exited);
+    played.wait(SECOND * 60);
+    assert!(played.has_exited, "an hour is over");
+    played.start_again();
+    assert_eq!(silent(&played), ["h"], "it is known of old");
+    assert!(is_kept(played.send_one("e0-", 1, &batches[1]).as_ref(), 2));
+    played.wait(SECOND);
+    assert_eq!(silent(&played), Vec::<String>::new(), "it speaks again");
+}
+
+#[test]
+fn no_host_is_silent_while_batches_of_the_past_are_read() {
+    let batches = batches_of(&recorded("none", 240), 12);
+    let mut played = Played::new();
+    played.send_one("e0-", 0, &batches[0]);
+    played.handle.set_behind(true);
+    played.wait(HOUR * 2);
+    assert_eq!((played.entries(), played.has_exited), ("e0-0 ".to_owned(), false));
+    played.handle.set_behind(false);
+    played.wait(SILENT_AFTER + SECOND);
+    assert_eq!(played.entries(), "e0-0 silent:h ");
+}
+
+#[test]
+fn an_incident_that_begins_in_a_silence_of_hours_is_announced_at_its_end() {
+    let mut played = Played::new();
+    let now_s = played.now.seconds();
+    let (job, until_s) = (Some("job".to_owned()), now_s + 7200);
+    let silence =
+        crate::Silence { id: 0, job, from_s: now_s, until_s, reason: String::new() };
+    played.silences.add(silence, now_s).unwrap();
+    let batches = batches_of(&recorded("data", usize::MAX), 8);
+    let mut next = 0;
+    let mut send = |played: &mut Played, sent: &Sent| {
+        assert!(is_kept(played.send_one("e0-", next, sent).as_ref(), next + 1));
+        next += 1;
+        played.wait(SECOND * 10);
+    };
+    for sent in &batches[..7] {
+        send(&mut played, sent);
+    }
+    assert_eq!(played.handle.summary().open_incidents, 1);
+    // It goes on, and its host says that nothing else happens.
+    let quiet = Sent { until: batches[6].until, ..Sent::of(&[], false) };
+    while played.now.seconds() + 10 < until_s {
+        send(&mut played, &quiet);
+        assert!(played.alerts.is_empty(), "in the silence");
+    }
+    for _ in 0..2 {
+        send(&mut played, &quiet);
+    }
+    let [opened] = played.alerts.as_slice() else { panic!("{:?}", played.alerts) };
+    assert!(opened.ended_s.is_none() && opened.begun_s >= until_s);
+    // Killed, and started by somebody who knows only what was written down.
+    played.start_again();
+    send(&mut played, &batches[7]);
+    let [_, ended] = played.alerts.as_slice() else { panic!("{:?}", played.alerts) };
+    assert!(ended.ended_s.is_some());
+}
