@@ -12,6 +12,7 @@ use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use crate::environment;
+use crate::logging::LogArgs;
 use crate::output::say;
 use crate::settings::SettingsArgs;
 use crate::trust::{Address, TrustArgs, address, bus};
@@ -43,6 +44,8 @@ pub(crate) struct AgentArgs {
     /// Name of this host for the collector [default: the host's name]
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
     #[command(flatten)]
     trust: TrustArgs,
     #[command(flatten)]

@@ -16,6 +16,8 @@ pub(crate) const DIR: &str = "LAGGARD_DIR";
 pub(crate) const JOB: &str = "LAGGARD_JOB";
 /// Settings file.
 pub(crate) const CONFIG: &str = "LAGGARD_CONFIG";
+/// What is logged.
+pub(crate) const LOG: &str = "LAGGARD_LOG";
 /// What proves to a collector that we may tell it.
 const TOKEN: &str = "LAGGARD_TOKEN";
 /// Where buckets are, if not at Amazon's.
@@ -46,6 +48,11 @@ pub(crate) fn is_off() -> bool {
 /// The directory under which jobs have their rings.
 pub(crate) fn ring_root() -> PathBuf {
     value(DIR).map_or_else(RingDirectory::default_root, PathBuf::from)
+}
+
+/// What is logged, as it was typed.
+pub(crate) fn log_level() -> Option<String> {
+    text(LOG)
 }
 
 /// What proves to a collector who we are.

@@ -15,6 +15,7 @@ mod environment;
 mod export;
 mod job_report;
 mod loading;
+mod logging;
 mod output;
 mod package;
 mod profile;
@@ -34,7 +35,10 @@ mod what_if;
 
 use std::process::ExitCode;
 
+use anyhow::Result;
 use clap::{Parser, Subcommand};
+
+use crate::logging::LogArgs;
 
 /// Names what holds a distributed training job back: rank, stage, since when, at what cost.
 #[derive(Debug, Parser)]
@@ -71,7 +75,21 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let command = Cli::parse().command;
+    run_command(command).unwrap_or_else(|error| {
+        output::say(&format!("laggard: {error:#}"));
+        ExitCode::from(2)
+    })
+}
+
+fn run_command(command: Command) -> Result<ExitCode> {
+    match &command {
+        #[cfg(feature = "service")]
+        Command::Serve(args) => args.log.start()?,
+        Command::Agent(args) => args.log.start()?,
+        _ => LogArgs::default().start()?,
+    }
+    match command {
         Command::Run(args) => run::run(&args),
         Command::Demo(args) => demo::demo(args),
         Command::Analyze(args) => analyze::analyze(&args),
@@ -86,9 +104,5 @@ fn main() -> ExitCode {
         #[cfg(feature = "service")]
         Command::Silence(args) => silence::silence(&args),
         Command::Doctor(args) => doctor::doctor(args),
-    };
-    result.unwrap_or_else(|error| {
-        output::say(&format!("laggard: {error:#}"));
-        ExitCode::from(2)
-    })
+    }
 }

@@ -2,8 +2,16 @@
 
 use std::io::{self, Write};
 
+use crate::logging;
+
 /// Writes a line to standard error. Nobody reading it must not stop us.
 pub(crate) fn say(line: &str) {
+    if logging::is_json() {
+        // Who reads programs' lines knows whose they are.
+        let said = line.strip_prefix("laggard: ").unwrap_or(line);
+        tracing::info!(target: logging::SAID, "{said}");
+        return;
+    }
     drop(writeln!(io::stderr(), "{line}"));
 }
 

@@ -10,6 +10,7 @@ use collector::{
 };
 
 use crate::environment;
+use crate::logging::LogArgs;
 use crate::output::say;
 use crate::settings::SettingsArgs;
 use crate::trust::{Address, TrustArgs, address, bus};
@@ -76,6 +77,8 @@ pub(crate) struct ServeArgs {
     /// Form of the messages
     #[arg(long, value_name = "FORM", default_value = "json", requires = "webhook")]
     webhook_form: Form,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
     #[command(flatten)]
     trust: TrustArgs,
     #[command(flatten)]

@@ -21,6 +21,7 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with,
 };
+use tracing::debug;
 
 /// How often recorders are asked, at most, and how much longer than their last answers took
 /// they are left in peace: an answer costs its rank that much of one thread, up to 44 ms for
@@ -298,7 +299,10 @@ fn ask_for_ever(
             let since_epoch =
                 SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             let offset_ns = (since_epoch.as_nanos() as u64).saturating_sub(until.0);
+            let begun = Instant::now();
             let collectives = ask(&socket);
+            let (found, took) = (collectives.as_ref().map(Vec::len), begun.elapsed());
+            debug!(rank, ?took, ?found, "Flight Recorder asked");
             let answer = Answer { rank, socket, until, offset_ns, collectives };
             if answers.send(answer).is_err() {
                 return;

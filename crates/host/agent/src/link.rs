@@ -49,6 +49,7 @@ impl fmt::Display for Receiver {
 }
 
 /// What is answered to a batch.
+#[derive(Debug)]
 pub(crate) enum Answer {
     /// It is kept.
     Taken {

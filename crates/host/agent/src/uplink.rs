@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use formats::{input_line, pack_batch};
 use model::{Input, RankNs};
 use protocol::{BatchAddress, BatchHead, Wanted};
+use tracing::{debug, info};
 use verdict::WantedProfile;
 
 use crate::link::{Answer, Link, Receiver};
@@ -362,6 +363,7 @@ impl Sender {
         let base = self.session.split('.').next().unwrap_or_default();
         self.session = format!("{base}.{}", self.restarts);
         self.sequence = 0;
+        info!(job = self.destination.job, session = self.session, "tells all anew");
         let nothing = Told { until: self.until, lines: Vec::new() };
         let batch = self.batch.get_or_insert(nothing);
         let mut lines = mem::take(&mut self.known);
@@ -397,7 +399,10 @@ impl Sender {
         let Destination { job, host, .. } = &self.destination;
         let (session, sequence) = (self.session.as_str(), self.sequence);
         let address = BatchAddress { job, host, session, sequence };
-        self.link.send(&address, body)
+        let bytes = body.len();
+        let answer = self.link.send(&address, body);
+        debug!(job, host, session, sequence, bytes, ?answer, "batch sent");
+        answer
     }
 }
 

@@ -11,6 +11,7 @@ use async_nats::jetstream::{self, Context};
 use async_nats::{Client, Event, Subscriber};
 use futures_util::{FutureExt, StreamExt};
 use tokio::runtime::{Builder, Runtime};
+use tracing::debug;
 
 use crate::address::Address;
 use crate::names;
@@ -72,6 +73,7 @@ impl Publisher {
         let (client, orders) = runtime.block_on(async {
             let options = address.options().await?.retry_on_initial_connect();
             let options = options.event_callback(move |event| {
+                debug!(%event, "bus");
                 if let Some(text) = trouble_of(&event) {
                     *seen.lock().unwrap_or_else(PoisonError::into_inner) = text;
                 }

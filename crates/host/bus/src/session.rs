@@ -11,6 +11,7 @@ use async_nats::{Event, datetime};
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt};
 use tokio::sync::watch;
+use tracing::debug;
 
 use crate::address::Address;
 use crate::names;
@@ -140,6 +141,7 @@ impl Session {
         let (tell, lost) = watch::channel(false);
         let options = address.options().await.to("read credentials")?;
         let options = options.event_callback(move |event| {
+            debug!(%event, "bus");
             if matches!(event, Event::Disconnected | Event::Closed) {
                 tell.send_replace(true);
             }

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use model::{Incident, Verdict};
+use tracing::info;
 use verdict::{Job, Settings};
 
 use crate::access::Tokens;
@@ -308,6 +309,7 @@ impl Inner {
             runs: held.runs(),
         });
         for id in keep.surplus(stock.collect(), seconds_now()) {
+            info!(job = id, "job forgotten: too old, or the oldest of too many");
             if let Some(Err(error)) = self.delete(&id) {
                 self.say(&id, &format_args!("it cannot be deleted: {error}"));
             }

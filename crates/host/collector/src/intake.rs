@@ -11,31 +11,46 @@ use formats::{BatchError, unpack_batch};
 use http_body_util::BodyExt;
 use model::Batch;
 use protocol::{CLOCK_HEADER, Kept, Refusal};
-use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
+use tracing::{Instrument, Span, debug, debug_span};
 
 use crate::api::{App, Shared, later, refuse};
 use crate::clock::Now;
 use crate::job::NotTaken;
 use crate::memory::{MemoryPermit, unpacked_bytes};
 use crate::store::{NAMES, is_name};
-use crate::worker::{Answer, PendingBatch, REPLACED};
+use crate::worker::{Answer, Asker, PendingBatch, REPLACED};
 
 /// Bytes of a batch as it comes; agents pack a MiB of lines.
 const LONGEST_BODY_BYTES: usize = 4 << 20;
 /// How long a batch may take to come; agents wait ten seconds for the answer.
 const RECEIVED_WITHIN: Duration = Duration::from_secs(15);
 
+/// Where a batch belongs: its job, host and agent session, and its sequence there.
+type Address = (String, String, String, u64);
+
 /// Takes a batch of a host.
 pub(crate) async fn take_batch(
     State(shared): App,
-    Path((job, host, epoch, sequence)): Path<(String, String, String, u64)>,
+    Path(address): Path<Address>,
     headers: HeaderMap,
+    request: Request,
+) -> Response {
+    let (job, host, session, sequence) = &address;
+    let span = debug_span!("batch", job, host, session, sequence);
+    take(&shared, address, &headers, request).instrument(span).await
+}
+
+async fn take(
+    shared: &Shared,
+    (job, host, epoch, sequence): Address,
+    headers: &HeaderMap,
     request: Request,
 ) -> Response {
     let metrics = &shared.inner.metrics;
     let refused = |reason: &'static str, refusal: Response| {
+        debug!(reason, "refused");
         metrics.refused(reason);
         refusal
     };
@@ -75,7 +90,8 @@ pub(crate) async fn take_batch(
         let reason = "the header laggard-now-ns says what the clock of the host is";
         return refused("malformed", refuse(StatusCode::BAD_REQUEST, reason));
     };
-    let inner = Arc::clone(&shared.inner);
+    debug!(bytes = body.len(), "received");
+    let (inner, span) = (Arc::clone(&shared.inner), Span::current());
     let handed = spawn_blocking(move || {
         let (head, inputs) = unpack_batch(&body).map_err(NotHanded::Malformed)?;
         if !memory.hold(unpacked_bytes(&body, &inputs)) {
@@ -90,18 +106,18 @@ pub(crate) async fn take_batch(
             last: head.last,
             inputs,
         };
-        let (answer, answered) = oneshot::channel();
+        let (asker, answered) = Asker::new(span);
         let (boot, at_ns) = (head.boot, Now::read().nanoseconds());
         let row = None;
         let pending =
-            PendingBatch { batch, boot, now_ns, at_ns, body, answer, row, memory };
+            PendingBatch { batch, boot, now_ns, at_ns, body, asker, row, memory };
         let job = inner.held_or_new(&job).ok_or(NotHanded::Jobs)?;
         job.hand(&inner, pending).map_err(NotHanded::Job)?;
         Ok(answered)
     });
     let answered = match handed.await {
         Ok(Ok(answered)) => answered.await.ok(),
-        Ok(Err(reason)) => return not_handed(&shared, reason),
+        Ok(Err(reason)) => return not_handed(shared, reason),
         Err(_) => None,
     };
     match answered {
@@ -185,6 +201,7 @@ fn not_handed(shared: &Shared, reason: NotHanded) -> Response {
             ("broken", later(StatusCode::SERVICE_UNAVAILABLE, "the job cannot be kept"))
         }
     };
+    debug!(reason = name, "refused");
     shared.inner.metrics.refused(name);
     refusal
 }

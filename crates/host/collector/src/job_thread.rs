@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Instant;
 
 use formats::StoredError;
+use tracing::{debug, info, warn};
 use verdict::Remember;
 
 use crate::alerts::{ANNOUNCED, JobAlerts};
@@ -77,6 +78,7 @@ impl JobThread {
             alerts
         });
         let effects = worker.ready(Now::read(), store.bytes(), alerts);
+        info!(job = handle.id, bytes = store.bytes(), "job taken up");
         let mut thread =
             Self { inner, handle, store, worker, recorder, has_exited: false };
         // What fails was said, and is tried again.
@@ -110,6 +112,7 @@ impl JobThread {
 
     /// Leaves the job to somebody else.
     pub(crate) fn leave(&self) {
+        info!(job = self.handle.id, "job left to somebody else");
         if let Some(alerts) = &self.inner.alerts {
             alerts.forget(&self.handle.id);
         }
@@ -137,6 +140,7 @@ impl JobThread {
         };
         write_whole(&folder.join(ENDED), &serde_json::to_vec(&ended)?)?;
         self.inner.list_ended(&ended, &self.handle.verdict());
+        info!(job = self.handle.id, bytes = ended.batches_bytes, "job ended");
         *self.handle.gathering() = None;
         Ok(())
     }
@@ -157,8 +161,7 @@ impl JobThread {
                         next = Some(Message::Appended(self.append(&entries)));
                     }
                     Effect::Resume => next = Some(Message::Resume),
-                    // Who asked may be gone.
-                    Effect::Answer(to, answer) => drop(to.send(answer)),
+                    Effect::Answer(to, answer) => to.answer(answer),
                     Effect::Record(origin, windows) => {
                         self.recorder.record(origin, windows);
                     }
@@ -188,7 +191,14 @@ impl JobThread {
     fn append(&mut self, entries: &[u8]) -> io::Result<()> {
         let begun = Instant::now();
         let written = self.store.append(entries);
-        self.inner.metrics.appended(begun.elapsed(), written.is_ok(), entries.len());
+        let (took, bytes) = (begun.elapsed(), entries.len());
+        self.inner.metrics.appended(took, written.is_ok(), bytes);
+        match &written {
+            Ok(()) => debug!(job = self.handle.id, bytes, ?took, "batches are on disk"),
+            Err(error) => {
+                warn!(job = self.handle.id, %error, "batches cannot be written")
+            }
+        }
         written
     }
 }

@@ -15,6 +15,7 @@ use bus::{Address, BusError, Feed, Note, Session, Told};
 use futures_util::StreamExt;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
+use tracing::{debug, info};
 
 use crate::alerts::ANNOUNCED;
 use crate::collector::Inner;
@@ -55,6 +56,7 @@ pub(crate) async fn take_part(inner: Arc<Inner>) {
         let (tell, failed) = mpsc::channel(1);
         let error = match Box::pin(Member::join(&inner, shares, address, tell)).await {
             Ok(mut member) => {
+                info!(%address, "takes part");
                 if std::mem::take(&mut is_away) {
                     inner.tell(&format!("the bus at {address} answers again"));
                 }
@@ -375,6 +377,7 @@ impl<'a> Member<'a> {
         let text = serde_json::to_vec(&note).unwrap_or_default();
         let noted = self.session.note(job, revision, text).await?;
         if let Some(revision) = noted {
+            debug!(job, revision, keeper = note.keeper, "noted");
             self.know(job, revision, note);
             self.noted_at.insert(job.to_owned(), Instant::now());
         }

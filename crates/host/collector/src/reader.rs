@@ -13,13 +13,14 @@ use model::Batch;
 use protocol::{Command, Wanted};
 use tokio::sync::{oneshot, watch};
 use tokio::task::spawn_blocking;
+use tracing::{debug, debug_span};
 
 use crate::collector::Inner;
 use crate::job::{INBOX, JobHandle};
 use crate::memory::unpacked_bytes;
 use crate::state::JobState;
 use crate::store::is_name;
-use crate::worker::{Answer, PendingBatch, REPLACED};
+use crate::worker::{Answer, Asker, PendingBatch, REPLACED};
 
 /// Batches that are handed on together: as many as may wait for the thread of a job.
 const TOGETHER: usize = INBOX;
@@ -89,6 +90,7 @@ pub(crate) async fn read(
             position.store(reached, Ordering::Relaxed);
         }
         for (host, epoch) in lost {
+            debug!(job = held.id, host, session = epoch, "batches are lost on the bus");
             inner.metrics.refused("gap");
             wanted.insert(host, Command::Lost { lost: epoch });
         }
@@ -282,10 +284,12 @@ fn hand(
         last: begin.last,
         inputs,
     };
-    let (answer, answered) = oneshot::channel();
+    let session = epoch;
+    let span = debug_span!("batch", job = held.id, host, session, sequence);
+    let (asker, answered) = Asker::new(span);
     let (now_ns, at_ns, body) = (*now_ns, arrival.at_ns, body.clone());
     let (boot, row) = (begin.boot, Some(row));
-    let pending = PendingBatch { batch, boot, now_ns, at_ns, body, answer, row, memory };
+    let pending = PendingBatch { batch, boot, now_ns, at_ns, body, asker, row, memory };
     // One that is not taken takes the other end of the answer with it.
     if has_room {
         drop(held.hand(inner, pending));

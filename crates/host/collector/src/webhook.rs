@@ -7,6 +7,7 @@ use std::{fs, io, thread};
 
 use chrono::SecondsFormat;
 use serde_json::{Value, json};
+use tracing::debug;
 use ureq::tls::TlsConfig;
 
 use crate::alert_queue::{Alert, AlertQueue, Delivery, Outcome, Settled};
@@ -154,6 +155,7 @@ impl WebhookSender {
             match self.shared.next() {
                 Delivery::Next(alert) => self.send(&alert),
                 Delivery::Repeat(alerts) => {
+                    debug!(alerts = alerts.len(), "what goes on is posted again");
                     let now = Now::read();
                     let alerts: Vec<_> =
                         alerts.iter().map(|alert| alertmanager(alert, now)).collect();
@@ -175,6 +177,8 @@ impl WebhookSender {
             }
             settled
         };
+        let incident = &alert.incident.id;
+        debug!(job, incident, reason, ?settled, "alert posted");
         let metrics = &self.shared.metrics;
         match settled {
             Settled::Sent { .. } => metrics.alerts_sent.inc(),

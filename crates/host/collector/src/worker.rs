@@ -13,6 +13,7 @@ use formats::{StoredBatch, StoredEntry};
 use model::{Batch, Incident};
 use protocol::Wanted;
 use tokio::sync::oneshot;
+use tracing::{Span, debug};
 use verdict::{Gathering, Remember, Settings, WindowRecord};
 
 use crate::alert_queue::Alert;
@@ -49,7 +50,7 @@ pub(crate) struct PendingBatch {
     pub(crate) at_ns: i64,
     /// As it came.
     pub(crate) body: axum::body::Bytes,
-    pub(crate) answer: oneshot::Sender<Answer>,
+    pub(crate) asker: Asker,
     /// Where it came in a row: if the disk refuses one of a row, none that follows in it is taken.
     pub(crate) row: Option<u64>,
     /// What it takes of memory until it is analysed.
@@ -75,6 +76,28 @@ pub(crate) enum Answer {
     Stale,
 }
 
+/// Who waits for the answer to a batch.
+#[derive(Debug)]
+pub(crate) struct Asker {
+    answer: oneshot::Sender<Answer>,
+    /// From when the batch came until it is answered.
+    span: Span,
+}
+
+impl Asker {
+    /// Somebody, and where they hear the answer.
+    pub(crate) fn new(span: Span) -> (Self, oneshot::Receiver<Answer>) {
+        let (answer, answered) = oneshot::channel();
+        (Self { answer, span }, answered)
+    }
+
+    /// Answers. Who asked may be gone.
+    pub(crate) fn answer(self, answer: Answer) {
+        debug!(parent: &self.span, ?answer, "answered");
+        drop(self.answer.send(answer));
+    }
+}
+
 /// What happened.
 #[derive(Debug)]
 pub(crate) enum Message {
@@ -97,7 +120,7 @@ pub(crate) enum Effect {
     /// [`Message::Appended`].
     Append(Vec<u8>),
     /// Answer to a batch.
-    Answer(oneshot::Sender<Answer>, Answer),
+    Answer(Asker, Answer),
     /// Do nothing else before [`Message::Resume`].
     Resume,
     /// Add windows to the history.
@@ -162,17 +185,13 @@ impl Ledger {
 }
 
 /// A batch that is to be kept, and who waits to hear that it is.
-type Kept = (StoredBatch, Batch, oneshot::Sender<Answer>, MemoryPermit);
+type Kept = (StoredBatch, Batch, Asker, MemoryPermit);
 
 /// What waits for the disk, or for answers to be on their way.
 #[derive(Debug)]
 enum Waiting {
     /// Batches, and those that were kept before with the sequence that comes next.
-    Batches {
-        kept: Vec<Kept>,
-        again: Vec<(u64, oneshot::Sender<Answer>)>,
-        last_row: Option<u64>,
-    },
+    Batches { kept: Vec<Kept>, again: Vec<(u64, Asker)>, last_row: Option<u64> },
     /// Batches that are on disk and answered for.
     Accepted(Vec<(StoredBatch, Batch, MemoryPermit)>),
     /// Hosts that were not heard of for long.
@@ -316,19 +335,11 @@ impl JobWorker {
         let mut again = Vec::new();
         let last_row = batches.last().and_then(|last| last.row);
         for pending in batches {
-            let PendingBatch {
-                mut batch,
-                boot,
-                now_ns,
-                at_ns,
-                body,
-                answer,
-                row,
-                memory,
-            } = pending;
+            let PendingBatch { mut batch, boot, now_ns, at_ns, body, asker, row, memory } =
+                pending;
             if row.is_some() && row == self.refused {
                 let reason = "one before it could not be written".to_owned();
-                effects.push(Effect::Answer(answer, Answer::Full(reason)));
+                effects.push(Effect::Answer(asker, Answer::Full(reason)));
                 continue;
             }
             let same = |(stored, ..): &&Kept| {
@@ -337,7 +348,7 @@ impl JobWorker {
             let before = kept.iter().rfind(same).map(|(stored, ..)| stored.sequence + 1);
             let next = before.unwrap_or_else(|| self.ledger.next(&batch));
             if batch.sequence < next {
-                again.push((batch.sequence + 1, answer));
+                again.push((batch.sequence + 1, asker));
                 continue;
             }
             // Another agent of the host has begun since, and tells again what this one had to tell.
@@ -345,21 +356,21 @@ impl JobWorker {
             let newest = newest.map(|(stored, ..)| &stored.epoch);
             let newest = newest.or_else(|| self.ledger.newest.get(&batch.host));
             if next > 0 && newest != Some(&batch.epoch) {
-                effects.push(Effect::Answer(answer, Answer::Stale));
+                effects.push(Effect::Answer(asker, Answer::Stale));
                 continue;
             }
             if batch.sequence > next {
-                effects.push(Effect::Answer(answer, Answer::Gap { next }));
+                effects.push(Effect::Answer(asker, Answer::Gap { next }));
                 continue;
             }
             if self.bytes + entries.len() as u64 > self.most_bytes {
                 let refusal = Answer::Over("the job has no room left");
-                effects.push(Effect::Answer(answer, refusal));
+                effects.push(Effect::Answer(asker, refusal));
                 continue;
             }
             if !self.ledger.has_room(&batch) {
                 let refusal = Answer::Over("too many agents told of the job");
-                effects.push(Effect::Answer(answer, refusal));
+                effects.push(Effect::Answer(asker, refusal));
                 continue;
             }
             let measured_ns = at_ns.saturating_sub_unsigned(now_ns);
@@ -377,7 +388,7 @@ impl JobWorker {
             };
             drop(StoredEntry::Batch(stored.clone()).write(&mut entries));
             entries.extend_from_slice(&body);
-            kept.push((stored, batch, answer, memory));
+            kept.push((stored, batch, asker, memory));
         }
         if entries.is_empty() {
             effects.extend(self.accept(kept, again));
@@ -424,8 +435,8 @@ impl JobWorker {
                 Err(error) => {
                     self.refused = last_row;
                     let text = format!("the batches cannot be written: {error}");
-                    let kept = kept.into_iter().map(|(_, _, answer, _)| answer);
-                    let all = kept.chain(again.into_iter().map(|(_, answer)| answer));
+                    let kept = kept.into_iter().map(|(_, _, asker, _)| asker);
+                    let all = kept.chain(again.into_iter().map(|(_, asker)| asker));
                     all.map(|to| Effect::Answer(to, Answer::Full(text.clone()))).collect()
                 }
             },
@@ -444,11 +455,7 @@ impl JobWorker {
     }
 
     /// Answers for batches that are on disk: agents need not wait for the analysis.
-    fn accept(
-        &mut self,
-        kept: Vec<Kept>,
-        again: Vec<(u64, oneshot::Sender<Answer>)>,
-    ) -> Vec<Effect> {
+    fn accept(&mut self, kept: Vec<Kept>, again: Vec<(u64, Asker)>) -> Vec<Effect> {
         let wanted = self.handle.gathering().as_ref().map(|gathering| Wanted {
             stacks: gathering.wanted_stacks(),
             profile: gathering.wanted_profile().cloned(),

@@ -24,6 +24,7 @@ mod full;
 mod fuzzed;
 mod history;
 mod limits;
+mod logging;
 mod shared;
 mod shared_campaign;
 mod tls;

@@ -10,6 +10,7 @@ use std::{io, thread};
 
 use object_store::{ObjectStore, ObjectStoreExt};
 use tokio_stream::StreamExt;
+use tracing::debug;
 
 use super::tables::TABLES;
 use super::{HistoryOptions, day};
@@ -228,6 +229,7 @@ impl Shipper {
                 self.remove_others(&job, number, &bytes).await?;
             } else if let Some(key) = key(&job, &file) {
                 self.place.put(&key?, bytes.clone().into()).await?;
+                debug!(job, %file, bytes = bytes.len(), "table written");
                 self.metrics.history_written.inc();
             } else {
                 continue;

@@ -172,7 +172,7 @@ impl Played {
                         }
                     },
                     Effect::Resume => next = Some(Message::Resume),
-                    Effect::Answer(to, answer) => drop(to.send(answer)),
+                    Effect::Answer(to, answer) => to.answer(answer),
                     Effect::Record(_, windows) => self.windows += windows.len(),
                     Effect::Publish(..) => {}
                     Effect::Alert(alert) => self.alerts.push(alert),
@@ -194,7 +194,7 @@ impl Played {
     ) -> Vec<Option<Answer>> {
         let (mut pending, mut answers) = (Vec::new(), Vec::new());
         for (session, sequence, sent) in batches {
-            let (answer, answered) = oneshot::channel();
+            let (asker, answered) = Asker::new(Span::none());
             answers.push(answered);
             let batch = Batch {
                 host: "h".to_owned(),
@@ -213,7 +213,7 @@ impl Played {
                 now_ns,
                 at_ns,
                 body,
-                answer,
+                asker,
                 row,
                 memory,
             });
