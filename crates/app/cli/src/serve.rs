@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use collector::{
-    Certificate, Collector, HistoryOptions, Keep, Membership, Options, Pages, Place,
+    Certificate, ClusterMember, Collector, HistoryOptions, Keep, Options, Pages, Place,
     Tokens, Webhook, WebhookForm,
 };
 
@@ -161,7 +161,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode> {
     let bus = args
         .bus
         .as_ref()
-        .map(|address| Membership { address: args.trust.to_bus(address), url: url() });
+        .map(|address| ClusterMember { address: args.trust.to_bus(address), url: url() });
     let options = Options {
         data: data.clone(),
         settings: args.settings.load()?,

@@ -26,15 +26,15 @@ use tokio_stream::StreamExt;
 
 use crate::access::Role;
 use crate::clock::seconds_now;
+use crate::cluster_member::take_part;
 use crate::collector::Inner;
 use crate::connections::answer;
 use crate::intake::take_batch;
 use crate::job::JobHandle;
 use crate::job_thread::{LIVE, REPORT, VERDICT};
-use crate::membership::take_part;
 use crate::metrics::classic;
+use crate::ownership::Owner;
 use crate::rendered::Rendered;
-use crate::shares::Whereabouts;
 use crate::silences::Silence;
 use crate::store::{NAMES, file_name, is_name};
 use crate::tls::TlsListener;
@@ -65,8 +65,8 @@ pub(crate) struct Shared {
 impl Shared {
     /// Whether nobody else keeps a job.
     fn keeps(&self, job: &str) -> bool {
-        let shares = self.inner.shares.as_ref();
-        shares.is_none_or(|shares| shares.place(job) == Whereabouts::Here)
+        let ownership = self.inner.ownership.as_ref();
+        ownership.is_none_or(|ownership| ownership.owner(job) == Owner::Us)
     }
 }
 
@@ -84,7 +84,7 @@ pub(crate) async fn serve(inner: Arc<Inner>, listener: TcpListener) -> io::Resul
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let inner = Arc::clone(&shared.inner);
-    if inner.shares.is_some() {
+    if inner.ownership.is_some() {
         tokio::spawn(take_part(Arc::clone(&inner)));
     }
     tokio::spawn(async move {
@@ -191,12 +191,12 @@ async fn lead(
     next: Next,
 ) -> Response {
     let job = names.ok().and_then(|Path(mut names)| names.remove("job"));
-    let place = job.zip(shared.inner.shares.as_ref());
-    let place = place.map(|(job, shares)| shares.place(&job));
+    let place = job.zip(shared.inner.ownership.as_ref());
+    let place = place.map(|(job, ownership)| ownership.owner(&job));
     let (keeper, is_alive) = match place {
-        None | Some(Whereabouts::Here) => return next.run(request).await,
-        Some(Whereabouts::There(keeper)) => (keeper, true),
-        Some(Whereabouts::Away(keeper)) => (keeper, false),
+        None | Some(Owner::Us) => return next.run(request).await,
+        Some(Owner::Other(keeper)) => (keeper, true),
+        Some(Owner::Absent(keeper)) => (keeper, false),
     };
     let path = request.uri().path_and_query().map_or("", |path| path.as_str());
     let address = HeaderValue::from_str(&format!("{keeper}{path}")).ok();
@@ -302,8 +302,8 @@ pub(crate) fn later(status: StatusCode, reason: &str) -> Response {
 
 async fn jobs(State(shared): App) -> Response {
     let mut jobs: Vec<_> = shared.inner.all().iter().map(|held| held.summary()).collect();
-    if let Some(shares) = &shared.inner.shares {
-        jobs = shares.all(jobs);
+    if let Some(ownership) = &shared.inner.ownership {
+        jobs = ownership.all(jobs);
     }
     axum::Json(json!({ "schema": "laggard.jobs/1", "jobs": jobs })).into_response()
 }

@@ -16,14 +16,14 @@ use crate::access::Tokens;
 use crate::api;
 use crate::catalogue::Catalogue;
 use crate::clock::seconds_now;
+use crate::cluster_member::ClusterMember;
 use crate::history::{Dated, HistoryOptions, Outbox, PlaceError, drop_unended};
 use crate::job::JobHandle;
 use crate::job_thread::{ENDED, Ended, VERDICT};
-use crate::membership::Membership;
 use crate::memory::MemoryBudget;
 use crate::metrics::Metrics;
+use crate::ownership::OwnershipTable;
 use crate::retention::{Keep, Stock, folder_bytes};
-use crate::shares::Shares;
 use crate::silences::Silences;
 use crate::state::JobSummary;
 use crate::store;
@@ -57,7 +57,7 @@ pub struct Options {
     /// Where what was found is kept as tables.
     pub history: Option<HistoryOptions>,
     /// The bus to read batches from, where several share the jobs.
-    pub bus: Option<Membership>,
+    pub bus: Option<ClusterMember>,
 }
 
 /// How what is known is shown.
@@ -122,7 +122,7 @@ pub(crate) struct Inner {
     pub(crate) alerts: Option<AlertOutbox>,
     pub(crate) silences: Arc<Silences>,
     /// Who keeps which job, if several share them.
-    pub(crate) shares: Option<Shares>,
+    pub(crate) ownership: Option<OwnershipTable>,
     jobs: RwLock<BTreeMap<String, Arc<JobHandle>>>,
     /// For whoever watches the collector itself.
     log: fn(&str),
@@ -175,7 +175,7 @@ impl Collector {
         let inner = Arc::new(Inner {
             alerts,
             silences: Arc::new(Silences::open(&path)),
-            shares: options.bus.as_ref().map(|bus| Shares::new(&bus.url)),
+            ownership: options.bus.as_ref().map(|bus| OwnershipTable::new(&bus.url)),
             options,
             pages,
             metrics,
@@ -203,7 +203,7 @@ impl Collector {
             let held = Arc::new(held);
             inner.write_jobs().insert(id.clone(), Arc::clone(&held));
             // Of those that are shared somebody else may have taken it.
-            if runs && inner.shares.is_none() && held.take_up(&inner).is_err() {
+            if runs && inner.ownership.is_none() && held.take_up(&inner).is_err() {
                 inner.say(&id, &"no thread can be started for it");
             }
         }
@@ -271,8 +271,8 @@ impl Inner {
     pub(crate) fn delete(&self, id: &str) -> Option<io::Result<()>> {
         let mut jobs = self.write_jobs();
         let removed = self.remove(&mut jobs, id);
-        if let Some(shares) = self.shares.as_ref().filter(|_| removed.is_some()) {
-            shares.delete(id);
+        if let Some(ownership) = self.ownership.as_ref().filter(|_| removed.is_some()) {
+            ownership.delete(id);
         }
         removed
     }

@@ -54,7 +54,7 @@ async fn take(
         metrics.refused(reason);
         refusal
     };
-    if shared.inner.shares.is_some() {
+    if shared.inner.ownership.is_some() {
         let reason = "batches come over the bus here: --bus";
         return refused("misdirected", later(StatusCode::MISDIRECTED_REQUEST, reason));
     }

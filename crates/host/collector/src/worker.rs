@@ -628,4 +628,4 @@ impl JobWorker {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -61,7 +61,8 @@ impl Collector {
         self.played.now = now;
         self.played.start_again();
         self.early = EarlyBatches::default();
-        let since_s = self.played.handle.summary().last_seen_s.saturating_sub(READ_AGAIN_S);
+        let since_s =
+            self.played.handle.summary().last_seen_s.saturating_sub(READ_AGAIN_S);
         let is_before = |one: &Arrival| (one.at_ns as u64) < since_s * 1_000_000_000;
         self.read = stream.arrivals.partition_point(is_before);
     }

@@ -19,12 +19,12 @@ use super::*;
 use crate::memory::MemoryBudget;
 use crate::store;
 
-const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_hours(1);
 
 /// A batch as it is sent.
 #[derive(Clone)]
-struct Sent {
+pub(crate) struct Sent {
     body: Bytes,
     inputs: Vec<Input>,
     until: RankNs,
@@ -44,14 +44,14 @@ impl Sent {
 }
 
 /// A job in batches, the last one last.
-fn batches_of(inputs: &[Input], count: usize) -> Vec<Sent> {
+pub(crate) fn batches_of(inputs: &[Input], count: usize) -> Vec<Sent> {
     let parts = inputs.chunks(inputs.len().div_ceil(count));
     let last = parts.len() - 1;
     parts.enumerate().map(|(at, part)| Sent::of(part, at == last)).collect()
 }
 
 /// A recorded job, up to its first so many inputs.
-fn recorded(job: &str, most: usize) -> Vec<Input> {
+pub(crate) fn recorded(job: &str, most: usize) -> Vec<Input> {
     let jobs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../testdata/jobs");
     match load(&jobs.join(format!("{job}.jsonl.zst")), Limits::default()) {
         Ok(Recording::Journal(journal)) => {
@@ -63,7 +63,7 @@ fn recorded(job: &str, most: usize) -> Vec<Input> {
 
 /// What the disk does with the next append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Disk {
+pub(crate) enum Disk {
     Fine,
     /// It takes none of it.
     Full,
@@ -72,19 +72,21 @@ enum Disk {
 }
 
 /// A job, its disk, and what came of it.
-struct Played {
-    now: Now,
-    handle: Arc<JobHandle>,
+pub(crate) struct Played {
+    pub(crate) now: Now,
+    pub(crate) handle: Arc<JobHandle>,
     worker: JobWorker,
     budget: MemoryBudget,
     silences: Arc<Silences>,
     most_bytes: u64,
     kept: Vec<u8>,
-    disk: Disk,
+    pub(crate) disk: Disk,
+    /// How often it was started.
+    pub(crate) starts: u32,
     announced: Option<Vec<u8>>,
     alerts: Vec<Alert>,
     windows: usize,
-    has_exited: bool,
+    pub(crate) has_exited: bool,
     /// Keeps the file of silences.
     _folder: tempfile::TempDir,
 }
@@ -101,7 +103,7 @@ fn worker(
 }
 
 impl Played {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let now = Now::read();
         let folder = tempfile::tempdir().unwrap();
         let silences = Arc::new(Silences::open(folder.path()));
@@ -118,6 +120,7 @@ impl Played {
             most_bytes,
             kept,
             disk: Disk::Fine,
+            starts: 0,
             announced: None,
             alerts: Vec::new(),
             windows: 0,
@@ -129,8 +132,9 @@ impl Played {
     }
 
     /// What a new process makes of what is kept.
-    fn start_again(&mut self) {
+    pub(crate) fn start_again(&mut self) {
         self.has_exited = false;
+        self.starts += 1;
         self.handle = Arc::new(JobHandle::new("job"));
         self.worker = worker(self.now, &self.handle, &self.silences, self.most_bytes);
         let (worker, now) = (&mut self.worker, self.now);
@@ -192,8 +196,20 @@ impl Played {
         row: Option<u64>,
         batches: &[(&str, usize, &Sent)],
     ) -> Vec<Option<Answer>> {
+        let at_ns = self.now.nanoseconds();
+        let batches =
+            batches.iter().map(|(session, at, sent)| (*session, *at, *sent, at_ns));
+        self.hand(row, &batches.collect::<Vec<_>>())
+    }
+
+    /// The same of batches each of which came at some time, in nanoseconds since 1970.
+    pub(crate) fn hand(
+        &mut self,
+        row: Option<u64>,
+        batches: &[(&str, usize, &Sent, i64)],
+    ) -> Vec<Option<Answer>> {
         let (mut pending, mut answers) = (Vec::new(), Vec::new());
-        for (session, sequence, sent) in batches {
+        for (session, sequence, sent, at_ns) in batches {
             let (asker, answered) = Asker::new(Span::none());
             answers.push(answered);
             let batch = Batch {
@@ -206,7 +222,7 @@ impl Played {
                 inputs: sent.inputs.clone(),
             };
             let (boot, now_ns, body) = ("boot".to_owned(), 1000, sent.body.clone());
-            let (at_ns, memory) = (self.now.nanoseconds(), self.budget.none());
+            let (at_ns, memory) = (*at_ns, self.budget.none());
             pending.push(PendingBatch {
                 batch,
                 boot,
@@ -222,7 +238,7 @@ impl Played {
         answers.into_iter().map(|mut answered| answered.try_recv().ok()).collect()
     }
 
-    fn send_one(
+    pub(crate) fn send_one(
         &mut self,
         session: &str,
         sequence: usize,
@@ -232,7 +248,7 @@ impl Played {
     }
 
     /// Lets time pass, as a thread that has nothing to do does.
-    fn wait(&mut self, time: Duration) {
+    pub(crate) fn wait(&mut self, time: Duration) {
         let until = self.now + time;
         while self.now.at < until.at && !self.has_exited {
             self.now = self.now + LOOK_EVERY;
@@ -240,7 +256,7 @@ impl Played {
         }
     }
 
-    fn finish(&mut self) -> Arc<str> {
+    pub(crate) fn finish(&mut self) -> Arc<str> {
         self.step(Message::Finish);
         self.handle.verdict()
     }
@@ -277,7 +293,7 @@ fn undisturbed(batches: &[Sent]) -> Arc<str> {
 }
 
 /// What of the inputs an agent that was started anew tells again.
-fn again(sent: &Sent) -> Sent {
+pub(crate) fn again(sent: &Sent) -> Sent {
     let is_in_ring = |input: &&Input| {
         matches!(
             input,
@@ -378,7 +394,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// Plays so many jobs, or as the environment has it.
-fn campaign(jobs: &[Vec<Sent>], few: u64) {
+pub(crate) fn campaign(jobs: &[Vec<Sent>], few: u64, play: impl Fn(&[Sent], &str, u64)) {
     let first = number("LAGGARD_TEST_SEED");
     let few = number("LAGGARD_TEST_FAULTS").unwrap_or(first.map_or(few, |_| 1));
     let first = first.unwrap_or(0);
@@ -394,14 +410,14 @@ fn campaign(jobs: &[Vec<Sent>], few: u64) {
 fn whatever_happens_to_a_job_its_beginning_is_kept_and_counts_once() {
     let jobs = ["data", "periodic", "two", "none"];
     let jobs = jobs.map(|job| batches_of(&recorded(job, 240), 12));
-    campaign(&jobs, 2000);
+    campaign(&jobs, 2000, play);
 }
 
 #[test]
 fn whatever_happens_to_a_job_its_verdict_is_that_of_the_recording() {
     let jobs = ["data", "periodic", "two", "none"];
     let jobs = jobs.map(|job| batches_of(&recorded(job, usize::MAX), 12));
-    campaign(&jobs, 24);
+    campaign(&jobs, 24, play);
 }
 
 #[test]

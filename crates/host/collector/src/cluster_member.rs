@@ -18,10 +18,11 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tracing::{debug, info};
 
 use crate::alerts::ANNOUNCED;
+use crate::clock::Now;
 use crate::collector::Inner;
 use crate::job::JobHandle;
+use crate::ownership::{JobNote, Owner, OwnershipTable};
 use crate::reader::read;
-use crate::shares::{JobNote, Shares, Whereabouts};
 use crate::state::JobState;
 use crate::store::{self, is_name, write_whole};
 
@@ -37,7 +38,7 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// A bus, and who we are on it.
 #[derive(Clone, Debug)]
-pub struct Membership {
+pub struct ClusterMember {
     /// The bus.
     pub address: Address,
     /// Where others reach us over HTTP.
@@ -46,15 +47,15 @@ pub struct Membership {
 
 /// Takes part until the process ends.
 pub(crate) async fn take_part(inner: Arc<Inner>) {
-    let Some((shares, Membership { address, .. })) =
-        inner.shares.as_ref().zip(inner.options.bus.as_ref())
+    let Some((ownership, ClusterMember { address, .. })) =
+        inner.ownership.as_ref().zip(inner.options.bus.as_ref())
     else {
         return;
     };
     let mut is_away = false;
     loop {
         let (tell, failed) = mpsc::channel(1);
-        let error = match Box::pin(Member::join(&inner, shares, address, tell)).await {
+        let error = match Box::pin(Member::join(&inner, ownership, address, tell)).await {
             Ok(mut member) => {
                 info!(%address, "takes part");
                 if std::mem::take(&mut is_away) {
@@ -93,7 +94,7 @@ impl Kept {
 /// A collector while it is connected.
 struct Member<'a> {
     inner: Arc<Inner>,
-    shares: &'a Shares,
+    ownership: &'a OwnershipTable,
     session: Session,
     /// Where the newest batch of each job stands in the stream.
     told: BTreeMap<String, u64>,
@@ -110,7 +111,7 @@ struct Member<'a> {
 impl<'a> Member<'a> {
     async fn join(
         inner: &Arc<Inner>,
-        shares: &'a Shares,
+        ownership: &'a OwnershipTable,
         address: &Address,
         failed: mpsc::Sender<BusError>,
     ) -> Result<Self, BusError> {
@@ -119,7 +120,7 @@ impl<'a> Member<'a> {
         let (before, notes) = session.notes().await?;
         let mut member = Self {
             inner: Arc::clone(inner),
-            shares,
+            ownership,
             session,
             told: BTreeMap::new(),
             told_feed,
@@ -134,7 +135,7 @@ impl<'a> Member<'a> {
             member.hear(told);
         }
         // What was deleted while we were away is not there.
-        shares.view().notes.clear();
+        ownership.view().notes.clear();
         for note in before {
             member.noted(note).await;
         }
@@ -156,7 +157,7 @@ impl<'a> Member<'a> {
                 Some(note) = self.notes.next() => {
                     self.noted(note.map_err(text)?).await;
                 }
-                _ = look.tick() => self.look().await.map_err(text)?,
+                _ = look.tick() => self.look(Now::read()).await.map_err(text)?,
                 Some(error) = failed.recv() => return Err(text(error)),
                 () = &mut lost => return Err("the connection is lost".to_owned()),
             }
@@ -194,7 +195,7 @@ impl<'a> Member<'a> {
             return;
         }
         let Ok(note) = serde_json::from_slice::<JobNote>(&text) else { return };
-        let is_ours = note.keeper == self.shares.url();
+        let is_ours = note.keeper == self.ownership.url();
         self.know(&job, revision, note);
         if is_ours {
             return;
@@ -218,7 +219,7 @@ impl<'a> Member<'a> {
 
     /// A job was deleted by whoever kept it.
     async fn forgotten(&mut self, job: &str) {
-        self.shares.view().notes.remove(job);
+        self.ownership.view().notes.remove(job);
         self.told.remove(job);
         if let Some(kept) = self.kept.remove(job) {
             kept.end().await;
@@ -229,20 +230,20 @@ impl<'a> Member<'a> {
         let known = self.revisions.entry(job.to_owned()).or_default();
         if revision > *known {
             *known = revision;
-            self.shares.view().notes.insert(job.to_owned(), (revision, note));
+            self.ownership.view().notes.insert(job.to_owned(), (revision, note));
         }
     }
 
-    async fn look(&mut self) -> Result<(), BusError> {
-        if self.announced_at.is_none_or(|at| at.elapsed() >= ANNOUNCE_EVERY) {
+    async fn look(&mut self, now: Now) -> Result<(), BusError> {
+        if self.announced_at.is_none_or(|at| now.since(at) >= ANNOUNCE_EVERY) {
             let has_room: &[u8] = if self.inner.is_full() { b"false" } else { b"true" };
-            self.session.announce(self.shares.url(), has_room.to_vec()).await?;
+            self.session.announce(self.ownership.url(), has_room.to_vec()).await?;
             self.look_who_is_here().await?;
-            self.announced_at = Some(Instant::now());
+            self.announced_at = Some(now.at);
         }
-        for job in self.shares.take_deleted() {
+        for job in self.ownership.take_deleted() {
             // A copy of a job that somebody else keeps is only a copy.
-            if self.shares.place(&job) == Whereabouts::Here {
+            if self.ownership.owner(&job) == Owner::Us {
                 self.forgotten(&job).await;
                 self.session.forget(&job).await?;
             }
@@ -250,48 +251,48 @@ impl<'a> Member<'a> {
         let runs = |held: &Arc<JobHandle>| held.summary().state != JobState::Ended;
         let have = self.inner.all().into_iter().filter(runs);
         let have: BTreeSet<String> = have.map(|held| held.id.clone()).collect();
-        let free = self.shares.view().free(&self.told, &have);
-        if free.iter().any(|job| self.shares.view().notes.contains_key(job)) {
+        let free = self.ownership.view().free(&self.told, &have);
+        if free.iter().any(|job| self.ownership.view().notes.contains_key(job)) {
             // Who keeps one of them may have come since.
             self.look_who_is_here().await?;
         }
         let ours = {
-            let view = self.shares.view();
-            view.share(&view.free(&self.told, &have), self.shares.url())
+            let view = self.ownership.view();
+            view.share(&view.free(&self.told, &have), self.ownership.url())
         };
         for job in ours {
-            self.take(&job).await?;
+            self.take(&job, now).await?;
         }
         let ours = {
-            let (view, we) = (self.shares.view(), self.shares.url());
+            let (view, we) = (self.ownership.view(), self.ownership.url());
             let ours = view.notes.iter().filter(|(_, (_, note))| note.keeper == we);
             ours.map(|(job, (revision, note))| (job.clone(), *revision, note.clone()))
                 .collect::<Vec<_>>()
         };
         for (job, revision, note) in ours {
-            self.keep(&job, revision, note).await?;
+            self.keep(&job, revision, note, now).await?;
         }
         Ok(())
     }
 
     async fn look_who_is_here(&mut self) -> Result<(), BusError> {
         let alive = self.session.alive().await?.into_iter();
-        self.shares.view().alive =
+        self.ownership.view().alive =
             alive.map(|(url, has_room)| (url, has_room == b"true")).collect();
         Ok(())
     }
 
     /// Takes a job that nobody keeps, unless somebody else is faster.
-    async fn take(&mut self, job: &str) -> Result<(), BusError> {
-        let before = self.shares.view().notes.get(job).cloned();
+    async fn take(&mut self, job: &str, now: Now) -> Result<(), BusError> {
+        let before = self.ownership.view().notes.get(job).cloned();
         let (revision, before) = before.map_or((0, None), |(at, note)| (at, Some(note)));
         let ours = JobNote {
-            keeper: self.shares.url().to_owned(),
+            keeper: self.ownership.url().to_owned(),
             ended_at: None,
             job: before.as_ref().and_then(|note| note.job.clone()),
             announced: before.as_ref().and_then(|note| note.announced.clone()),
         };
-        if !self.note(job, revision, ours).await? {
+        if !self.note(job, revision, ours, now).await? {
             return Ok(());
         }
         if let Some(JobNote { keeper, announced, .. }) = before {
@@ -313,10 +314,11 @@ impl<'a> Member<'a> {
         job: &str,
         revision: u64,
         note: JobNote,
+        now: Now,
     ) -> Result<(), BusError> {
         let told = self.told.get(job).copied().unwrap_or(0);
         let held = self.inner.held(job);
-        if held.is_none() && self.shares.is_deleted(job) {
+        if held.is_none() && self.ownership.is_deleted(job) {
             // Since we began to look: the bus is told with the next look.
             return Ok(());
         }
@@ -349,7 +351,7 @@ impl<'a> Member<'a> {
         if has_ended && let Some(kept) = self.kept.remove(job) {
             kept.end().await;
         }
-        let since = self.noted_at.get(job).map(Instant::elapsed);
+        let since = self.noted_at.get(job).map(|at| now.since(*at));
         let known = note.job.as_ref().map(|job| (job.version, job.state));
         let is_new = known != Some((summary.version, summary.state));
         let every = if is_new { NOTE_EVERY } else { NOTE_AT_LEAST_EVERY };
@@ -362,7 +364,7 @@ impl<'a> Member<'a> {
                 job: Some(summary),
                 announced: announced.and_then(|text| serde_json::from_slice(&text).ok()),
             };
-            self.note(job, revision, note).await?;
+            self.note(job, revision, note, now).await?;
         }
         Ok(())
     }
@@ -373,13 +375,14 @@ impl<'a> Member<'a> {
         job: &str,
         revision: u64,
         note: JobNote,
+        now: Now,
     ) -> Result<bool, BusError> {
         let text = serde_json::to_vec(&note).unwrap_or_default();
         let noted = self.session.note(job, revision, text).await?;
         if let Some(revision) = noted {
             debug!(job, revision, keeper = note.keeper, "noted");
             self.know(job, revision, note);
-            self.noted_at.insert(job.to_owned(), Instant::now());
+            self.noted_at.insert(job.to_owned(), now.at);
         }
         Ok(noted.is_some())
     }

@@ -23,20 +23,20 @@ pub(crate) struct JobNote {
     pub(crate) announced: Option<serde_json::Value>,
 }
 
-/// Where a job is to be found.
+/// Who keeps a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Whereabouts {
-    /// Here, if anywhere.
-    Here,
-    /// At this address.
-    There(String),
-    /// At this address, where nobody answers.
-    Away(String),
+pub(crate) enum Owner {
+    /// We, if anybody.
+    Us,
+    /// The collector at this address.
+    Other(String),
+    /// The collector at this address, where nobody answers.
+    Absent(String),
 }
 
 /// What is known of who keeps what.
 #[derive(Debug)]
-pub(crate) struct Shares {
+pub(crate) struct OwnershipTable {
     url: String,
     view: Mutex<View>,
     /// Jobs that were deleted here, and not on the bus yet.
@@ -50,7 +50,7 @@ pub(crate) struct View {
     pub(crate) alive: BTreeMap<String, bool>,
 }
 
-impl Shares {
+impl OwnershipTable {
     /// Nothing is known yet; others reach us at `url`.
     pub(crate) fn new(url: &str) -> Self {
         Self { url: url.to_owned(), view: Mutex::default(), deleted: Mutex::default() }
@@ -70,7 +70,7 @@ impl Shares {
         self.deleted.lock().unwrap_or_else(PoisonError::into_inner).push(job.to_owned());
     }
 
-    /// Whether that was said since [`Shares::take_deleted`] was last called.
+    /// Whether that was said since [`OwnershipTable::take_deleted`] was last called.
     pub(crate) fn is_deleted(&self, job: &str) -> bool {
         let deleted = self.deleted.lock().unwrap_or_else(PoisonError::into_inner);
         deleted.iter().any(|id| id == job)
@@ -81,20 +81,16 @@ impl Shares {
         std::mem::take(&mut *self.deleted.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Where a job is to be found.
-    pub(crate) fn place(&self, job: &str) -> Whereabouts {
+    /// Who keeps a job.
+    pub(crate) fn owner(&self, job: &str) -> Owner {
         let view = self.view();
         match view.notes.get(job) {
             Some((_, note)) if note.keeper != self.url => {
                 let keeper = note.keeper.clone();
                 let is_alive = view.alive.contains_key(&keeper);
-                if is_alive {
-                    Whereabouts::There(keeper)
-                } else {
-                    Whereabouts::Away(keeper)
-                }
+                if is_alive { Owner::Other(keeper) } else { Owner::Absent(keeper) }
             }
-            _ => Whereabouts::Here,
+            _ => Owner::Us,
         }
     }
 
@@ -104,8 +100,7 @@ impl Shares {
         let others = view.notes.values().filter(|(_, note)| note.keeper != self.url);
         let others: Vec<_> = others.filter_map(|(_, note)| note.job.clone()).collect();
         drop(view);
-        let ours =
-            ours.into_iter().filter(|job| self.place(&job.id) == Whereabouts::Here);
+        let ours = ours.into_iter().filter(|job| self.owner(&job.id) == Owner::Us);
         let mut all: Vec<_> = ours.chain(others).collect();
         all.sort_by(|a, b| a.id.cmp(&b.id));
         all
