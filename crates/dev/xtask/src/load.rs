@@ -205,7 +205,7 @@ impl Host {
             self.batch = Some(batch);
         }
         let Self { job, name, number, .. } = self;
-        let (session, sequence) = ("e", u64::from(*number));
+        let (session, sequence) = ("e", *number);
         let address = BatchAddress { job, host: name, session, sequence };
         let request = self.http.post(format!("{url}{}", address.path()));
         let request = request.header(CLOCK_HEADER, now_ns.to_string());

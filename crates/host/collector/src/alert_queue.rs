@@ -44,7 +44,7 @@ impl Alert {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Delivery {
     /// The oldest alert that waits.
-    Next(Alert),
+    Next(Box<Alert>),
     /// All that goes on, as a receiver may have forgotten it. Nothing waits for it to be taken.
     Repeat(Vec<Alert>),
 }
@@ -149,7 +149,11 @@ impl AlertQueue {
             }
         }
         let is_due = now.at >= self.retry_at;
-        self.waiting.front().filter(|_| is_due).cloned().map(Delivery::Next)
+        self.waiting
+            .front()
+            .filter(|_| is_due)
+            .cloned()
+            .map(|next| Delivery::Next(Box::new(next)))
     }
 
     /// How long to wait until there may be something to send, unless an alert is added.

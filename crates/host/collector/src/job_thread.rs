@@ -66,8 +66,8 @@ impl JobThread {
         );
         let mut recorder = HistoryRecorder::new(&inner, &handle.id);
         let store = Store::open(&inner.options.data, &handle.id, |entry, batch| {
-            let recorded = worker.replay(Now::read(), entry, batch);
-            if let Some(Effect::Record(origin, windows)) = recorded {
+            let effect = worker.replay(Now::read(), entry, batch);
+            if let Some(Effect::Record(origin, windows)) = effect {
                 recorder.record(origin, windows);
             }
         })?;
@@ -172,7 +172,7 @@ impl JobThread {
                     }
                     Effect::Alert(alert) => {
                         if let Some(alerts) = &self.inner.alerts {
-                            alerts.push(alert);
+                            alerts.push(*alert);
                         }
                     }
                     Effect::Announced(bytes) => {
@@ -196,7 +196,7 @@ impl JobThread {
         match &written {
             Ok(()) => debug!(job = self.handle.id, bytes, ?took, "batches are on disk"),
             Err(error) => {
-                warn!(job = self.handle.id, %error, "batches cannot be written")
+                warn!(job = self.handle.id, %error, "batches cannot be written");
             }
         }
         written

@@ -128,7 +128,7 @@ pub(crate) enum Effect {
     /// Note how the job is: its incidents with their dates.
     Publish(Origin, Vec<Dated<Incident>>, Over),
     /// Send an alert.
-    Alert(Alert),
+    Alert(Box<Alert>),
     /// Write down what was announced.
     Announced(Vec<u8>),
     /// The job is over, as far as we know.
@@ -607,7 +607,7 @@ impl JobWorker {
             let has_ended = has_ended || over == Over::Yes;
             let Announcements { alerts, announced } =
                 alerts.look(&verdict.incidents, has_ended, is_silent, now);
-            effects.extend(alerts.into_iter().map(Effect::Alert));
+            effects.extend(alerts.into_iter().map(|one| Effect::Alert(Box::new(one))));
             effects.extend(announced.map(Effect::Announced));
         }
         effects
