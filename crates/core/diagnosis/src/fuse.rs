@@ -45,7 +45,7 @@ pub fn fuse(
 
 /// Judges each finding in turn by one rule.
 fn merge_all(findings: &mut Vec<Finding>, merge: &Merge, witnesses: &dyn Witnesses) {
-    let judged = |finding: &Finding| !finding.is_fused && (merge.of)(finding);
+    let judged = |finding: &Finding| !finding.is_fused && (merge.of)(finding, witnesses);
     if !findings.iter().any(judged) {
         return;
     }

@@ -59,7 +59,7 @@ pub(crate) enum Kept {
 #[derive(Debug)]
 pub(crate) struct Merge {
     /// The findings that the rule judges.
-    pub(crate) of: fn(&Finding) -> bool,
+    pub(crate) of: fn(&Finding, &dyn Witnesses) -> bool,
     /// Whether one of them has the cause of a known one, among all as they were before the rule.
     pub(crate) same: fn(&Finding, &Finding, &[Finding], &dyn Witnesses) -> bool,
     pub(crate) keeps: Kept,
@@ -78,7 +78,7 @@ pub const RULES: [FusionRule; 17] = [
         keeps: "the other; the stall supports it",
         source: "ours",
         apply: Apply::Merge(Merge {
-            of: |new| new.origin == Origin::PassedStall,
+            of: |new, _| new.origin == Origin::PassedStall,
             same: |known, stall, _, _| {
                 is_before(known, stall)
                     && meets(known, stall.first_step)
@@ -95,7 +95,7 @@ pub const RULES: [FusionRule; 17] = [
         keeps: "the other; the arrivals support it",
         source: "ours",
         apply: Apply::Merge(Merge {
-            of: |new| new.origin == Origin::Arrivals,
+            of: |new, _| new.origin == Origin::Arrivals,
             same: |known, late, _, _| {
                 known.origin < late.origin && has_same_ranks(known, late)
             },
@@ -121,7 +121,7 @@ pub const RULES: [FusionRule; 17] = [
         keeps: "the other, with the function and what to do about it",
         source: "ours",
         apply: Apply::Merge(Merge {
-            of: |new| new.origin == Origin::Profile,
+            of: |new, _| new.origin == Origin::Profile,
             same: |known, function, _, witnesses| {
                 let is_in_window = witnesses.profile_window().is_some();
                 may_be_of_function(known, function, witnesses)
@@ -139,7 +139,7 @@ pub const RULES: [FusionRule; 17] = [
         keeps: "the finding of all ranks, with the function and what to do about it",
         source: "ours",
         apply: Apply::Merge(Merge {
-            of: |new| new.origin == Origin::Profile,
+            of: |new, _| new.origin == Origin::Profile,
             same: |known, function, _, witnesses| {
                 known.kind == IncidentKind::Degraded
                     && witnesses.profile_window().is_some()
@@ -182,7 +182,7 @@ pub const RULES: [FusionRule; 17] = [
         keeps: "the blocks, unless stages of the same ranks cost twice as much",
         source: "ours",
         apply: Apply::Merge(Merge {
-            of: |new| new.origin == Origin::Blocks,
+            of: |new, _| new.origin == Origin::Blocks,
             same: |known, blocks, all, _| {
                 is_before(known, blocks)
                     && (known.subject.ranks == blocks.subject.ranks
@@ -202,7 +202,7 @@ pub const RULES: [FusionRule; 17] = [
         keeps: "the ranks that worked longer; the others are their victims",
         source: "ours",
         apply: Apply::Merge(Merge {
-            of: is_of_steps,
+            of: |new, witnesses| is_of_steps(new) && is_wait(new, witnesses),
             same: |cause, wait, _, witnesses| {
                 is_of_steps(cause) && is_waited_for(cause, wait, witnesses)
             },
@@ -217,7 +217,7 @@ pub const RULES: [FusionRule; 17] = [
         keeps: "the death; it says where the others wait",
         source: "ours",
         apply: Apply::Merge(Merge {
-            of: |new| new.origin == Origin::Hang,
+            of: |new, _| new.origin == Origin::Hang,
             same: |known, hang, _, _| {
                 known.origin == Origin::Death && known.subject.ranks == hang.subject.ranks
             },
@@ -256,7 +256,7 @@ pub const RULES: [FusionRule; 17] = [
         keeps: "the flows, which know the ranks; with stage and cost of the other where that is larger",
         source: "ours",
         apply: Apply::Merge(Merge {
-            of: |new| new.origin == Origin::Flows,
+            of: |new, _| new.origin == Origin::Flows,
             same: |known, flows, _, _| {
                 known.kind == IncidentKind::Degraded
                     && known.subject.ranks.is_empty()
@@ -274,7 +274,7 @@ pub const RULES: [FusionRule; 17] = [
         keeps: "the other; the flows support it",
         source: "ours",
         apply: Apply::Merge(Merge {
-            of: |new| new.origin == Origin::Flows,
+            of: |new, _| new.origin == Origin::Flows,
             same: |known, flows, _, _| {
                 (is_of_steps(known) || known.origin == Origin::Flows)
                     && is_before(known, flows)
@@ -300,7 +300,7 @@ pub const RULES: [FusionRule; 17] = [
         keeps: "the finding of all ranks; the blocks support it",
         source: "MegaTrace (2026): the network before compute",
         apply: Apply::Merge(Merge {
-            of: |new| new.subject.block.is_some(),
+            of: |new, _| new.subject.block.is_some(),
             same: |slower, blocks, all, _| {
                 let first = all.iter().find(|it| is_slower_by_network(it));
                 first.is_some_and(|first| first.id == slower.id)
@@ -506,6 +506,11 @@ fn judged(finding: &Finding, witnesses: &dyn Witnesses) -> Option<(f64, OwnBlock
     Some(((blocks.own_s - blocks.copies_s) / (late_s * ranks.len() as f64), blocks))
 }
 
+/// Whether ranks worked no longer in their blocks than their copies did.
+fn is_wait(finding: &Finding, witnesses: &dyn Witnesses) -> bool {
+    judged(finding, witnesses).is_some_and(|(own, _)| own < WAITED_SHARE)
+}
+
 fn is_waited_for(cause: &Finding, wait: &Finding, witnesses: &dyn Witnesses) -> bool {
     let ranks = &cause.subject.ranks;
     if ranks.is_empty()
@@ -514,14 +519,12 @@ fn is_waited_for(cause: &Finding, wait: &Finding, witnesses: &dyn Witnesses) -> 
     {
         return false;
     }
-    let Some((waited, blocks)) = judged(wait, witnesses) else { return false };
+    let Some((_, blocks)) = judged(wait, witnesses) else { return false };
     let is_own = match judged(cause, witnesses) {
         Some((own, _)) => own >= OWN_SHARE,
         None => cause.is_seen_by(Method::Schedule),
     };
-    waited < WAITED_SHARE
-        && is_own
-        && ranks.iter().all(|rank| blocks.pipeline.contains(rank))
+    is_own && ranks.iter().all(|rank| blocks.pipeline.contains(rank))
 }
 
 fn take_wait(cause: &mut Finding, wait: Finding, witnesses: &dyn Witnesses) {

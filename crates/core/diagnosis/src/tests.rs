@@ -544,7 +544,7 @@ fn another_rule_is_another_row() {
         keeps: "the finding of all ranks; the switch supports it",
         source: "this test",
         apply: Apply::Merge(Merge {
-            of: |new| new.origin == Origin::Bandwidth,
+            of: |new, _| new.origin == Origin::Bandwidth,
             same: |known, _, _, _| known.kind == IncidentKind::Degraded,
             keeps: Kept::Known,
             takes_all: false,
