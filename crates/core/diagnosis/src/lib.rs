@@ -6,7 +6,7 @@
 //! know of a finding's ranks and steps. docs/math/fusion.md has the table and the laws.
 //!
 //! ```
-//! use diagnosis::{RULES, Witnesses, fuse};
+//! use laggard_diagnosis::{RULES, Witnesses, fuse};
 //! use model::{Claim, Finding, Fact, Observation, Origin};
 //!
 //! struct Nobody;

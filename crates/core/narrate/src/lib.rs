@@ -22,7 +22,7 @@
 //!     next_in_line: Vec::new(),
 //! });
 //! assert_eq!(
-//!     narrate::headline(&late),
+//!     laggard_narrate::headline(&late),
 //!     "rank 2 is late in data.next_wait: 50.0 ms a step, 58 % of exposed step time since step 5"
 //! );
 //! ```
