@@ -45,6 +45,7 @@ mod gates;
 mod label;
 mod localise;
 mod peers;
+mod queues;
 mod replay;
 mod sketch;
 mod window;
@@ -55,6 +56,7 @@ pub use gates::Gates;
 pub use label::{Axes, label};
 pub use localise::{Localisation, localise};
 pub use peers::{PeerMethod, peer_scores};
+pub use queues::{Excess, QueueReplay};
 pub use replay::{
     Replay, assume_synchronisation, device_wait_s, join_devices_where_seen,
     join_where_seen, synchronising_stages,

@@ -22,10 +22,10 @@ const OVERTAKEN_SHARE: f64 = 0.1;
 const USUAL_SCATTER: f64 = 4.0;
 /// Times its standard error by which the growth of waits must differ from none. Ours: by chance in
 /// one of 160 places.
-const SURE_ERRORS: f64 = 2.5;
+pub(crate) const SURE_ERRORS: f64 = 2.5;
 /// Part of its earliness that a rank must lose again. Ours: one that waits loses all of it, one that
 /// works nothing.
-const GROWTH_MIN: f64 = 0.5;
+pub(crate) const GROWTH_MIN: f64 = 0.5;
 
 /// One step taken apart into own work and waits, so that it can be run again with some of
 /// the work changed.
@@ -191,8 +191,19 @@ fn last_by_group(
     last
 }
 
+/// For each rank, when the last one of its group gets to a boundary.
+pub(crate) fn last_arrivals(
+    groups: Option<&[u32]>,
+    boundary: usize,
+    at: &[f64],
+) -> Vec<f64> {
+    let last = last_by_group(groups, boundary, at);
+    let group = |rank| group_of(groups, boundary * at.len() + rank);
+    (0..at.len()).map(|rank| last[&group(rank)]).collect()
+}
+
 /// Running sums over the boundaries, `[boundary][rank]`.
-fn prefixes(row: &[f64], ranks: usize) -> Vec<f64> {
+pub(crate) fn prefixes(row: &[f64], ranks: usize) -> Vec<f64> {
     let mut sums = row.to_vec();
     for cell in ranks..sums.len() {
         sums[cell] += sums[cell - ranks];
@@ -353,18 +364,38 @@ fn is_awaited(block: &Block, rows: &[(&[f64], Vec<f64>)], at: usize) -> bool {
             next_s[rank].push(next);
         }
     }
-    for values in early_s.iter_mut().chain(&mut next_s) {
-        keep_variation(values);
-    }
     let cells = (block.steps.len() * ranks) as f64;
-    let pairs = || early_s.iter().flatten().zip(next_s.iter().flatten());
-    let square: f64 = pairs().map(|(early, _)| early * early).sum();
-    let slope = pairs().map(|(early, next)| early * next).sum::<f64>() / square;
-    let rest: f64 = pairs().map(|(early, next)| (next - slope * early).powi(2)).sum();
-    let error = (rest / (cells * square)).sqrt();
+    let Growth { slope, error, square } = Growth::of(early_s, next_s);
     f64::from(overtaken) <= OVERTAKEN_SHARE * cells
         && square >= cells * VARIES_S * VARIES_S
         && slope >= GROWTH_MIN.max(SURE_ERRORS * error)
+}
+
+/// How much what ranks take grows with how early they are, both by how they differ from the rank's
+/// usual.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Growth {
+    pub(crate) slope: f64,
+    /// Standard error of the slope.
+    pub(crate) error: f64,
+    /// Sum of the squares of how early ranks are.
+    pub(crate) square: f64,
+}
+
+impl Growth {
+    /// Of values `[rank][row]`, in seconds.
+    pub(crate) fn of(mut early_s: Vec<Vec<f64>>, mut takes_s: Vec<Vec<f64>>) -> Self {
+        for values in early_s.iter_mut().chain(&mut takes_s) {
+            keep_variation(values);
+        }
+        let pairs = || early_s.iter().flatten().zip(takes_s.iter().flatten());
+        let square: f64 = pairs().map(|(early, _)| early * early).sum();
+        let slope = pairs().map(|(early, takes)| early * takes).sum::<f64>() / square;
+        let rest: f64 =
+            pairs().map(|(early, takes)| (takes - slope * early).powi(2)).sum();
+        let error = (rest / (pairs().count() as f64 * square)).sqrt();
+        Self { slope, error, square }
+    }
 }
 
 /// Leaves of some values what differs from their median, single ones cut to what is usual.

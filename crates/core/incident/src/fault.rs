@@ -1,11 +1,12 @@
 use std::collections::BTreeSet;
 
-use frontier::{Gates, WindowFrontier, ranking};
+use frontier::{Gates, WindowFrontier};
 use model::{
     Boundary, Ending, MarkKind, Pace, Ranks, Side, StageId, StepPlace, Window, median,
 };
 
 use crate::IncidentSettings;
+use crate::costs::{Charge, share_out};
 use crate::lateness::{Lateness, medians_of_others};
 use crate::pace::{Seen, pace_of};
 
@@ -99,6 +100,19 @@ pub struct Fault {
     pub hidden: bool,
     /// Whether this window alone is reason enough to speak of it.
     pub notable: bool,
+}
+
+impl Fault {
+    /// The same with what it costs in so many times the steps.
+    pub(crate) fn times(mut self, times: f64) -> Self {
+        self.cost_s *= times;
+        self.gain_alone_s *= times;
+        for hidden in &mut self.hides {
+            hidden.gain_alone_s *= times;
+            hidden.gain_both_s *= times;
+        }
+        self
+    }
 }
 
 /// Lateness of some ranks in one stage, before it is weighed.
@@ -253,54 +267,36 @@ fn weigh(
     lateness: &Lateness<'_>,
     candidates: &[Candidate],
 ) -> Vec<Fault> {
-    let gain_s = |mended: &[&Candidate]| gain_of(window, found, lateness, mended);
-    let all: Vec<&Candidate> = candidates.iter().collect();
-    let all_s = gain_s(&all);
-    let weights: Vec<f64> = (0..candidates.len())
-        .map(|at| {
-            let others: Vec<&Candidate> = (0..candidates.len())
-                .filter(|o| *o != at)
-                .map(|o| &candidates[o])
-                .collect();
-            all_s - gain_s(&others)
-        })
-        .collect();
-    let order = ranking(&weights);
+    let of = |some: &[usize]| some.iter().map(|at| &candidates[*at]).collect::<Vec<_>>();
+    let charges =
+        share_out(candidates.len(), |some| gain_of(window, found, lateness, &of(some)));
     let mut faults: Vec<Fault> = Vec::new();
-    let mut left_s = all_s;
-    for (place, at) in order.iter().enumerate() {
-        let candidate = &candidates[*at];
-        let after: Vec<&Candidate> =
-            order[place + 1..].iter().map(|at| &candidates[*at]).collect();
-        let after_s = gain_s(&after);
-        let cost_s = (left_s - after_s).max(0.0);
-        left_s = after_s;
+    for (place, it) in charges.iter().enumerate() {
+        let candidate = &candidates[it.at];
+        let after: Vec<usize> =
+            charges[place + 1..].iter().map(|later| later.at).collect();
         let mut fault = describe(window, found, lateness, candidate);
-        fault.cost_s = cost_s;
-        fault.victims = victims(window, found, lateness, candidate, &after);
-        fault.gain_alone_s = gain_s(&[candidate]).max(0.0);
-        fault.hidden = cost_s < 0.5 * weights[*at];
-        if fault.hidden && fault.kind == FaultKind::LateRanks {
-            // It is the first fault before it whose mending sets it free that hides it.
-            let hider = order[..place].iter().position(|hider| {
-                let both_s = gain_s(&[&candidates[*hider], candidate]);
-                let alone_s = gain_s(&[&candidates[*hider]]) + fault.gain_alone_s;
-                both_s - alone_s > 0.25 * weights[*at]
-            });
-            if let Some(hider) = hider {
-                let gain_both_s = gain_s(&[&candidates[order[hider]], candidate]);
-                faults[hider].hides.push(Hidden {
-                    ranks: fault.ranks.clone(),
-                    stage: fault.stage,
-                    lateness_s: fault.lateness_s,
-                    gain_alone_s: fault.gain_alone_s,
-                    gain_both_s,
-                });
-            }
-        }
-        faults.push(fault);
+        fault.victims = victims(window, found, lateness, candidate, &of(&after));
+        charge(&mut faults, fault, it);
     }
     faults
+}
+
+/// Adds a fault with its cost to those before it, one of which may hide it.
+pub(crate) fn charge(faults: &mut Vec<Fault>, fault: Fault, charge: &Charge) {
+    let Charge { cost_s, alone_s, hidden, hidden_by, .. } = *charge;
+    if let Some((hider, gain_both_s)) =
+        hidden_by.filter(|_| fault.kind == FaultKind::LateRanks)
+    {
+        faults[hider].hides.push(Hidden {
+            ranks: fault.ranks.clone(),
+            stage: fault.stage,
+            lateness_s: fault.lateness_s,
+            gain_alone_s: alone_s,
+            gain_both_s,
+        });
+    }
+    faults.push(Fault { cost_s, gain_alone_s: alone_s, hidden, ..fault });
 }
 
 /// Exposed seconds saved if the candidates did no more work than their peers.

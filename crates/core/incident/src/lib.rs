@@ -26,6 +26,7 @@
 mod arrival;
 mod blocks;
 mod cause;
+mod costs;
 mod death;
 mod device;
 #[cfg(test)]

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use frontier::{Gates, WindowFrontier};
-use model::{DeviceWindow, Pace, Side, StageId};
+use frontier::{Excess, Gates, QueueReplay, WindowFrontier};
+use model::{Block, DeviceWindow, Pace, Side, StageId};
 
-use crate::fault::{Stretch, judge};
+use crate::costs::share_out;
+use crate::fault::{Stretch, charge, judge};
 use crate::lateness::{Lateness, medians_of_others};
 use crate::pace::{Seen, pace_of};
 use crate::{Fault, FaultKind, IncidentSettings, find_faults};
@@ -41,7 +42,7 @@ pub enum Devices<'account> {
     Unseen,
     /// Too few steps were sampled since the last account, which said how far hosts are ahead.
     Awaited {
-        /// Seconds, as [`DeviceWindow::run_ahead_s`].
+        /// Seconds, as [`DeviceWindow::run_ahead_most_s`].
         run_ahead_s: f64,
         /// Stages in which hosts of the job read something back, so far.
         reads_in: &'account BTreeSet<StageId>,
@@ -51,12 +52,12 @@ pub enum Devices<'account> {
 }
 
 impl Devices<'_> {
-    /// How far hosts are ahead of their devices, if so far that it matters.
+    /// How far hosts may be ahead of their devices, if they are so far that it matters.
     fn run_ahead_s(self) -> Option<f64> {
         match self {
             Self::Awaited { run_ahead_s, .. } => Some(run_ahead_s),
             Self::Accounted(account) if account.runs_ahead() => {
-                Some(account.sampled.run_ahead_s)
+                Some(account.sampled.run_ahead_most_s)
             }
             _ => None,
         }
@@ -122,25 +123,70 @@ impl DeviceAccount {
         let notable_s = |makespan| gates.notable_s(makespan);
         let mut faults = find_faults(&sampled.window, found, gates, settings);
         let lateness = Lateness::of_window(&sampled.window, found, notable_s, settings);
-        let rows = found.steps.len().max(1) as f64;
-        let scale = steps.len().max(1) as f64 / rows;
+        for fault in faults.iter_mut().filter(|fault| fault.kind == FaultKind::LateRanks)
+        {
+            self.take_side(fault, &lateness);
+        }
+        let mut faults = self.charge(faults, steps.len());
         for fault in &mut faults {
-            if fault.kind == FaultKind::LateRanks {
-                self.take_side(fault, &lateness);
-            }
-            if fault.strikes.len() as f64 >= STEADY_SHARE * rows {
+            if fault.strikes.len() as f64 >= STEADY_SHARE * found.steps.len() as f64 {
                 let first = fault.strikes.first().copied().unwrap_or_default();
                 let struck = steps.iter().copied().filter(|step| *step >= first);
                 fault.strikes = struck.collect();
             }
-            fault.cost_s *= scale;
-            fault.gain_alone_s *= scale;
-            for hidden in &mut fault.hides {
-                hidden.gain_alone_s *= scale;
-                hidden.gain_both_s *= scale;
-            }
         }
         faults
+    }
+
+    /// What faults of the sampled steps cost in as many steps as these stand for: by the queues of
+    /// hosts and devices, where these can be run again.
+    fn charge(&self, faults: Vec<Fault>, steps: usize) -> Vec<Fault> {
+        let is_late = |fault: &Fault| fault.kind == FaultKind::LateRanks;
+        let (late, others): (Vec<Fault>, Vec<Fault>) =
+            faults.into_iter().partition(is_late);
+        let excess: Vec<Excess> = late.iter().map(|fault| self.excess(fault)).collect();
+        let replay = if late.is_empty() {
+            None
+        } else {
+            QueueReplay::of_window(&self.sampled, &excess)
+        };
+        let sampled = self.found.steps.len().max(1) as f64;
+        let (late, of_late) = match replay {
+            Some(replay) => {
+                let mut charged = Vec::new();
+                for it in share_out(late.len(), |some| replay.gain_s(some)) {
+                    let fault = Fault { hides: Vec::new(), ..late[it.at].clone() };
+                    charge(&mut charged, fault, &it);
+                }
+                // Of one step.
+                (charged, steps as f64)
+            }
+            None => (late, steps as f64 / sampled),
+        };
+        let late = late.into_iter().map(|fault| fault.times(of_late));
+        let others = others.into_iter().map(|fault| fault.times(steps as f64 / sampled));
+        late.chain(others).collect()
+    }
+
+    /// A fault as the replay of queues takes it.
+    fn excess(&self, fault: &Fault) -> Excess {
+        let Self { sampled, found, .. } = self;
+        let window = &sampled.window;
+        let columns =
+            fault.ranks.iter().filter_map(|rank| window.ranks.binary_search(rank).ok());
+        let struck = found.steps.iter().filter(|account| {
+            let block = &window.blocks[account.block];
+            let step = account.step - u64::from(is_carried(block, fault));
+            fault.strikes.binary_search(&step).is_ok()
+        });
+        Excess {
+            columns: columns.collect(),
+            stages: std::iter::once(fault.stage)
+                .chain(fault.other_stages.iter().copied())
+                .collect(),
+            side: fault.side,
+            rows: struck.map(|account| account.step).collect(),
+        }
     }
 
     /// Whose the lateness of a fault is: the host's if it may have held its device up for longer
@@ -154,18 +200,8 @@ impl DeviceAccount {
         let (mut level_s, mut struck) = (0.0, 0.0f64);
         for (row, account) in found.steps.iter().enumerate() {
             let block = &sampled.window.blocks[account.block];
-            let stages = block.boundaries.iter().map(|boundary| boundary.stage);
-            let is_its = |stage: &StageId| {
-                *stage == fault.stage || fault.other_stages.contains(stage)
-            };
-            let its: Vec<usize> = stages
-                .enumerate()
-                .filter(|(_, it)| is_its(it))
-                .map(|(at, _)| at)
-                .collect();
-            // What precedes the cut happened in the step before.
-            let is_carried = its.first().is_some_and(|at| *at < block.carried);
-            let step = account.step - u64::from(is_carried);
+            let its = places_of(block, fault);
+            let step = account.step - u64::from(is_carried(block, fault));
             if fault.strikes.binary_search(&step).is_err() {
                 continue;
             }
@@ -198,6 +234,19 @@ impl DeviceAccount {
             fault.place = None;
         }
     }
+}
+
+/// The boundaries of a fault's stages.
+fn places_of(block: &Block, fault: &Fault) -> Vec<usize> {
+    let stages = block.boundaries.iter().map(|boundary| boundary.stage).enumerate();
+    let its =
+        stages.filter(|(_, it)| *it == fault.stage || fault.other_stages.contains(it));
+    its.map(|(at, _)| at).collect()
+}
+
+/// Whether what happens in a fault's stages happens before the cut, in the step before.
+fn is_carried(block: &Block, fault: &Fault) -> bool {
+    places_of(block, fault).first().is_some_and(|at| *at < block.carried)
 }
 
 /// The faults of a window, once it is known what its devices did.

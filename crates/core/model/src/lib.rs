@@ -99,6 +99,6 @@ pub use verdict::{
 };
 pub use what_if::{Attribution, PartSlowdown, RankSlowdown, Removal, WhatIf};
 pub use window::{
-    Block, BlockTime, Boundary, Closure, Cut, DeviceEvents, DeviceWindow, Meeting,
-    ReadBacks, ReadBacksOfLine, Sync, Window,
+    Block, BlockTime, Boundary, Closure, Cut, DeviceEvents, DeviceWindow, HostTimes,
+    Meeting, ReadBacks, ReadBacksOfLine, Sync, Window,
 };

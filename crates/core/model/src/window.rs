@@ -225,8 +225,33 @@ pub struct DeviceWindow {
     /// How far hosts are ahead of their devices where that is most in a step: the median over
     /// steps and ranks, in seconds, at least.
     pub run_ahead_s: f64,
+    /// The same, at most.
+    pub run_ahead_most_s: f64,
     /// What hosts read back from their devices.
     pub read_backs: ReadBacks,
+    /// What the hosts did meanwhile.
+    pub host: HostTimes,
+}
+
+/// What hosts did in the steps of a [`DeviceWindow`].
+///
+/// # Units
+/// Seconds, on each host's own clock.
+/// # Shape
+/// One value in place of each duration of the window, in the same order of blocks.
+#[derive(Clone, Debug, Default)]
+pub struct HostTimes {
+    /// What a segment took, waits included.
+    pub took_s: Vec<Vec<f64>>,
+    /// The part of it in which something was read back; 0 where nothing was.
+    pub read_s: Vec<Vec<f64>>,
+    /// The part of it behind its last read-back.
+    pub after_read_s: Vec<Vec<f64>>,
+    /// What the device took of the segment before that read-back.
+    pub device_before_read_s: Vec<Vec<f64>>,
+    /// How far a host is ahead of its device where a row begins, at least and at most, by block,
+    /// row and rank.
+    pub ahead_s: Vec<Vec<[f64; 2]>>,
 }
 
 /// What hosts read back from their devices in sampled steps.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
 
 use model::{
-    BlockTime, DeviceTime, DeviceWindow, Event, Mark, RankNs, RankStep, ReadBacks,
-    StageId,
+    BlockTime, Cut, DeviceTime, DeviceWindow, Ending, Event, HostTimes, Mark, RankNs,
+    RankStep, ReadBacks, StageId,
 };
 
 use crate::Segmenter;
@@ -79,15 +79,65 @@ struct RunAhead {
     most_s: f64,
 }
 
-/// One sampled step of one rank: the same segments with what each took on the device, and the
-/// least and the most of it in which the host may have held the device up.
+impl RunAhead {
+    fn or_further(self, other: Self) -> Self {
+        let least_s = self.least_s.max(other.least_s);
+        Self { least_s, most_s: self.most_s.max(other.most_s) }
+    }
+}
+
+/// What a segment of a sampled step is measured in. Each is a clock that goes on over a run.
+#[derive(Clone, Copy, Debug)]
+enum Clock {
+    /// The device's own.
+    Device,
+    /// Goes on only while the host must have held the device up, and while it may have.
+    HostBoundLeast,
+    HostBoundMost,
+    /// The host's own.
+    Host,
+    /// Goes on only while the host reads something back.
+    Reading,
+    /// The host's behind the last read-back of a segment.
+    AfterRead,
+    /// The device's up to where the last read-back of a segment begins.
+    BeforeRead,
+}
+
+const CLOCKS: usize = 7;
+
+/// One sampled step of one rank: the same segments on each clock.
 #[derive(Clone, Debug)]
 struct SampledStep {
-    device: RankStep,
-    host_bound_least: RankStep,
-    host_bound_most: RankStep,
-    run_ahead_s: f64,
+    on: [RankStep; CLOCKS],
+    /// How far the host is ahead at its first mark, and where that is most.
+    begins_ahead: RunAhead,
+    furthest: RunAhead,
     read_backs: ReadBacks,
+}
+
+impl SampledStep {
+    fn device(&self) -> &RankStep {
+        self.on(Clock::Device)
+    }
+
+    fn on(&self, clock: Clock) -> &RankStep {
+        &self.on[clock as usize]
+    }
+
+    /// How far the host is ahead at the last mark of a kind: at least and at most, in seconds.
+    fn ahead_s(&self, cut: Cut) -> [f64; 2] {
+        let RunAhead { least_s, most_s } = self.begins_ahead;
+        let passed_s = |clock| {
+            let RankStep { start, segments, .. } = self.on(clock);
+            let is_cut =
+                |ending| matches!(cut, Cut::After(kind) if ending == Ending::Mark(kind));
+            let last = segments.iter().rfind(|segment| is_cut(segment.ending));
+            last.map_or(0.0, |last| last.end.seconds_since(*start))
+        };
+        let more_s = passed_s(Clock::Device) - passed_s(Clock::Host);
+        [(least_s + more_s).max(0.0), (most_s + more_s).max(0.0)]
+    }
 }
 
 /// What a run of sampled steps told.
@@ -104,7 +154,7 @@ struct DeviceMarks {
     run: Run,
     /// Where the clocks of [`SampledStep`] stood at the end of the last run: one that follows at
     /// once begins with the mark which that one ended with.
-    ended: [u64; 3],
+    ended: [u64; CLOCKS],
 }
 
 /// Device marks of steps that follow one another.
@@ -150,7 +200,7 @@ impl DeviceMarks {
 
 impl Run {
     /// What a run tells that is whole, on clocks that go on from `clocks`.
-    fn times(self, clocks: &mut [u64; 3]) -> RunTimes {
+    fn times(self, clocks: &mut [u64; CLOCKS]) -> RunTimes {
         let offset_ns =
             |point: &Point| i128::from(point.host.0) - i128::from(point.device.0);
         let Some(least_ns) = self.points.iter().map(offset_ns).max() else {
@@ -161,25 +211,31 @@ impl Run {
             least_s: (least_ns - offset_ns(point)) as f64 * 1e-9,
             most_s: (most_ns - offset_ns(point)) as f64 * 1e-9,
         };
-        let mut segmenters: [Segmenter; 3] = Default::default();
+        let mut segmenters: [Segmenter; CLOCKS] = Default::default();
         let (mut steps, mut blocks) = (Vec::new(), Vec::new());
         let mut before: Option<&Point> = None;
-        let mut furthest_s = 0.0f64;
+        let mut furthest = RunAhead::default();
+        let mut begins_ahead = self.points.first().map(run_ahead).unwrap_or_default();
         let mut reads = Reads::default();
         for point in &self.points {
             let ahead = run_ahead(point);
             if let Some(from) = before {
                 let device_s = point.device.seconds_since(from.device);
+                let host_s = point.host.seconds_since(from.host);
                 let bound_s = |ahead_s: f64| (device_s - ahead_s).clamp(0.0, device_s);
-                let passed_s = [device_s, bound_s(ahead.most_s), bound_s(ahead.least_s)];
-                reads.pass(from, point, ahead.least_s, passed_s[2], RankNs(clocks[0]));
+                let held_s = [bound_s(ahead.most_s), bound_s(ahead.least_s)];
+                reads.pass(from, point, ahead.least_s, held_s[1], RankNs(clocks[0]));
+                let [reading_s, after_s, before_s] = reads.split(from, point);
+                let passed_s = [
+                    device_s, held_s[0], held_s[1], host_s, reading_s, after_s, before_s,
+                ];
                 for (clock, seconds) in clocks.iter_mut().zip(passed_s) {
                     *clock = clock.saturating_add((seconds * 1e9).round() as u64);
                 }
             }
             before = Some(point);
             if matches!(point.mark.event, Event::BlockBegin(_) | Event::BlockEnd(_)) {
-                let [device, host_bound_least, host_bound_most] = clocks.map(RankNs);
+                let [device, host_bound_least, host_bound_most, ..] = clocks.map(RankNs);
                 let host = point.host;
                 blocks.push(BlockTime {
                     host,
@@ -188,24 +244,17 @@ impl Run {
                     host_bound_most,
                 });
             }
-            furthest_s = furthest_s.max(ahead.least_s);
+            furthest = furthest.or_further(ahead);
             let ended =
                 segmenters.iter_mut().zip(&*clocks).filter_map(|(segmenter, at)| {
                     segmenter.push(&Mark { at: RankNs(*at), ..point.mark }, point.stage)
                 });
             let ended: Vec<RankStep> = ended.collect();
-            if let Ok([device, host_bound_least, host_bound_most]) =
-                <[RankStep; 3]>::try_from(ended)
-            {
-                let run_ahead_s = std::mem::take(&mut furthest_s);
-                let read_backs = reads.take(&device);
-                steps.push(SampledStep {
-                    device,
-                    host_bound_least,
-                    host_bound_most,
-                    run_ahead_s,
-                    read_backs,
-                });
+            if let Ok(on) = <[RankStep; CLOCKS]>::try_from(ended) {
+                let furthest = std::mem::take(&mut furthest);
+                let begins_ahead = std::mem::replace(&mut begins_ahead, ahead);
+                let read_backs = reads.take(&on[0]);
+                steps.push(SampledStep { on, begins_ahead, furthest, read_backs });
             }
         }
         RunTimes { steps, blocks }
@@ -221,6 +270,12 @@ struct Reads {
     at: Vec<RankNs>,
     /// The line that last read something back, until the host is ahead again.
     drained_by: Option<StageId>,
+    /// Of the segment that is under way, in seconds: what the device has taken so far and up to where
+    /// something was last read back, and what the host has taken since then.
+    device_s: f64,
+    before_s: f64,
+    after_s: f64,
+    has_read: bool,
 }
 
 impl Reads {
@@ -248,6 +303,31 @@ impl Reads {
             of_line.wait_s += to.host.seconds_since(from.host);
             self.drained_by = Some(to.stage);
             self.at.push(at);
+        }
+    }
+
+    /// What the host reads from one mark to the next, in seconds; and at the mark that ends a
+    /// segment, what the host took in it after its last read-back, and the device before.
+    fn split(&mut self, from: &Point, to: &Point) -> [f64; 3] {
+        let host_s = to.host.seconds_since(from.host);
+        self.device_s += to.device.seconds_since(from.device);
+        let reads = matches!(from.mark.event, Event::ReadBackBegin);
+        match to.mark.event {
+            Event::ReadBackBegin => {
+                (self.before_s, self.after_s, self.has_read) = (self.device_s, 0.0, true);
+                [0.0; 3]
+            }
+            Event::ReadBackEnd { .. } if reads => [host_s, 0.0, 0.0],
+            event => {
+                self.after_s += if self.has_read { host_s } else { 0.0 };
+                if matches!(event, Event::BlockBegin(_) | Event::BlockEnd(_)) {
+                    return [0.0; 3];
+                }
+                let [after_s, before_s] = [self.after_s, self.before_s];
+                (self.device_s, self.before_s) = (0.0, 0.0);
+                (self.after_s, self.has_read) = (0.0, false);
+                [0.0, after_s, before_s]
+            }
         }
     }
 
@@ -293,7 +373,7 @@ impl DeviceClock {
         let RunTimes { steps, blocks } =
             self.ranks.entry(rank).or_default().push(mark, time, stage);
         for step in steps {
-            self.steps.entry(step.device.step).or_default().insert(rank, step);
+            self.steps.entry(step.device().step).or_default().insert(rank, step);
         }
         while self.steps.len() > MAX_STEPS {
             self.steps.pop_first();
@@ -323,31 +403,57 @@ impl DeviceClock {
             })
             .collect();
         self.steps.retain(|_, sampled| !sampled.is_empty());
-        let plane = |of: fn(&SampledStep) -> &RankStep| -> Vec<JobStep> {
+        let plane = |clock: Clock| -> Vec<JobStep> {
             let steps = sampled.iter().map(|(step, ranks)| JobStep {
                 step: *step,
-                ranks: ranks.iter().map(|(rank, it)| (*rank, of(it).clone())).collect(),
+                ranks: ranks
+                    .iter()
+                    .map(|(rank, it)| (*rank, it.on(clock).clone()))
+                    .collect(),
             });
             steps.collect()
         };
-        let device = plane(|step| &step.device);
+        let device = plane(Clock::Device);
         let (cut, meeting) = choose_cut(None, &device, ranks);
         let mut window = build_cut(None, &device, ranks, cut)?;
         window.meeting = meeting;
         // Steps between the sampled ones are no hole in what was seen.
         window.incomplete_steps = 0;
-        let values = |of: fn(&SampledStep) -> &RankStep| -> Option<Vec<Vec<f64>>> {
-            let same = build_cut(None, &plane(of), ranks, cut)?;
+        let values = |clock: Clock| -> Option<Vec<Vec<f64>>> {
+            let same = build_cut(None, &plane(clock), ranks, cut)?;
             Some(same.blocks.into_iter().map(|block| block.durations_s).collect())
         };
+        // A row begins at the cut, which may lie in the step before.
+        let begins_in = |step: &u64| step - u64::from(cut != Cut::Data);
+        let ahead_of_row = |step: &u64| {
+            let at = sampled
+                .binary_search_by_key(&begins_in(step), |(step, _)| u64::from(*step));
+            let ranks = at.ok().map(|at| sampled[at].1.values());
+            ranks.into_iter().flatten().map(|it| it.ahead_s(cut)).collect::<Vec<_>>()
+        };
+        let ahead_s = window.blocks.iter();
+        let ahead_s =
+            ahead_s.map(|block| block.steps.iter().flat_map(ahead_of_row).collect());
+        let host = HostTimes {
+            took_s: values(Clock::Host)?,
+            read_s: values(Clock::Reading)?,
+            after_read_s: values(Clock::AfterRead)?,
+            device_before_read_s: values(Clock::BeforeRead)?,
+            ahead_s: ahead_s.collect(),
+        };
         let all = || sampled.iter().flat_map(|(_, ranks)| ranks.values());
-        let mut run_ahead_s: Vec<f64> = all().map(|step| step.run_ahead_s).collect();
+        let usual_s = |of: fn(&RunAhead) -> f64| {
+            let mut all_s: Vec<f64> = all().map(|step| of(&step.furthest)).collect();
+            model::median(&mut all_s).unwrap_or(0.0)
+        };
         let mut read_backs = ReadBacks::default();
         all().for_each(|step| read_backs += &step.read_backs);
         Some(DeviceWindow {
-            host_bound_least_s: values(|step| &step.host_bound_least)?,
-            host_bound_most_s: values(|step| &step.host_bound_most)?,
-            run_ahead_s: model::median(&mut run_ahead_s).unwrap_or(0.0),
+            host_bound_least_s: values(Clock::HostBoundLeast)?,
+            host_bound_most_s: values(Clock::HostBoundMost)?,
+            host,
+            run_ahead_s: usual_s(|furthest| furthest.least_s),
+            run_ahead_most_s: usual_s(|furthest| furthest.most_s),
             read_backs,
             window,
         })
@@ -422,10 +528,10 @@ mod tests {
         let [step] = &steps_of(&device_marks(STEP, 0, busy))[..] else {
             panic!("a step")
         };
-        assert_eq!(segments_ms(&step.device), [1, 20, 10, 10, 0, 0, 0]);
-        let issue = &step.device.segments[2];
+        assert_eq!(segments_ms(step.device()), [1, 20, 10, 10, 0, 0, 0]);
+        let issue = &step.device().segments[2];
         assert!(matches!(issue.ending, Ending::Issue { .. }));
-        assert!((step.run_ahead_s - 0.037).abs() < 1e-9);
+        assert!((step.furthest.least_s - 0.037).abs() < 1e-9);
     }
 
     #[test]
@@ -434,8 +540,8 @@ mod tests {
             panic!("a step")
         };
         // It launched the forward pass within 1 ms, and the backward pass meanwhile.
-        assert_eq!(segments_ms(&step.host_bound_most), [1, 1, 0, 0, 0, 0, 0]);
-        assert_eq!(segments_ms(&step.host_bound_least), [1, 1, 0, 0, 0, 0, 0]);
+        assert_eq!(segments_ms(step.on(Clock::HostBoundMost)), [1, 1, 0, 0, 0, 0, 0]);
+        assert_eq!(segments_ms(step.on(Clock::HostBoundLeast)), [1, 1, 0, 0, 0, 0, 0]);
     }
 
     #[test]
@@ -443,8 +549,8 @@ mod tests {
         let text = "D0 D1+60 B0+5 K B1 O0 O1 D0";
         let waits = device_marks(text, 0, |_, host_ms| host_ms);
         let [step] = &steps_of(&waits)[..] else { panic!("a step") };
-        assert_eq!(segments_ms(&step.device), [60, 5, 1, 1, 1, 1, 1]);
-        assert_eq!(segments_ms(&step.host_bound_least), [60, 5, 1, 1, 1, 1, 1]);
+        assert_eq!(segments_ms(step.device()), [60, 5, 1, 1, 1, 1, 1]);
+        assert_eq!(segments_ms(step.on(Clock::HostBoundLeast)), [60, 5, 1, 1, 1, 1, 1]);
     }
 
     #[test]
@@ -452,8 +558,8 @@ mod tests {
         // The host never waits, and looks 30 ms late: was the device behind, or not looked at?
         let late = device_marks(STEP, 30, |place, host_ms| busy(place, host_ms) + 30);
         let [step] = &steps_of(&late)[..] else { panic!("a step") };
-        assert_eq!(segments_ms(&step.host_bound_most)[1], 1);
-        assert_eq!(segments_ms(&step.host_bound_least)[1], 0);
+        assert_eq!(segments_ms(step.on(Clock::HostBoundMost))[1], 1);
+        assert_eq!(segments_ms(step.on(Clock::HostBoundLeast))[1], 0);
     }
 
     #[test]
@@ -489,8 +595,8 @@ mod tests {
                 both.extend(of_rank.push(&mark, &time, StageId::OTHER).steps);
             }
         }
-        let end = both[0].device.segments.last().map(|segment| segment.end);
-        assert_eq!(Some(both[1].device.start), end);
+        let end = both[0].device().segments.last().map(|segment| segment.end);
+        assert_eq!(Some(both[1].device().start), end);
     }
 
     #[test]

@@ -61,7 +61,8 @@ impl DeviceSteps {
         self.read_backs += &sampled.read_backs;
         let reads_in = self.read_backs.stages.clone();
         let account = DeviceAccount { sampled, found, reads_in };
-        self.run_ahead = account.runs_ahead().then_some((account.sampled.run_ahead_s, 0));
+        self.run_ahead =
+            account.runs_ahead().then_some((account.sampled.run_ahead_most_s, 0));
         Some(account)
     }
 

@@ -3,4 +3,5 @@
 mod ahead;
 mod calls;
 mod collective;
+mod replay;
 mod what_if;

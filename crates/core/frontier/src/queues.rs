@@ -1,0 +1,420 @@
+//! Steps of hosts that run ahead of their devices, taken apart and run again.
+
+mod apart;
+mod awaited;
+
+use model::{DeviceWindow, Meeting, Side, StageId, median};
+
+use self::apart::Apart;
+use self::awaited::awaited;
+use crate::replay::last_arrivals;
+
+/// Share of the rows that must have the same boundaries to stand for all. Ours.
+const SAME_ROWS_SHARE: f64 = 0.8;
+/// A row is one of those that a fault strikes if its excess is the fault's usual one within this
+/// ratio. Ours: larger and smaller ones belong to other faults.
+const SIZE_RATIO: f64 = 2.5;
+/// How far the steps as they are run again may be off those that were measured for their gains to be
+/// believed. Ours.
+const UNEXPLAINED_SHARE: f64 = 0.15;
+/// Late ranks that are run again at most, and others. Ours: more do not change who waits for whom.
+const MAX_RANKS: usize = 16;
+/// Rows that are run again at least: queues fill and drain in fewer. Ours.
+const MIN_ROWS_RUN: usize = 48;
+/// Rows between read-backs that are tried at most. Ours.
+const MAX_DISTANCE: u64 = 1000;
+
+/// Work of some ranks beyond that of the others.
+#[derive(Clone, Debug)]
+pub struct Excess {
+    /// Columns of the window, ascending.
+    pub columns: Vec<usize>,
+    /// Stages in which they do it.
+    pub stages: Vec<StageId>,
+    /// Whether their hosts or their devices do it; both may, if unknown.
+    pub side: Option<Side>,
+    /// Rows in which they do, as the window numbers them, ascending.
+    pub rows: Vec<u64>,
+}
+
+impl Excess {
+    fn is_of(&self, column: usize, stage: StageId, side: Side) -> bool {
+        self.side.is_none_or(|known| known == side)
+            && self.stages.contains(&stage)
+            && self.columns.binary_search(&column).is_ok()
+    }
+}
+
+/// Sampled steps of a job taken apart into what each host and each device does by itself, so that
+/// they can be run again, over and over, with some of it changed.
+///
+/// A rank has a host and a device with a queue between them. A host works, waits for its device where
+/// it reads something back, and is never further ahead than it was seen to be. A device does what is
+/// launched, in order, and waits for the last rank where it needs what a collective brings.
+/// # Units
+/// Seconds.
+/// # Source
+/// Ours: docs/math/device.md.
+#[derive(Clone, Debug)]
+pub struct QueueReplay {
+    ranks: usize,
+    rows: Vec<Row>,
+    /// Every so many rows one reads back, where some do and others do not.
+    reads_every: usize,
+    /// Communicator of each rank at each boundary, as [`Block::groups`] has it.
+    groups: Option<Vec<u32>>,
+    /// For each boundary, those at which collectives are issued that devices wait for right behind
+    /// the boundary before it.
+    awaited: Vec<Vec<usize>>,
+    /// For each boundary, how many boundaries a host there was seen to be ahead of its device at most.
+    ahead: Vec<usize>,
+    as_is_s: f64,
+}
+
+/// One step.
+#[derive(Clone, Debug)]
+struct Row {
+    pieces: Vec<Piece>,
+    /// `[piece][rank]`.
+    cells: Vec<Cell>,
+    /// By fault: what cells would be without it.
+    fixed: Vec<Vec<(usize, Cell)>>,
+}
+
+/// A segment, or a part of one: up to where something is read back, or from there on.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    boundary: usize,
+    begins: bool,
+    ends: bool,
+}
+
+/// What a rank does in a piece.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cell {
+    host_s: f64,
+    device_s: f64,
+    /// What the device has left to do at least when the host has launched all of it.
+    left_s: f64,
+    /// Whether the host then waits until the device has done it.
+    reads: bool,
+}
+
+impl Cell {
+    fn work_s(&self) -> f64 {
+        self.host_s + self.device_s
+    }
+
+    fn without(&mut self, fixed: &Self) {
+        self.host_s = self.host_s.min(fixed.host_s);
+        self.device_s = self.device_s.min(fixed.device_s);
+    }
+}
+
+impl Row {
+    fn reads(&self) -> bool {
+        self.cells.iter().any(|cell| cell.reads)
+    }
+
+    /// What a fault adds to it.
+    fn excess_s(&self, fault: usize) -> f64 {
+        let fixed = self.fixed[fault].iter();
+        fixed.map(|(at, without)| self.cells[*at].work_s() - without.work_s()).sum()
+    }
+}
+
+impl QueueReplay {
+    /// Takes the sampled steps of a window apart. `None` if they do not show where ranks meet, or if
+    /// run again as they are they take another time than they did.
+    pub fn of_window(sampled: &DeviceWindow, faults: &[Excess]) -> Option<Self> {
+        let window = &sampled.window;
+        let blocks = 0..window.blocks.len();
+        let at = blocks.max_by_key(|at| window.blocks[*at].steps.len())?;
+        let block = &window.blocks[at];
+        let is_most = block.steps.len() as f64 >= SAME_ROWS_SHARE * window.rows() as f64;
+        if window.meeting == Meeting::Unseen || block.ranks < 2 || !is_most {
+            return None;
+        }
+        let columns = columns(block.ranks, faults);
+        let groups = block.groups.as_ref().map(|groups| {
+            let rows = groups.chunks_exact(block.ranks);
+            rows.flat_map(|row| columns.iter().map(|column| row[*column])).collect()
+        });
+        let awaited = awaited(block);
+        let apart = Apart::of_block(sampled, at, &columns, &awaited);
+        let mut replay = Self {
+            ranks: columns.len(),
+            rows: apart.rows(block, &columns, faults),
+            reads_every: 1,
+            groups,
+            ahead: apart.ahead(),
+            awaited,
+            as_is_s: 0.0,
+        };
+        replay.keep_struck(&block.steps, faults);
+        replay.reads_every = reads_every(&block.steps, &replay.rows);
+        replay.as_is_s = replay.run(&[]);
+        let measured_s = apart.mean_row_s();
+        let off_s = (replay.as_is_s - measured_s).abs();
+        (off_s <= UNEXPLAINED_SHARE * measured_s).then_some(replay)
+    }
+
+    /// What a step takes as it is, run again.
+    pub fn step_s(&self) -> f64 {
+        self.as_is_s
+    }
+
+    /// By how much a step would be shorter without some of the faults.
+    pub fn gain_s(&self, fixed: &[usize]) -> f64 {
+        (self.as_is_s - self.run(fixed)).max(0.0)
+    }
+
+    /// Leaves each fault the rows in which it is as large as in those that it is known to strike.
+    fn keep_struck(&mut self, steps: &[u64], faults: &[Excess]) {
+        for (at, fault) in faults.iter().enumerate() {
+            let rows = self.rows.iter().zip(steps);
+            let struck = rows.filter(|(_, step)| fault.rows.binary_search(step).is_ok());
+            let mut struck: Vec<f64> = struck.map(|(row, _)| row.excess_s(at)).collect();
+            let Some(usual_s) = median(&mut struck) else { continue };
+            let sizes_s = usual_s / SIZE_RATIO..=usual_s * SIZE_RATIO;
+            for row in &mut self.rows {
+                if !sizes_s.contains(&row.excess_s(at)) {
+                    row.fixed[at].clear();
+                }
+            }
+        }
+    }
+
+    /// Runs the rows over and over without some faults; returns what one takes in the long run.
+    fn run(&self, fixed: &[usize]) -> f64 {
+        let (reading, plain): (Vec<&Row>, Vec<&Row>) =
+            self.rows.iter().partition(|row| row.reads());
+        let (mut reading, mut plain) = (reading.iter().cycle(), plain.iter().cycle());
+        let warm = self.rows.len().max(MIN_ROWS_RUN / 2);
+        let measured = (2 * self.rows.len()).max(MIN_ROWS_RUN);
+        let mut state = Running::new(self.ranks);
+        let mut warm_s = 0.0;
+        for step in 0..warm + measured {
+            if step == warm {
+                warm_s = state.now_s();
+            }
+            let reads = step % self.reads_every == self.reads_every - 1;
+            let row = if reads { reading.next() } else { plain.next() };
+            // All rows read back, or none does.
+            let row = row.or_else(|| reading.next()).or_else(|| plain.next());
+            if let Some(row) = row {
+                state.pass(self, row, fixed);
+            }
+        }
+        (state.now_s() - warm_s) / measured as f64
+    }
+}
+
+/// Where hosts and devices are while steps are run again.
+#[derive(Debug)]
+struct Running {
+    /// By rank, in seconds.
+    hosts: Vec<f64>,
+    devices: Vec<f64>,
+    /// For each boundary so far, when each device got there.
+    passed: Vec<Vec<f64>>,
+}
+
+impl Running {
+    fn new(ranks: usize) -> Self {
+        Self { hosts: vec![0.0; ranks], devices: vec![0.0; ranks], passed: Vec::new() }
+    }
+
+    fn now_s(&self) -> f64 {
+        self.devices.iter().copied().fold(0.0, f64::max)
+    }
+
+    /// Goes through a row without some of its faults.
+    fn pass(&mut self, replay: &QueueReplay, row: &Row, fixed: &[usize]) {
+        let mut cells = row.cells.clone();
+        for (at, without) in fixed.iter().flat_map(|fault| &row.fixed[*fault]) {
+            cells[*at].without(without);
+        }
+        let first = self.passed.len();
+        for (piece, cells) in row.pieces.iter().zip(cells.chunks_exact(replay.ranks)) {
+            let Piece { boundary, begins, ends } = *piece;
+            for issued in replay.awaited[boundary].iter().filter(|_| begins) {
+                let at_s = &self.passed[first + issued];
+                let last_s = last_arrivals(replay.groups.as_deref(), *issued, at_s);
+                for (device_s, last_s) in self.devices.iter_mut().zip(last_s) {
+                    *device_s = device_s.max(last_s);
+                }
+            }
+            let ahead = replay.ahead[boundary];
+            let full =
+                (first + boundary).checked_sub(ahead).filter(|_| ends && ahead > 0);
+            for (rank, cell) in cells.iter().enumerate() {
+                let (host_s, device_s) = (&mut self.hosts[rank], &mut self.devices[rank]);
+                let ready_s = device_s.max(*host_s);
+                *host_s += cell.host_s;
+                if let Some(full) = full {
+                    *host_s = host_s.max(self.passed[full][rank]);
+                }
+                *device_s = (ready_s + cell.device_s).max(*host_s + cell.left_s);
+                if cell.reads {
+                    *host_s = host_s.max(*device_s);
+                }
+            }
+            if ends {
+                self.passed.push(self.devices.clone());
+            }
+        }
+    }
+}
+
+/// The columns that are run again: all, or some late ones and some others.
+fn columns(ranks: usize, faults: &[Excess]) -> Vec<usize> {
+    if ranks <= 2 * MAX_RANKS {
+        return (0..ranks).collect();
+    }
+    let late = faults.iter().flat_map(|fault| fault.columns.iter().copied());
+    let others = (0..MAX_RANKS).map(|at| at * ranks / MAX_RANKS);
+    let mut columns: Vec<usize> = late.take(MAX_RANKS).chain(others).collect();
+    columns.sort_unstable();
+    columns.dedup();
+    columns
+}
+
+/// Every how many rows one reads back, where some do and others do not: the shortest distance that
+/// agrees with all of them, or else their share.
+fn reads_every(steps: &[u64], rows: &[Row]) -> usize {
+    let both: Vec<(u64, bool)> =
+        steps.iter().copied().zip(rows.iter().map(Row::reads)).collect();
+    let reading: Vec<u64> =
+        both.iter().filter(|(_, reads)| *reads).map(|(step, _)| *step).collect();
+    let (Some(first), Some(last)) = (reading.first(), steps.last()) else {
+        return usize::MAX;
+    };
+    let agrees = |every: &u64| {
+        both.iter()
+            .all(|(step, reads)| *reads == step.abs_diff(*first).is_multiple_of(*every))
+    };
+    let distances = 1..=(last - steps[0]).saturating_add(1).min(MAX_DISTANCE);
+    let by_share = || (steps.len() as f64 / reading.len() as f64).round() as u64;
+    distances.into_iter().find(agrees).unwrap_or_else(by_share).max(1) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use model::{
+        Block, Boundary, CollectiveOp, Ending, HostTimes, MarkKind, ReadBacks, Sync,
+        Window,
+    };
+
+    use super::*;
+
+    /// Forward, backward until its gradients are reduced, and until that is done. Milliseconds of each
+    /// rank in each of these on the device, waits included, and on the host, which is 100 ms ahead.
+    fn sampled(device_ms: &[[f64; 3]], host_ms: &[[f64; 3]]) -> DeviceWindow {
+        const ROWS: usize = 10;
+        let boundary = |stage, ending| Boundary {
+            stage,
+            after: MarkKind::DataEnd,
+            ending,
+            sync: Sync::None,
+        };
+        let reduces = Ending::Issue { op: CollectiveOp::ALLREDUCE, group: 0 };
+        let ranks = device_ms.len();
+        let rows_s = |ranks_ms: &[[f64; 3]]| -> Vec<f64> {
+            let cells =
+                (0..3).flat_map(|at| ranks_ms.iter().map(move |rank| rank[at] * 1e-3));
+            cells.collect::<Vec<f64>>().repeat(ROWS)
+        };
+        let block = Block {
+            boundaries: [
+                boundary(StageId::FORWARD, Ending::Mark(MarkKind::BackwardBegin)),
+                boundary(StageId::BACKWARD, reduces),
+                boundary(StageId::BACKWARD, Ending::Mark(MarkKind::BackwardEnd)),
+            ]
+            .into(),
+            groups: None,
+            steps: (0..ROWS as u64).collect(),
+            durations_s: rows_s(device_ms),
+            ranks,
+            carried: 0,
+        };
+        let none = vec![vec![0.0; block.durations_s.len()]];
+        DeviceWindow {
+            window: Window { meeting: Meeting::Seen, ..block.into() },
+            host_bound_least_s: none.clone(),
+            host_bound_most_s: none.clone(),
+            run_ahead_s: 0.1,
+            run_ahead_most_s: 0.1,
+            read_backs: ReadBacks { lines: BTreeMap::new(), ..ReadBacks::default() },
+            host: HostTimes {
+                took_s: vec![rows_s(host_ms)],
+                read_s: none.clone(),
+                after_read_s: none.clone(),
+                device_before_read_s: none,
+                ahead_s: vec![vec![[0.1; 2]; ROWS * ranks]],
+            },
+        }
+    }
+
+    fn gain_ms(sampled: &DeviceWindow, side: Side) -> f64 {
+        let fault = Excess {
+            columns: vec![1],
+            stages: vec![StageId::FORWARD],
+            side: Some(side),
+            rows: (0..10).collect(),
+        };
+        let replay = QueueReplay::of_window(sampled, &[fault]).expect("explained");
+        assert!((replay.step_s() - 0.040).abs() < 1e-9, "{}", replay.step_s());
+        replay.gain_s(&[0]) * 1e3
+    }
+
+    const BLOCKED_MS: [f64; 3] = [2.0, 2.0, 36.0];
+
+    #[test]
+    fn others_wait_no_longer_for_a_device_that_is_as_fast() {
+        let devices_ms = [[10.0, 10.0, 20.0], [30.0, 10.0, 0.0], [10.0, 10.0, 20.0]];
+        let gain_ms = gain_ms(&sampled(&devices_ms, &[BLOCKED_MS; 3]), Side::Device);
+        assert!((gain_ms - 20.0).abs() < 1e-6, "{gain_ms}");
+    }
+
+    #[test]
+    fn what_the_queue_hides_gains_nothing() {
+        let hosts_ms = [BLOCKED_MS, [30.0, 2.0, 8.0], BLOCKED_MS];
+        let gain_ms = gain_ms(&sampled(&[[30.0, 10.0, 0.0]; 3], &hosts_ms), Side::Host);
+        assert!(gain_ms < 1e-6, "{gain_ms}");
+    }
+
+    #[test]
+    fn a_few_of_many_ranks_are_run_again_and_all_late_ones_of_few() {
+        let late = |columns: &[usize]| Excess {
+            columns: columns.to_vec(),
+            stages: Vec::new(),
+            side: None,
+            rows: Vec::new(),
+        };
+        assert_eq!(columns(4, &[late(&[3])]), [0, 1, 2, 3]);
+        let some = columns(10_000, &[late(&[4321]), late(&[9999])]);
+        assert!(
+            some.len() <= 2 * MAX_RANKS && some.contains(&4321) && some.contains(&9999)
+        );
+    }
+
+    #[test]
+    fn steps_that_read_back_are_found_however_few_are_sampled() {
+        let row = |reads| Row {
+            pieces: Vec::new(),
+            cells: vec![Cell { reads, ..Cell::default() }],
+            fixed: Vec::new(),
+        };
+        let every = |steps: &[u64], reads: fn(u64) -> bool| {
+            let rows: Vec<Row> = steps.iter().map(|step| row(reads(*step))).collect();
+            reads_every(steps, &rows)
+        };
+        let steps = [4, 5, 6, 7, 17, 18, 19, 29, 30, 31];
+        assert_eq!(every(&steps, |step| step % 10 == 9), 10);
+        assert_eq!(every(&steps, |_| true), 1);
+        assert_eq!(every(&steps, |_| false), usize::MAX);
+    }
+}
