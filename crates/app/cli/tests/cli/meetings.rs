@@ -85,8 +85,8 @@ fn a_slow_device_is_told_from_a_slow_host() {
 #[test]
 fn a_slow_device_or_host_is_named_on_a_busy_machine() {
     for (recording, stage, side, least_ms) in [
-        // Behind a profile window too few of its steps are sampled for an account.
-        ("late/device_backward_never", "model.backward_cpu_wall", "device", 14.0),
+        // 20 ms in 65 of 83 steps: behind a profile window too few are sampled for an account.
+        ("late/device_backward_never", "model.backward_cpu_wall", "device", 13.5),
         ("late/fsdp2_forward_after", "model.fwd_loss_cpu_wall", "host", 45.0),
     ] {
         let verdict = verdict(recording);
