@@ -1,10 +1,9 @@
-#[cfg(feature = "nsys")]
-use model::Source;
 use std::fs::File;
 use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 
+use model::Source;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 #[cfg(feature = "nsys")]
