@@ -87,8 +87,6 @@ pub(crate) struct Played {
     alerts: Vec<Alert>,
     windows: usize,
     pub(crate) has_exited: bool,
-    /// Keeps the file of silences.
-    _folder: tempfile::TempDir,
 }
 
 fn worker(
@@ -103,10 +101,15 @@ fn worker(
 }
 
 impl Played {
+    /// A job nobody silences.
     pub(crate) fn new() -> Self {
+        Self::silenced_in(Path::new("/no/folder"))
+    }
+
+    /// A job whose silences are kept in a folder.
+    fn silenced_in(folder: &Path) -> Self {
         let now = Now::read();
-        let folder = tempfile::tempdir().unwrap();
-        let silences = Arc::new(Silences::open(folder.path()));
+        let silences = Arc::new(Silences::open(folder));
         let handle = Arc::new(JobHandle::new("job"));
         let most_bytes = 1 << 30;
         let mut kept = Vec::new();
@@ -125,7 +128,6 @@ impl Played {
             alerts: Vec::new(),
             windows: 0,
             has_exited: false,
-            _folder: folder,
         };
         played.start_again();
         played
@@ -463,7 +465,8 @@ fn no_host_is_silent_while_batches_of_the_past_are_read() {
 
 #[test]
 fn an_incident_that_begins_in_a_silence_of_hours_is_announced_at_its_end() {
-    let mut played = Played::new();
+    let folder = tempfile::tempdir().unwrap();
+    let mut played = Played::silenced_in(folder.path());
     let now_s = played.now.seconds();
     let (job, until_s) = (Some("job".to_owned()), now_s + 7200);
     let silence =
