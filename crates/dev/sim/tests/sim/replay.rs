@@ -148,8 +148,10 @@ fn predict(sharded: bool) {
     ] {
         let (off_half, _) = quantile(errors, 0.5);
         let (off_most, worst) = quantile(errors, 0.95);
-        println!("sharded {sharded}, {what}: off by {off_half:.4}, {off_most:.4}");
-        assert!(off_half <= half && off_most <= most, "{off_half} {off_most} {worst:#?}");
+        assert!(
+            off_half <= half && off_most <= most,
+            "sharded {sharded}, {what}: off by {off_half:.4}, {off_most:.4}; {worst:#?}"
+        );
     }
 }
 
