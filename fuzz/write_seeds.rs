@@ -336,7 +336,7 @@ fn inputs() -> Vec<u8> {
         for (rank, marks) in (0u8..).zip(&ranks) {
             let mark = marks[at].0;
             let before = at.checked_sub(1).map_or(mark, |before| marks[before].0);
-            let kind = MarkKind::ALL.iter().position(|kind| *kind == mark.kind);
+            let kind = MarkKind::ALL.iter().position(|kind| *kind == mark.kind());
             let kind = kind.and_then(|kind| u8::try_from(kind).ok()).unwrap_or(0);
             let step = u8::from(mark.step > before.step);
             let ms = (mark.at.0 - before.at.0) / 1_000_000;
