@@ -86,7 +86,11 @@ pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour, verbose: bool) -> 
             || verdict.pipeline.as_ref().is_some_and(|p| p.iteration_s == 0.0)
         {
             "NO VERDICT  too little was seen"
-        } else if job.device_wait_share.is_some() && job.sampled_steps == 0 {
+        } else if job.ambiguous_steps > 0 {
+            "NOTHING FOUND  which rank is late cannot be told"
+        } else if job.sampled_steps == 0
+            && (job.hosts_run_ahead || job.device_wait_share.is_some())
+        {
             "NOTHING FOUND  no host and no stage stands out; devices were not seen"
         } else {
             "HEALTHY  no rank and no stage stands out"

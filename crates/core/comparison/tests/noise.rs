@@ -46,6 +46,8 @@ fn run(steps: &[[f64; 3]]) -> Run {
             cut: "backward end".to_owned(),
             exposed_s: 0.0,
             device_wait_share: None,
+            hosts_run_ahead: false,
+            ambiguous_steps: 0,
             sampled_steps: 0,
             read_backs: Vec::new(),
             lost_records: 0,

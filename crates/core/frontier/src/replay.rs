@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use model::{Block, Boundary, Meeting, StageId, Sync, Window, median};
+use model::{Block, Boundary, Growth, Meeting, StageId, Sync, Window};
 
 /// Time, in seconds, by which a rank may seem to leave a synchronisation before its last
 /// rank arrived: the steps of different ranks do not start at exactly the same instant.
@@ -17,16 +17,6 @@ const VARIES_S: f64 = 1e-5;
 /// Share of cases in which a rank may go on before the last one is there although all wait for it.
 /// Ours: starts of steps scatter.
 const OVERTAKEN_SHARE: f64 = 0.1;
-/// Times the median deviation beyond which a single one counts no more. Ours: a busy host's hiccup
-/// must not decide.
-const USUAL_SCATTER: f64 = 4.0;
-/// Times its standard error by which the growth of waits must differ from none. Ours: by chance in
-/// one of 160 places.
-pub(crate) const SURE_ERRORS: f64 = 2.5;
-/// Part of its earliness that a rank must lose again. Ours: one that waits loses all of it, one that
-/// works nothing.
-pub(crate) const GROWTH_MIN: f64 = 0.5;
-
 /// One step taken apart into own work and waits, so that it can be run again with some of
 /// the work changed.
 ///
@@ -365,50 +355,10 @@ fn is_awaited(block: &Block, rows: &[(&[f64], Vec<f64>)], at: usize) -> bool {
         }
     }
     let cells = (block.steps.len() * ranks) as f64;
-    let Growth { slope, error, square } = Growth::of(early_s, next_s);
+    let growth = Growth::of(early_s, next_s);
     f64::from(overtaken) <= OVERTAKEN_SHARE * cells
-        && square >= cells * VARIES_S * VARIES_S
-        && slope >= GROWTH_MIN.max(SURE_ERRORS * error)
-}
-
-/// How much what ranks take grows with how early they are, both by how they differ from the rank's
-/// usual.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Growth {
-    pub(crate) slope: f64,
-    /// Standard error of the slope.
-    pub(crate) error: f64,
-    /// Sum of the squares of how early ranks are.
-    pub(crate) square: f64,
-}
-
-impl Growth {
-    /// Of values `[rank][row]`, in seconds.
-    pub(crate) fn of(mut early_s: Vec<Vec<f64>>, mut takes_s: Vec<Vec<f64>>) -> Self {
-        for values in early_s.iter_mut().chain(&mut takes_s) {
-            keep_variation(values);
-        }
-        let pairs = || early_s.iter().flatten().zip(takes_s.iter().flatten());
-        let square: f64 = pairs().map(|(early, _)| early * early).sum();
-        let slope = pairs().map(|(early, takes)| early * takes).sum::<f64>() / square;
-        let rest: f64 =
-            pairs().map(|(early, takes)| (takes - slope * early).powi(2)).sum();
-        let error = (rest / (pairs().count() as f64 * square)).sqrt();
-        Self { slope, error, square }
-    }
-}
-
-/// Leaves of some values what differs from their median, single ones cut to what is usual.
-fn keep_variation(values: &mut [f64]) {
-    let usual = median(&mut values.to_vec()).unwrap_or(0.0);
-    for value in values.iter_mut() {
-        *value -= usual;
-    }
-    let mut scatter: Vec<f64> = values.iter().map(|value| value.abs()).collect();
-    let most = USUAL_SCATTER * median(&mut scatter).unwrap_or(0.0);
-    for value in values {
-        *value = value.clamp(-most, most);
-    }
+        && growth.varies_by(VARIES_S)
+        && growth.is_certain()
 }
 
 /// Seconds that even the last rank of each step spent in the segment that ends where ranks meet:

@@ -2,9 +2,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use frontier::{Gates, WindowFrontier, localise};
 use model::{
-    Action, Claim, Cost, Fact, Finding, IncidentKind, Label, LateRanks, NextInLine,
-    Observation, Origin, Pace, Ranks, Side, StageAccount, StageId, StageNames, StepPart,
-    StepSpan, Subject, Window,
+    Action, Claim, Cost, Fact, Finding, IncidentKind, Label, LateRanks, Meeting,
+    NextInLine, Observation, Origin, Pace, Ranks, Side, StageAccount, StageId,
+    StageNames, StepPart, StepSpan, Subject, Window,
 };
 
 use crate::cause::{Best, common_causes};
@@ -27,6 +27,8 @@ const MISSED_STRIKES: u64 = 3;
 const STEADY_PATIENCE: u64 = 10;
 const SPORADIC_PATIENCE: u64 = 50;
 
+/// Ranks of which those that wait may be most.
+const FEW_RANKS: usize = 3;
 /// Steps without an account of their devices that are remembered: more than ten windows.
 const MAX_UNACCOUNTED: usize = 1024;
 
@@ -64,6 +66,17 @@ fn meet(group: &[u32], window: &Window) -> bool {
     group.iter().any(|rank| window.ranks.binary_search(rank).is_ok())
 }
 
+/// Whether hosts run ahead of their devices, and are too few for most of them to show what is usual:
+/// where a host waits for its device it looks as if it worked.
+fn may_mistake(window: &Window) -> bool {
+    window.runs_ahead && window.ranks.len() <= FEW_RANKS
+}
+
+/// Whether no place is seen at which such hosts meet, so that it is unknown which of them wait.
+fn is_ambiguous(window: &Window) -> bool {
+    may_mistake(window) && window.meeting == Meeting::Unseen
+}
+
 /// Follows the faults of a job from window to window.
 #[derive(Debug, Default)]
 pub struct Tracker {
@@ -82,12 +95,24 @@ pub struct Tracker {
 struct Group {
     /// Of its last window.
     ranks: Vec<u32>,
+    /// Its windows in which hosts that wait look like hosts that work, the others, and the steps of
+    /// the former in which a host did either.
+    ambiguous: u32,
+    clear: u32,
+    ambiguous_steps: u64,
     /// Its best windows.
     best: Best,
     steps: Seen,
     /// Steps since devices were last accounted for, and the time they were exposed.
     unaccounted: Vec<u64>,
     unaccounted_s: f64,
+}
+
+impl Group {
+    /// Whether most of its windows tell who waits from who works. By chance a few seem to.
+    fn is_clear(&self) -> bool {
+        self.clear > self.ambiguous || self.ambiguous == 0
+    }
 }
 
 /// One incident in the making.
@@ -189,6 +214,12 @@ impl Tracker {
             || self.tracks.iter().filter(is_of_devices).any(|it| self.is_open(it))
     }
 
+    /// Steps in which a host was late, or waited for its device, and which did what is unknown.
+    pub fn ambiguous_steps(&self) -> u64 {
+        let groups = self.groups.iter().filter(|group| !group.is_clear());
+        groups.map(|group| group.ambiguous_steps).sum()
+    }
+
     /// What a window shows, once it is known what its devices did.
     fn faults(
         &mut self,
@@ -202,7 +233,22 @@ impl Tracker {
         let forgotten = group.unaccounted.len().saturating_sub(MAX_UNACCOUNTED);
         group.unaccounted.drain(..forgotten);
         let (gates, settings) = (&self.gates, &self.settings);
-        let late = find_faults(window, found, gates, settings);
+        let mut late = find_faults(window, found, gates, settings);
+        let is_ambiguous = matches!(devices, Devices::Unseen) && is_ambiguous(window);
+        if is_ambiguous {
+            let notable = late.iter().filter(|fault| fault.notable);
+            let struck = notable.map(|fault| fault.strikes.len() as u64).max();
+            group.ambiguous_steps += struck.unwrap_or(0);
+            group.ambiguous += 1;
+            late.clear();
+        } else {
+            group.clear += 1;
+        }
+        if matches!(devices, Devices::Unseen) && may_mistake(window) {
+            // What seems hidden behind a late rank may as well be the wait for it.
+            late.retain(|fault| !fault.hidden);
+            late.iter_mut().for_each(|fault| fault.hides.clear());
+        }
         self.is_unsettled = matches!(devices, Devices::Awaited { .. })
             && late.iter().any(|fault| fault.notable);
         let mut faults = settle(
@@ -219,7 +265,12 @@ impl Tracker {
         // Faults of steps without an account are costs of more steps than these.
         let causes =
             common_causes(window, found, &faults, &group.best, devices, settings);
-        faults.extend(causes);
+        // What hosts wait for that run ahead may cost nothing.
+        faults.extend(
+            causes
+                .into_iter()
+                .filter(|it| !is_ambiguous || it.kind != FaultKind::InputBound),
+        );
         group.best.take(found, devices);
         if !matches!(devices, Devices::Awaited { .. }) {
             group.unaccounted.clear();
@@ -244,11 +295,19 @@ impl Tracker {
         told.map(|(track, ranks)| self.finding(track, &ranks, scene)).collect()
     }
 
+    /// Whether the ranks that a track names can be told apart from those that wait for them.
+    fn is_clear(&self, track: &Track) -> bool {
+        let names_ranks =
+            matches!(track.fault.kind, FaultKind::LateRanks | FaultKind::Rotating);
+        let group = self.groups.iter().find(|group| group.ranks == track.compared);
+        !names_ranks || track.fault.side.is_some() || group.is_none_or(Group::is_clear)
+    }
+
     /// What is spoken of, costliest first, and the ranks that were compared. That all of a role
     /// became slower while all of another did is one incident.
     fn told(&self) -> Vec<(&Track, Vec<u32>)> {
         let mut told: Vec<(&Track, Vec<u32>)> = Vec::new();
-        for track in self.tracks.iter().filter(|track| track.spoken) {
+        for track in self.tracks.iter().filter(|it| it.spoken && self.is_clear(it)) {
             match told.iter_mut().find(|(first, _)| track.degrades_with(first)) {
                 Some((_, ranks)) => {
                     ranks.extend(&track.compared);

@@ -44,6 +44,7 @@ mod finding;
 mod flow;
 mod function;
 mod function_fault;
+mod growth;
 mod input;
 mod mark;
 mod median;
@@ -76,6 +77,7 @@ pub use function::{
     Dictionary, Function, FunctionClass, FunctionId, Pattern, WorkerPatterns,
 };
 pub use function_fault::{Dimension, FunctionFault, is_garbage_collection};
+pub use growth::Growth;
 pub use input::{InFlight, Input};
 pub use mark::{CollectiveOp, Mark, MarkKind, PAYLOAD_WORDS, group_number};
 pub use median::median;

@@ -109,6 +109,12 @@ pub struct JobSummary {
     /// devices do there is seen in sampled steps only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_wait_share: Option<f64>,
+    /// Whether hosts are seen to run ahead of their devices.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hosts_run_ahead: bool,
+    /// Steps in which a host was late, or waited for its device, and which did what is unknown.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub ambiguous_steps: u64,
     /// Steps that were accounted on the clocks of the devices, too.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub sampled_steps: u64,

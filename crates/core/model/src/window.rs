@@ -163,6 +163,9 @@ pub struct Window {
     pub cut: Cut,
     /// Whether its ranks meet there.
     pub meeting: Meeting,
+    /// Whether hosts are seen not to wait for each other where they issue collectives: they run
+    /// ahead of their devices.
+    pub runs_ahead: bool,
     /// Closure of the named stages.
     pub closure: Closure,
     /// Device-side forward times.
@@ -305,6 +308,7 @@ impl From<Block> for Window {
             blocks: vec![block],
             cut: Cut::Data,
             meeting: Meeting::default(),
+            runs_ahead: false,
             closure: Closure::default(),
             device: DeviceEvents::default(),
             odd_accumulation_steps: 0,

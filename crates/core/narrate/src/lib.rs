@@ -46,7 +46,7 @@ use advice::connection;
 pub use claim::headline;
 pub use disagreement::contradiction;
 pub use fact::evidence;
-pub use note::read_back;
+pub use note::{ambiguous, devices_unseen, read_back};
 
 /// Words a finding.
 pub fn incident(finding: Finding) -> Incident {

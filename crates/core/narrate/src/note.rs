@@ -13,3 +13,21 @@ pub fn read_back(of_line: &ReadBackSummary) -> String {
     let idle = percent(of_line.idle_share_max);
     format!("{often} at {line} may leave the device idle for up to {idle} of the step")
 }
+
+/// Says that too few hosts run ahead of their devices to tell who is late; nothing of no step.
+pub fn ambiguous(steps: u64) -> Option<String> {
+    (steps > 0).then(|| {
+        format!(
+            "in {steps} steps a rank was late, or waited for its device: which one cannot be told. \
+             These hosts do not meet in each step, and fewer than four show no majority; device \
+             marks would tell (`laggard doctor` says whether they are on)"
+        )
+    })
+}
+
+/// Says that hosts run ahead of devices that nobody looked at.
+pub fn devices_unseen() -> String {
+    "hosts run ahead of their devices: which device is slow cannot be seen without device marks \
+     (`laggard doctor` says whether they are on)"
+        .to_owned()
+}

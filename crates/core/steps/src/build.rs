@@ -100,12 +100,13 @@ fn build(
         let is_there = delivered * 2 > steps.len();
         if is_there { &mut ranks } else { &mut missing_ranks }.push(*rank);
     }
-    let (cut, meeting) = if published_cut {
-        (Cut::Data, Meeting::Issued)
+    let (cut, meeting, runs_ahead) = if published_cut {
+        (Cut::Data, Meeting::Issued, false)
     } else {
         choose_cut(previous, steps, &ranks)
     };
-    Some(Window { meeting, missing_ranks, ..build_cut(previous, steps, &ranks, cut)? })
+    let window = build_cut(previous, steps, &ranks, cut)?;
+    Some(Window { meeting, runs_ahead, missing_ranks, ..window })
 }
 
 /// The window of ranks that delivered most of its steps, cut in one place.
@@ -126,6 +127,7 @@ pub(crate) fn build_cut(
         blocks: Vec::new(),
         cut,
         meeting: Meeting::default(),
+        runs_ahead: false,
         closure: Closure::default(),
         device: device_events(steps, ranks),
         odd_accumulation_steps: odd_accumulation_steps(steps),

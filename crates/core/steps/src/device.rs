@@ -414,7 +414,7 @@ impl DeviceClock {
             steps.collect()
         };
         let device = plane(Clock::Device);
-        let (cut, meeting) = choose_cut(None, &device, ranks);
+        let (cut, meeting, _) = choose_cut(None, &device, ranks);
         let mut window = build_cut(None, &device, ranks, cut)?;
         window.meeting = meeting;
         // Steps between the sampled ones are no hole in what was seen.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{Cut, Ending, MarkKind, Meeting};
+use model::{Cut, Ending, Growth, MarkKind, Meeting};
 
 use crate::align::JobStep;
 use crate::build::{Agreement, Issues, RankRow, agree, rank_rows};
@@ -21,8 +21,16 @@ const APART_SHARE: f64 = 0.02;
 /// Lateness that must vanish at a cut, relative to the cut where most does: of those the first is
 /// where ranks met.
 const FIRST_SHARE: f64 = 0.7;
+/// Ranks of a job in which those who wait may be most: a median does not tell who is late.
+const FEW_RANKS: usize = 3;
+/// Ranks that are followed from collective to cut: more show no more.
+const MAX_FOLLOWED: usize = 16;
+/// How far from usual they must typically be at a collective to tell whether they are waited for, in
+/// seconds. Ours: clocks do not tick finer.
+const VARIES_S: f64 = 1e-6;
 
-/// Chooses where steps are cut, and says whether ranks are seen to meet there.
+/// Chooses where steps are cut, and says whether ranks are seen to meet there, and whether hosts run
+/// ahead of their devices.
 ///
 /// The cut is where ranks issue collectives unless the window speaks against it: then it is
 /// the first place behind where most of their lateness is seen to vanish, or else the published
@@ -33,30 +41,35 @@ pub(crate) fn choose_cut(
     previous: Option<&JobStep>,
     steps: &[JobStep],
     ranks: &[u32],
-) -> (Cut, Meeting) {
+) -> (Cut, Meeting, bool) {
     let issued = issued_cut(steps, ranks);
-    let Cut::After(kind) = issued else { return (issued, Meeting::Issued) };
+    let Cut::After(kind) = issued else { return (issued, Meeting::Issued, false) };
     if ranks.len() < 2 {
-        return (issued, Meeting::Issued);
+        return (issued, Meeting::Issued, false);
     }
     let behind = cuts_behind(kind, steps, ranks);
     let cuts = [issued].into_iter().chain(behind);
     let frames: Vec<Frame> =
         cuts.map(|cut| Frame::of(cut, previous, steps, ranks)).collect();
     let most_s = frames.iter().map(Frame::met_s).fold(0.0, f64::max);
+    // Those who wait may be most, so that lateness alone does not show who does.
+    let few = ranks.len() <= FEW_RANKS;
     let first = frames
         .iter()
-        .find(|frame| frame.is_seen() && frame.met_s() >= FIRST_SHARE * most_s);
-    match first {
+        .find(|frame| frame.is_seen(few) && frame.met_s() >= FIRST_SHARE * most_s);
+    let runs_ahead = !frames[0].may_wait();
+    let is_elsewhere = few && runs_ahead;
+    let (cut, meeting) = match first {
         Some(frame)
             if frame.cut != issued
-                && frames[0].met_s() <= ISSUED_SHARE * frame.late_s =>
+                && (is_elsewhere || frames[0].met_s() <= ISSUED_SHARE * frame.late_s) =>
         {
             (frame.cut, Meeting::Seen)
         }
-        None if frames[0].is_refuted() => (Cut::Data, Meeting::Unseen),
+        None if is_elsewhere || frames[0].is_refuted() => (Cut::Data, Meeting::Unseen),
         _ => (issued, Meeting::Issued),
-    }
+    };
+    (cut, meeting, runs_ahead || meeting != Meeting::Issued)
 }
 
 /// What a window looks like if its ranks meet at a cut.
@@ -71,6 +84,10 @@ struct Frame {
     /// By how much ranks came together before any of them issued a collective: nobody waits there.
     unexplained_s: f64,
     exposed_s: f64,
+    /// Of the first ranks, `[rank][step]` in seconds: how early they are at their last collective,
+    /// and what they take from there until the cut.
+    early_s: Vec<Vec<f64>>,
+    takes_s: Vec<Vec<f64>>,
 }
 
 impl Frame {
@@ -80,8 +97,16 @@ impl Frame {
         steps: &[JobStep],
         ranks: &[u32],
     ) -> Self {
-        let mut frame =
-            Self { cut, late_s: 0.0, left_s: 0.0, unexplained_s: 0.0, exposed_s: 0.0 };
+        let followed = ranks.len().min(MAX_FOLLOWED);
+        let mut frame = Self {
+            cut,
+            late_s: 0.0,
+            left_s: 0.0,
+            unexplained_s: 0.0,
+            exposed_s: 0.0,
+            early_s: vec![Vec::new(); followed],
+            takes_s: vec![Vec::new(); followed],
+        };
         for (index, step) in steps.iter().enumerate() {
             let before = index.checked_sub(1).map_or(previous, |at| steps.get(at));
             let rows = rank_rows(before, step, ranks, cut).unwrap_or_default();
@@ -97,6 +122,7 @@ impl Frame {
         let mut cells: Vec<_> = rows.iter().map(|row| row.cells(Issues::Kept)).collect();
         let (mut late_s, mut apart_s) = (0.0f64, 0.0f64);
         let mut issued = false;
+        let mut issued_s = ends_s.clone();
         loop {
             let mut ending = None;
             for (end_s, cells) in ends_s.iter_mut().zip(&mut cells) {
@@ -120,7 +146,16 @@ impl Frame {
                 }
                 issued = true;
                 late_s = late_s.max(lateness(&ends_s));
+                issued_s.clone_from(&ends_s);
             }
+        }
+        let last_s = issued_s.iter().copied().fold(0.0, f64::max);
+        let cells = self.early_s.iter_mut().zip(&mut self.takes_s);
+        for ((early_s, takes_s), (issued_s, end_s)) in
+            cells.zip(issued_s.iter().zip(&ends_s))
+        {
+            early_s.push(last_s - issued_s);
+            takes_s.push(end_s - issued_s);
         }
         self.late_s += late_s;
         self.left_s += spread(&ends_s).min(late_s);
@@ -132,8 +167,17 @@ impl Frame {
         self.late_s - self.left_s
     }
 
-    fn is_seen(&self) -> bool {
-        self.late_s > 0.0 && self.left_s <= LEFT_SHARE * self.late_s
+    fn is_seen(&self, few: bool) -> bool {
+        self.late_s > 0.0
+            && self.left_s <= LEFT_SHARE * self.late_s
+            && (!few || self.may_wait())
+    }
+
+    /// Whether a rank that is early may wait for the last one, as far as what varies shows. Of two
+    /// ranks whichever waits looks late where it waits; but a wait follows the other rank's noise.
+    fn may_wait(&self) -> bool {
+        let growth = Growth::of(self.early_s.clone(), self.takes_s.clone());
+        !growth.varies_by(VARIES_S) || growth.is_possible()
     }
 
     fn is_refuted(&self) -> bool {

@@ -641,6 +641,8 @@ impl Job {
                     .map_or("none".into(), |(cut, meeting)| meeting.describe(cut)),
                 exposed_s: self.exposed_s,
                 device_wait_share: self.device_wait_share(),
+                hosts_run_ahead: self.devices.hosts_run_ahead(),
+                ambiguous_steps: self.tracker.ambiguous_steps(),
                 sampled_steps: self.devices.sampled_steps(),
                 read_backs: self.devices.read_backs(&self.names),
                 lost_records: self.lost_records(),
@@ -733,6 +735,7 @@ impl Job {
         if self.profiled.is_none() {
             texts.extend(self.timed_texts());
         }
+        texts.extend(narrate::ambiguous(self.tracker.ambiguous_steps()));
         texts.extend(self.device_wait_text());
         texts.extend(self.read_back_texts());
         texts.extend(self.pipelines.unseen().map(ToOwned::to_owned));

@@ -1,8 +1,8 @@
 //! Where devices wait for collectives.
 
-use model::{Block, Ending};
+use model::{Block, Ending, Growth};
 
-use crate::replay::{GROWTH_MIN, Growth, SURE_ERRORS, last_arrivals, prefixes};
+use crate::replay::{last_arrivals, prefixes};
 
 /// Share of the time by which ranks are early at a collective that they may go past a place before
 /// the last one is there, if they are to wait there. Ours: starts of steps scatter.
@@ -60,6 +60,5 @@ fn may_wait(rows: &[Vec<f64>], last_s: &[Vec<f64>], at: usize) -> bool {
             takes_s[rank].push(row[at * ranks + rank] - begins_s);
         }
     }
-    let Growth { slope, error, square } = Growth::of(early_s, takes_s);
-    square <= 0.0 || slope + SURE_ERRORS * error >= GROWTH_MIN
+    Growth::of(early_s, takes_s).is_possible()
 }

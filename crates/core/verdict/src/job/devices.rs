@@ -33,6 +33,9 @@ pub(super) struct DeviceSteps {
     asked_at: Option<RankNs>,
     /// As the last account has it, if it matters, and the windows since.
     run_ahead: Option<(f64, u32)>,
+    /// Windows in which hosts are seen to run ahead, and the others.
+    ahead: u64,
+    not_ahead: u64,
 }
 
 impl DeviceSteps {
@@ -43,6 +46,7 @@ impl DeviceSteps {
         settings: &Settings,
         baseline: &Baseline,
     ) -> Option<DeviceAccount> {
+        *if window.runs_ahead { &mut self.ahead } else { &mut self.not_ahead } += 1;
         let last_step = window.first_step + window.steps.saturating_sub(1);
         let last_step = u32::try_from(last_step).unwrap_or(u32::MAX);
         let Some(mut sampled) = self.clock.take_window(&window.ranks, last_step) else {
@@ -88,6 +92,11 @@ impl DeviceSteps {
     /// Steps that devices were accounted in.
     pub(super) fn sampled_steps(&self) -> u64 {
         self.sampled_steps
+    }
+
+    /// Whether hosts are seen to run ahead of their devices in most windows.
+    pub(super) fn hosts_run_ahead(&self) -> bool {
+        self.ahead > self.not_ahead
     }
 
     /// What is read back, by what it may cost: the most first.
@@ -171,7 +180,11 @@ impl Job {
 
     /// What is said of it.
     pub(super) fn device_wait_text(&self) -> Option<String> {
-        let share = self.device_wait_share()?;
+        let Some(share) = self.device_wait_share() else {
+            let is_unseen =
+                self.devices.hosts_run_ahead() && self.devices.sampled_steps() == 0;
+            return is_unseen.then(narrate::devices_unseen);
+        };
         let waits = format!(
             "the hosts spend {:.0} % of the step where they wait for their devices",
             100.0 * share

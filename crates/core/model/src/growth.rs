@@ -1,0 +1,93 @@
+//! Who waits and who works, by what varies.
+
+use crate::median;
+
+/// Times the median deviation beyond which a single one counts no more. Ours: a busy host's hiccup
+/// must not decide.
+const USUAL_SCATTER: f64 = 4.0;
+/// Times its standard error by which the growth of waits must differ from none. Ours: by chance in
+/// one of 160 places.
+const SURE_ERRORS: f64 = 2.5;
+/// Part of its earliness that a rank must lose again. Ours: one that waits loses all of it, one that
+/// works nothing.
+const GROWTH_MIN: f64 = 0.5;
+
+/// How much what ranks take grows with how early they are, both by how they differ from the rank's
+/// usual.
+///
+/// A rank that waits for a late one takes longer by as much as it is early; one that works does
+/// not. Where a rank is late by as much in every step, only what varies tells the two apart.
+/// # Source
+/// Ours: docs/math/meetings.md.
+#[derive(Clone, Copy, Debug)]
+pub struct Growth {
+    slope: f64,
+    /// Standard error of the slope.
+    error: f64,
+    /// Mean square of how early ranks are, in square seconds.
+    square: f64,
+}
+
+impl Growth {
+    /// Of values `[rank][row]`, in seconds: how early ranks are, and what they take next.
+    pub fn of(mut early_s: Vec<Vec<f64>>, mut takes_s: Vec<Vec<f64>>) -> Self {
+        for values in early_s.iter_mut().chain(&mut takes_s) {
+            keep_variation(values);
+        }
+        let pairs = || early_s.iter().flatten().zip(takes_s.iter().flatten());
+        let count = pairs().count() as f64;
+        let square: f64 = pairs().map(|(early, _)| early * early).sum();
+        let slope = pairs().map(|(early, takes)| early * takes).sum::<f64>() / square;
+        let rest: f64 =
+            pairs().map(|(early, takes)| (takes - slope * early).powi(2)).sum();
+        let error = (rest / (count * square)).sqrt();
+        Self { slope, error, square: square / count }
+    }
+
+    /// Whether ranks certainly wait.
+    pub fn is_certain(&self) -> bool {
+        self.slope >= GROWTH_MIN.max(SURE_ERRORS * self.error)
+    }
+
+    /// Whether ranks may wait, as far as what varies shows.
+    pub fn is_possible(&self) -> bool {
+        self.square <= 0.0 || self.slope + SURE_ERRORS * self.error >= GROWTH_MIN
+    }
+
+    /// Whether ranks vary by at least so many seconds (root mean square) in how early they are.
+    pub fn varies_by(&self, seconds: f64) -> bool {
+        self.square >= seconds * seconds
+    }
+}
+
+/// Leaves of some values what differs from their median, single ones cut to what is usual.
+fn keep_variation(values: &mut [f64]) {
+    let usual = median(&mut values.to_vec()).unwrap_or(0.0);
+    for value in values.iter_mut() {
+        *value -= usual;
+    }
+    let mut scatter: Vec<f64> = values.iter().map(|value| value.abs()).collect();
+    let most = USUAL_SCATTER * median(&mut scatter).unwrap_or(0.0);
+    for value in values {
+        *value = value.clamp(-most, most);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_that_wait_are_told_from_ranks_that_work() {
+        let early_s: Vec<f64> = (0..40).map(|row| f64::from(row * 7919 % 23)).collect();
+        let noise = |row: usize| (row * 104_729 % 17) as f64 * 0.1;
+        let waits = early_s.iter().enumerate().map(|(row, early)| early + noise(row));
+        let works = (0..40).map(noise);
+        let [waits, works] = [waits.collect(), works.collect()]
+            .map(|takes_s: Vec<f64>| Growth::of(vec![early_s.clone()], vec![takes_s]));
+        assert!(waits.is_certain() && waits.is_possible() && waits.varies_by(5.0));
+        assert!(!works.is_certain() && !works.is_possible());
+        let still = Growth::of(vec![vec![3.0; 40]], vec![vec![5.0; 40]]);
+        assert!(!still.is_certain() && still.is_possible() && !still.varies_by(1e-9));
+    }
+}
