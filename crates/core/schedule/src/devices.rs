@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use model::{BlockPlace, BlockTime, Pass};
 
-use crate::judge::{Done, HeldUp, Iteration, Judge, Judged, Measure, Pipeline};
+use crate::judge::{Done, HeldUp, Judge, Judged, Measure, PipelineRanks, RankIteration};
 use crate::watch::MAX_BLOCKS;
 use crate::{ScheduleSettings, Watch};
 
@@ -39,7 +39,7 @@ pub struct DeviceBlock {
 pub struct DeviceWatch {
     judge: Judge,
     /// By step, and by which of the step's.
-    waiting: BTreeMap<(u32, usize), BTreeMap<u32, Timed>>,
+    waiting: BTreeMap<(u32, usize), BTreeMap<u32, TimedIteration>>,
     /// What blocks usually take, by the stage of the model, the pass and the microbatch.
     usual: BTreeMap<(u32, Pass, u32), Usual>,
     /// Of iterations that were looked at since these were last taken.
@@ -48,8 +48,8 @@ pub struct DeviceWatch {
 
 /// An iteration of a rank.
 #[derive(Debug, Default)]
-struct Timed {
-    done: Iteration,
+struct TimedIteration {
+    done: RankIteration,
     /// Of each block the least and the most of it for which the host may have held the device up.
     held_s: Vec<[f64; 2]>,
 }
@@ -112,15 +112,13 @@ impl DeviceWatch {
         }
         let pipelines = watch.pipelines();
         let ranks: Vec<u32> = pipelines.iter().flat_map(|it| it.ranks.clone()).collect();
-        let whole =
-            |timed: &BTreeMap<u32, Timed>| ranks.iter().all(|it| timed.contains_key(it));
         if ranks.is_empty() {
             return Vec::new();
         }
         let complete: Vec<(u32, usize)> = self
             .waiting
             .iter()
-            .filter(|(_, timed)| whole(timed))
+            .filter(|(_, timed)| ranks.iter().all(|rank| timed.contains_key(rank)))
             .map(|(key, _)| *key)
             .collect();
         let mut found = Vec::new();
@@ -141,12 +139,15 @@ impl DeviceWatch {
 
     fn look(
         &mut self,
-        timed: &BTreeMap<u32, Timed>,
-        pipelines: &[Pipeline],
+        timed: &BTreeMap<u32, TimedIteration>,
+        pipelines: &[PipelineRanks],
     ) -> Option<HeldUp> {
-        let of = |rank: u32| timed.get(&rank).map(|timed| &timed.done);
-        let Judged { held, is_usual } =
-            self.judge.judge(pipelines, of, |_, _, _, _| None);
+        let Judged { held, is_usual } = self.judge.judge(
+            pipelines,
+            |rank| timed.get(&rank).map(|timed| &timed.done),
+            // When ranks meet inside a block is known by their hosts' clocks only.
+            |_, _, _, _| None,
+        );
         if is_usual {
             self.learn(timed);
         }
@@ -155,13 +156,13 @@ impl DeviceWatch {
         let count = pipelines.first().map_or(1, |it| it.ranks.len() as u32);
         for (rank, slow) in &mut held.causes {
             let Some(timed) = timed.get(rank) else { continue };
-            let is_it = |done: &Done| {
+            let block = timed.done.blocks.iter().zip(&timed.held_s).find(|(done, _)| {
                 let BlockPlace { pass, microbatch, stage, .. } = done.place;
                 (pass, microbatch, stage / count)
                     == (slow.block.pass, slow.block.microbatch, slow.block.chunk)
-            };
-            let mut blocks = timed.done.blocks.iter().zip(&timed.held_s);
-            let block = blocks.find(|(done, _)| is_it(done));
+            });
+            // The least beyond the usual most, and the other way round: whatever the truth is lies
+            // between.
             slow.host_s = block.map(|(done, [least_s, most_s])| {
                 let [usual_least_s, usual_most_s] = self.usual_of(done).held_s;
                 [least_s - usual_most_s, most_s - usual_least_s]
@@ -171,40 +172,42 @@ impl DeviceWatch {
     }
 
     /// Leaves out ranks whose blocks are no slower than most ranks' are.
-    fn drop_common(&self, held: &mut HeldUp, timed: &BTreeMap<u32, Timed>) {
-        let excess = |timed: &Timed| {
-            let (mut excess_s, mut usual_s) = (0.0, 0.0);
-            for done in &timed.done.blocks {
-                let usual = self.usual_of(done).took_s;
-                excess_s += (done.took_s() - usual).max(0.0);
-                usual_s += usual;
-            }
-            excess_s / usual_s
-        };
+    fn drop_common(&self, held: &mut HeldUp, timed: &BTreeMap<u32, TimedIteration>) {
         let by_rank: BTreeMap<u32, f64> =
-            timed.iter().map(|(rank, timed)| (*rank, excess(timed))).collect();
-        let is_own = |rank: &u32| {
-            let others = by_rank.iter().filter(|(other, _)| *other != rank);
-            let mut others: Vec<f64> = others.map(|(_, excess)| *excess).collect();
+            timed.iter().map(|(rank, timed)| (*rank, self.excess_ratio(timed))).collect();
+        let all_s = held.excess_s();
+        held.causes.retain(|(rank, _)| {
+            let mut others: Vec<f64> = by_rank
+                .iter()
+                .filter(|(other, _)| *other != rank)
+                .map(|(_, excess)| *excess)
+                .collect();
             let own = by_rank.get(rank).copied().unwrap_or(0.0);
             let common = model::median(&mut others).unwrap_or(0.0);
             own - common >= OWN_SHARE * own
-        };
-        let sum_s = |held: &HeldUp| -> f64 {
-            held.causes.iter().map(|(_, slow)| slow.excess_s()).sum()
-        };
-        let all_s = sum_s(held);
-        held.causes.retain(|(rank, _)| is_own(rank));
+        });
+        // What was lost to ranks that are no longer named is not the others' cost.
         if !held.causes.is_empty() {
-            held.lost_s *= sum_s(held) / all_s;
+            held.lost_s *= held.excess_s() / all_s;
         }
+    }
+
+    /// Time by which a rank's blocks took too long, as a part of what they usually take.
+    fn excess_ratio(&self, timed: &TimedIteration) -> f64 {
+        let (mut excess_s, mut usual_s) = (0.0, 0.0);
+        for done in &timed.done.blocks {
+            let usual = self.usual_of(done).took_s;
+            excess_s += (done.took_s() - usual).max(0.0);
+            usual_s += usual;
+        }
+        excess_s / usual_s
     }
 
     fn usual_of(&self, done: &Done) -> Usual {
         self.usual.get(&key_of(done)).copied().unwrap_or_default()
     }
 
-    fn learn(&mut self, timed: &BTreeMap<u32, Timed>) {
+    fn learn(&mut self, timed: &BTreeMap<u32, TimedIteration>) {
         let blocks = timed.values().flat_map(|it| it.done.blocks.iter().zip(&it.held_s));
         for (done, held_s) in blocks {
             self.usual.entry(key_of(done)).or_default().learn(done.took_s(), *held_s);
@@ -217,14 +220,14 @@ fn key_of(done: &Done) -> (u32, Pass, u32) {
 }
 
 /// The iterations in the blocks of a step: one ends where a block comes again.
-fn iterations(blocks: &[DeviceBlock]) -> Vec<Timed> {
-    let mut found: Vec<Timed> = Vec::new();
+fn iterations(blocks: &[DeviceBlock]) -> Vec<TimedIteration> {
+    let mut found: Vec<TimedIteration> = Vec::new();
     for block in blocks.iter().take(MAX_BLOCKS) {
         let DeviceBlock { step, place, begin, end } = *block;
         let (began_ns, ended_ns) = (begin.device.0, end.device.0);
         if found.last().is_none_or(|timed| timed.done.has(&place)) {
-            let done = Iteration { step, began_ns, ..Iteration::default() };
-            found.push(Timed { done, held_s: Vec::new() });
+            let done = RankIteration { step, began_ns, ..RankIteration::default() };
+            found.push(TimedIteration { done, held_s: Vec::new() });
         }
         let Some(timed) = found.last_mut() else { continue };
         timed.done.blocks.push(Done { place, began_ns, ended_ns });

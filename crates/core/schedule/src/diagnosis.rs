@@ -1,9 +1,9 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::hang::{Halt, halt};
-use crate::job::{Job, Observed};
+use crate::job::{LoggedJob, Observed};
 use crate::lanes::median_s;
-use crate::lateness::Lateness;
+use crate::lateness::CallLateness;
 use crate::{
     Axis, Graph, Layout, LayoutError, Localiser, RankCalls, ScheduleSettings, Scheme,
     Sizes, SlowBlock,
@@ -15,7 +15,7 @@ use model::Pass;
 const EXPLAINS: f64 = 0.1;
 /// Part of a stage's lateness that one rank must have to be named alone. Ours.
 const ALONE: f64 = 2.0 / 3.0;
-/// Lateness of a rank, as a part of the culprit's, from which it is a victim. Ours.
+/// CallLateness of a rank, as a part of the culprit's, from which it is a victim. Ours.
 const VICTIM: f64 = 0.1;
 /// Part of a block's delay that must be of one kind to call it so. Ours.
 const MOSTLY: f64 = 0.5;
@@ -173,7 +173,7 @@ pub fn diagnose(
     network_ns: &[(u64, u64)],
     settings: &ScheduleSettings,
 ) -> Result<Option<Diagnosis>, LayoutError> {
-    let Some(job) = Job::new(logs, sizes)? else { return Ok(None) };
+    let Some(job) = LoggedJob::new(logs, sizes)? else { return Ok(None) };
     let took_s: Vec<Option<f64>> = (0..job.marks_ns.len())
         .map(|marker| {
             // Jobs warm up in the first iteration.
@@ -184,9 +184,11 @@ pub fn diagnose(
     let mut diagnosis = Diagnosis {
         layout: job.layout.clone(),
         schedule: job.schedule.as_ref().map(|(scheme, graph)| {
-            let forwards = |block: &&crate::Block| block.pass == Pass::Forward;
-            let blocks = graph.plan().order(0).iter().filter(forwards).count() as u32;
-            (*scheme, blocks / graph.plan().chunks())
+            let order = graph.plan().order(0).iter();
+            let forwards =
+                order.filter(|block| block.pass == Pass::Forward).count() as u32;
+            // The stage runs a microbatch once for each part of the model that it holds.
+            (*scheme, forwards / graph.plan().chunks())
         }),
         iterations: job.iterations.count(),
         timed: took_s.iter().flatten().count() as u64,
@@ -201,39 +203,48 @@ pub fn diagnose(
         off_clocks: job.off_clocks.clone(),
         is_ahead: false,
     };
-    let Some(mut run) = Run::new(&job, took_s, settings) else {
+    let Some(mut run) = IterationAnalysis::new(&job, took_s, settings) else {
         return Ok(Some(diagnosis));
     };
     diagnosis.usual_s = run.usual_s;
     diagnosis.halt = halt(&job, &run.blocks);
+    // Before anything is named: of hosts that only launch, block times say nothing.
     diagnosis.is_ahead = run.is_ahead();
     if diagnosis.is_ahead {
         return Ok(Some(diagnosis));
     }
+    // First of all: findings and absorbed blocks must not count iterations the network explains.
     diagnosis.networked = run.set_aside(network_ns);
     diagnosis.absorbed = run.absorbed();
     diagnosis.findings = run.findings();
     Ok(Some(diagnosis))
 }
 
-fn partial(job: &Job) -> Vec<Partial> {
-    let of_rank = |(at, rank): (usize, &crate::job::RankView)| {
+fn partial(job: &LoggedJob) -> Vec<Partial> {
+    let mut partial = Vec::new();
+    for (at, rank) in job.ranks.iter().enumerate() {
         let whole: Vec<u64> = (1..job.marks_ns.len())
             .filter(|marker| job.is_whole(at, *marker))
             .map(|marker| job.iterations.numbers[marker])
             .collect();
         let lost = rank.gaps.iter().fold(0, |sum: u64, gap| sum.saturating_add(gap.lost));
-        let span = whole.first().copied().zip(whole.last().copied());
-        let partial = Partial { rank: rank.rank, lost, whole: whole.len() as u64, span };
         // A log that was cut may begin within the first.
-        (lost > 0 || whole.len() + 2 < job.marks_ns.len()).then_some(partial)
-    };
-    job.ranks.iter().enumerate().filter_map(of_rank).collect()
+        if lost > 0 || whole.len() + 2 < job.marks_ns.len() {
+            let span = whole.first().copied().zip(whole.last().copied());
+            partial.push(Partial {
+                rank: rank.rank,
+                lost,
+                whole: whole.len() as u64,
+                span,
+            });
+        }
+    }
+    partial
 }
 
 /// A job's iterations, and what is usual in them.
-struct Run<'a> {
-    job: &'a Job,
+struct IterationAnalysis<'a> {
+    job: &'a LoggedJob,
     /// What a healthy iteration takes, the median.
     usual_s: f64,
     took_s: Vec<Option<f64>>,
@@ -248,25 +259,28 @@ struct Run<'a> {
 }
 
 /// The blocks of one stage that made iterations slow.
-type Blamed = Vec<(usize, SlowBlock, Observed)>;
+type BlamedBlocks = Vec<(usize, SlowBlock, Observed)>;
 
-impl<'a> Run<'a> {
+impl<'a> IterationAnalysis<'a> {
     /// `None` if too few iterations were seen to say what is usual.
     fn new(
-        job: &'a Job,
+        job: &'a LoggedJob,
         took_s: Vec<Option<f64>>,
         settings: &'a ScheduleSettings,
     ) -> Option<Self> {
         let mut known: Vec<f64> = took_s.iter().copied().flatten().collect();
         known.sort_by(f64::total_cmp);
         let low_s = *known.get((known.len() as f64 * HEALTHY_QUANTILE) as usize)?;
-        let passes = |took_s: f64| took_s * settings.performance_gate <= low_s;
-        let timed = took_s.iter().enumerate();
-        let timed = timed.filter_map(|(marker, took_s)| Some((marker, (*took_s)?)));
-        let (healthy, slow): (Vec<_>, Vec<_>) =
-            timed.partition(|(_, took_s)| passes(*took_s));
-        let [healthy, slow] =
-            [healthy, slow].map(|of| of.into_iter().map(|(m, _)| m).collect::<Vec<_>>());
+        let (mut healthy, mut slow) = (Vec::new(), Vec::new());
+        for (marker, took_s) in took_s.iter().enumerate() {
+            match took_s {
+                Some(took_s) if settings.passes_gate(*took_s, low_s) => {
+                    healthy.push(marker)
+                }
+                Some(_) => slow.push(marker),
+                None => {}
+            }
+        }
         if healthy.len() < settings.min_iterations as usize {
             return None;
         }
@@ -297,7 +311,9 @@ impl<'a> Run<'a> {
                 let saved_s = localiser.saved_s(&found, &seen_s);
                 absorbed.extend(found.absorbed.into_iter().map(|slow| (*marker, slow)));
                 let gated_s = took_s * settings.performance_gate;
-                took_s - saved_s < gated_s || !passes(took_s - saved_s)
+                // Slow through its slow blocks, or for another reason: it would not pass without them either.
+                took_s - saved_s < gated_s
+                    || !settings.passes_gate(took_s - saved_s, low_s)
             });
         let usual_s = median_s(healthy.iter().filter_map(|marker| took_s[*marker]))?;
         Some(Self { job, usual_s, took_s, healthy, slow, localiser, blocks, absorbed })
@@ -321,26 +337,27 @@ impl<'a> Run<'a> {
     /// Sets iterations aside in which the network was slow, and says what they lost.
     fn set_aside(&mut self, network_ns: &[(u64, u64)]) -> Vec<Networked> {
         let marks_ns = &self.job.marks_ns;
-        let during = |&(from_ns, until_ns): &(u64, u64)| {
-            let first = marks_ns.partition_point(|mark_ns| *mark_ns <= from_ns).max(1);
-            let after = marks_ns.partition_point(|mark_ns| *mark_ns < until_ns) + 1;
-            first..after.min(marks_ns.len())
-        };
-        let stretches: Vec<_> = network_ns.iter().map(during).collect();
-        let is_aside =
-            |marker: &usize| stretches.iter().any(|during| during.contains(marker));
-        self.slow.retain(|marker| !is_aside(marker));
-        self.absorbed.retain(|(marker, _)| !is_aside(marker));
-        let numbers = &self.job.iterations.numbers;
-        let lost_s = |marker: usize| Some((self.took_s[marker]? - self.usual_s).max(0.0));
-        let networked = stretches.into_iter().map(|during| Networked {
-            span: (
-                numbers.get(during.start).copied().unwrap_or(0),
-                numbers.get(during.end.saturating_sub(1)).copied().unwrap_or(0),
-            ),
-            lost_s: during.filter_map(lost_s).sum::<f64>(),
-        });
-        networked.collect()
+        let mut networked = Vec::new();
+        for (from_ns, until_ns) in network_ns {
+            let first = marks_ns.partition_point(|mark_ns| mark_ns <= from_ns).max(1);
+            let after = marks_ns.partition_point(|mark_ns| mark_ns < until_ns) + 1;
+            let during = first..after.min(marks_ns.len());
+            self.slow.retain(|marker| !during.contains(marker));
+            self.absorbed.retain(|(marker, _)| !during.contains(marker));
+            let numbers = &self.job.iterations.numbers;
+            networked.push(Networked {
+                span: (
+                    numbers.get(during.start).copied().unwrap_or(0),
+                    numbers.get(during.end.saturating_sub(1)).copied().unwrap_or(0),
+                ),
+                lost_s: during
+                    .filter_map(|marker| {
+                        Some((self.took_s[marker]? - self.usual_s).max(0.0))
+                    })
+                    .sum(),
+            });
+        }
+        networked
     }
 
     /// The longest of what slack absorbed.
@@ -355,10 +372,11 @@ impl<'a> Run<'a> {
     fn findings(mut self) -> Vec<SlowIterations> {
         let wide = self.job.wide_lateness();
         let slow = std::mem::take(&mut self.slow);
-        // One iteration that happens to be quick does not end it.
-        let episodes = slow.chunk_by(|before, after| *after <= before + 2);
-        let mut found: Vec<SlowIterations> =
-            episodes.flat_map(|episode| self.of_episode(episode, &wide)).collect();
+        let mut found: Vec<SlowIterations> = slow
+            // One iteration that happens to be quick does not end it.
+            .chunk_by(|before, after| *after <= before + 2)
+            .flat_map(|episode| self.of_episode(episode, &wide))
+            .collect();
         found.sort_by(|a, b| b.lost_s.total_cmp(&a.lost_s));
         found
     }
@@ -371,11 +389,11 @@ impl<'a> Run<'a> {
     fn of_episode(
         &mut self,
         episode: &[usize],
-        wide: &[Lateness],
+        wide: &[CallLateness],
     ) -> Vec<SlowIterations> {
         let lost_s: f64 =
             episode.iter().map(|marker| self.took(*marker) - self.usual_s).sum();
-        let mut blamed: BTreeMap<(usize, usize), Blamed> = BTreeMap::new();
+        let mut blamed: BTreeMap<(usize, usize), BlamedBlocks> = BTreeMap::new();
         for marker in episode {
             let observed = &self.blocks[marker];
             let found = self.localiser.judge(self.took(*marker), &durations_s(observed));
@@ -386,15 +404,13 @@ impl<'a> Run<'a> {
             }
         }
         let base = self.base(episode, lost_s);
-        let excess_s = |blamed: &Blamed| -> f64 {
-            blamed.iter().map(|(_, slow, _)| slow.excess_s()).sum()
-        };
+        // Measured by a usual iteration as well: a huge delay must not hide a smaller one beside it.
         let least_s = lost_s.min(self.usual_s * episode.len() as f64) * EXPLAINS;
         blamed.retain(|_, blamed| excess_s(blamed) >= least_s);
         if blamed.is_empty() {
             return vec![self.unexplained(base, episode, wide)];
         }
-        let all_s: f64 = blamed.values().map(&excess_s).sum();
+        let all_s: f64 = blamed.values().map(excess_s).sum();
         let mut found = Vec::new();
         for (place, blamed) in blamed {
             let by_rank = self.by_rank(place, &blamed);
@@ -422,10 +438,10 @@ impl<'a> Run<'a> {
     fn by_rank(
         &self,
         (pipeline, stage): (usize, usize),
-        blamed: &Blamed,
-    ) -> BTreeMap<usize, Blamed> {
+        blamed: &BlamedBlocks,
+    ) -> BTreeMap<usize, BlamedBlocks> {
         let members = self.job.members(pipeline, stage);
-        let mut by_rank: BTreeMap<usize, Blamed> = BTreeMap::new();
+        let mut by_rank: BTreeMap<usize, BlamedBlocks> = BTreeMap::new();
         let mut others = Vec::new();
         for it in blamed {
             let late_s: Vec<f64> =
@@ -435,12 +451,9 @@ impl<'a> Run<'a> {
                 None => others.push(*it),
             }
         }
-        let excess_s = |blamed: &Blamed| -> f64 {
-            blamed.iter().map(|(_, slow, _)| slow.excess_s()).sum()
-        };
         let costliest =
-            |a: &&mut Blamed, b: &&mut Blamed| excess_s(a).total_cmp(&excess_s(b));
-        if let Some(blamed) = by_rank.values_mut().max_by(costliest) {
+            by_rank.values_mut().max_by(|a, b| excess_s(a).total_cmp(&excess_s(b)));
+        if let Some(blamed) = costliest {
             blamed.extend(others);
         }
         by_rank
@@ -459,9 +472,7 @@ impl<'a> Run<'a> {
 
     /// What is known without knowing who.
     fn base(&self, episode: &[usize], lost_s: f64) -> SlowIterations {
-        let number = |marker: Option<&usize>| {
-            marker.map_or(0, |marker| self.job.iterations.numbers[*marker])
-        };
+        let numbers = &self.job.iterations.numbers;
         let last = self.took_s.iter().rposition(Option::is_some);
         SlowIterations {
             ranks: Vec::new(),
@@ -469,8 +480,8 @@ impl<'a> Run<'a> {
             stage: None,
             passes: Vec::new(),
             cause: Cause::Unseen,
-            first: number(episode.first()),
-            last: number(episode.last()),
+            first: episode.first().map_or(0, |marker| numbers[*marker]),
+            last: episode.last().map_or(0, |marker| numbers[*marker]),
             open: last.as_ref() == episode.last(),
             took_s: median_s(episode.iter().map(|marker| self.took(*marker)))
                 .unwrap_or(0.0),
@@ -492,8 +503,8 @@ impl<'a> Run<'a> {
         &self,
         base: &SlowIterations,
         (pipeline, stage): (usize, usize),
-        (blamed, known): (&Blamed, Option<usize>),
-        (episode, wide): (&[usize], &[Lateness]),
+        (blamed, known): (&BlamedBlocks, Option<usize>),
+        (episode, wide): (&[usize], &[CallLateness]),
     ) -> SlowIterations {
         let members = self.job.members(pipeline, stage);
         let layers = self.job.layer_lateness(&members);
@@ -505,21 +516,22 @@ impl<'a> Run<'a> {
             *late_s += layers_s;
         }
         let all_s: f64 = late_s.iter().sum();
-        let culprit = largest(&late_s).filter(|at| late_s[*at] >= all_s * ALONE);
-        let culprit = culprit.filter(|_| all_s > 0.0 || members.len() == 1);
-        let culprit = known.or(culprit);
-        let sharers = self.job.sharers(self.job.ranks[members[0]].rank);
-        let rank = |at: usize| self.job.ranks[members[at]].rank;
-        let seen: Vec<u32> = (0..members.len()).map(rank).collect();
-        let unseen: Vec<u32> =
-            sharers.into_iter().filter(|rank| !seen.contains(rank)).collect();
+        let seen: Vec<u32> = members.iter().map(|at| self.job.ranks[*at].rank).collect();
+        let mut unseen = self.job.sharers(seen[0]);
+        unseen.retain(|rank| !seen.contains(rank));
+        let latest = largest(&late_s)
+            .filter(|at| late_s[*at] >= all_s * ALONE)
+            // Nobody of several is the latest where nobody was late at all.
+            .filter(|_| all_s > 0.0 || members.len() == 1);
         // A rank that was not seen may be the one that is late.
-        let culprit = culprit.filter(|_| unseen.is_empty());
-        let ranks = culprit.map_or(seen, |at| vec![rank(at)]);
+        let culprit = known.or(latest).filter(|_| unseen.is_empty());
+        let ranks = culprit.map_or_else(|| seen.clone(), |at| vec![seen[at]]);
         let wide_all_s: f64 = wide_s.iter().sum();
-        let wide_own_s: f64 = (0..members.len())
-            .filter(|at| ranks.contains(&rank(*at)))
-            .map(|at| wide_s[members[at]])
+        let wide_own_s: f64 = members
+            .iter()
+            .zip(&seen)
+            .filter(|(_, rank)| ranks.contains(rank))
+            .map(|(at, _)| wide_s[*at])
             .sum();
         let victims = culprit.map_or(Vec::new(), |at| {
             let own_s = layers_s.get(at).copied().unwrap_or(0.0);
@@ -528,8 +540,8 @@ impl<'a> Run<'a> {
         let last_share = culprit
             .filter(|at| *at < then.last.len())
             .map(|at| then.last[at] as f64 / then.operations.max(1) as f64);
-        let begins = blamed.iter().map(|(_, _, seen)| seen.ready_ns);
-        let ends = blamed.iter().map(|(_, _, seen)| seen.end_ns);
+        let begin_ns = blamed.iter().map(|(_, _, seen)| seen.ready_ns).min();
+        let end_ns = blamed.iter().map(|(_, _, seen)| seen.end_ns).max();
         let mut blocks: Vec<_> = blamed.iter().map(|(_, slow, _)| slow.block).collect();
         blocks.dedup();
         SlowIterations {
@@ -538,7 +550,7 @@ impl<'a> Run<'a> {
             stage: Some(stage as u32),
             passes: self.passes(pipeline, stage, blamed, episode),
             cause: self.cause(blamed, &members, culprit),
-            span_ns: begins.min().zip(ends.max()),
+            span_ns: begin_ns.zip(end_ns),
             victims,
             outside_s: self.outside(pipeline, episode),
             wide_share: Some(wide_own_s / wide_all_s).filter(|share| *share > MOSTLY),
@@ -557,16 +569,18 @@ impl<'a> Run<'a> {
         episode: &[usize],
     ) -> Vec<u32> {
         let mut victims = Vec::new();
-        for other in
-            (0..self.job.layout.size(Axis::Pipeline) as usize).filter(|o| *o != stage)
-        {
+        for other in 0..self.job.layout.size(Axis::Pipeline) as usize {
+            if other == stage {
+                continue;
+            }
             let members = self.job.members(pipeline, other);
             let layers = self.job.layer_lateness(&members);
             let late_s = sum(&layers, episode).beyond_s(&sum(&layers, &self.healthy));
-            let is_victim = |(at, late_s): (usize, &f64)| {
-                (*late_s > own_s * VICTIM).then(|| self.job.ranks[members[at]].rank)
-            };
-            victims.extend(late_s.iter().enumerate().filter_map(is_victim));
+            for (at, late_s) in members.into_iter().zip(late_s) {
+                if late_s > own_s * VICTIM {
+                    victims.push(self.job.ranks[at].rank);
+                }
+            }
         }
         victims
     }
@@ -575,42 +589,73 @@ impl<'a> Run<'a> {
         &self,
         pipeline: usize,
         stage: usize,
-        blamed: &Blamed,
+        blamed: &BlamedBlocks,
         episode: &[usize],
     ) -> Vec<SlowPass> {
-        let graph = self.localiser.graph();
-        let of_pass = |pass: Pass| {
-            let is_pass = |node: &usize| graph.block(*node).1.pass == pass;
-            let nodes: Vec<usize> = graph.nodes_of(stage).filter(is_pass).collect();
-            let took = |marker: &usize| {
-                let observed = &self.blocks[marker][pipeline];
-                let seen = nodes.iter().filter_map(|node| observed[*node]);
-                seen.map(|seen| seen.lead_s + seen.body_s).collect::<Vec<_>>()
+        let mut passes = Vec::new();
+        for pass in [Pass::Forward, Pass::Backward] {
+            let slow_s: Vec<f64> = blamed
+                .iter()
+                .filter(|(_, slow, _)| slow.block.pass == pass)
+                .map(|(_, slow, _)| slow.took_s)
+                .collect();
+            let usual_s = self
+                .healthy
+                .iter()
+                .flat_map(|marker| self.took_in_pass(*marker, pipeline, stage, pass));
+            let of = episode
+                .iter()
+                .map(|marker| self.took_in_pass(*marker, pipeline, stage, pass).count());
+            let Some((took_s, usual_s)) =
+                median_s(slow_s.iter().copied()).zip(median_s(usual_s))
+            else {
+                continue;
             };
-            let slow = blamed.iter().filter(|(_, slow, _)| slow.block.pass == pass);
-            let slow_s: Vec<f64> = slow.map(|(_, slow, _)| slow.took_s).collect();
-            let usual = self.healthy.iter().flat_map(took);
-            Some(SlowPass {
+            passes.push(SlowPass {
                 pass,
-                took_s: median_s(slow_s.iter().copied())?,
-                usual_s: median_s(usual)?,
+                took_s,
+                usual_s,
                 slow: slow_s.len() as u64,
-                of: episode.iter().map(|marker| took(marker).len() as u64).sum(),
-            })
-        };
-        [Pass::Forward, Pass::Backward].into_iter().filter_map(of_pass).collect()
+                of: of.sum::<usize>() as u64,
+            });
+        }
+        passes
     }
 
-    fn cause(&self, blamed: &Blamed, members: &[usize], culprit: Option<usize>) -> Cause {
+    /// What the blocks of one pass took on a stage in an iteration, as far as they were seen, in
+    /// seconds.
+    fn took_in_pass(
+        &self,
+        marker: usize,
+        pipeline: usize,
+        stage: usize,
+        pass: Pass,
+    ) -> impl Iterator<Item = f64> {
+        let graph = self.localiser.graph();
+        let observed = &self.blocks[&marker][pipeline];
+        graph
+            .nodes_of(stage)
+            .filter(move |node| graph.block(*node).1.pass == pass)
+            .filter_map(|node| observed[node])
+            .map(|seen| seen.lead_s + seen.body_s)
+    }
+
+    fn cause(
+        &self,
+        blamed: &BlamedBlocks,
+        members: &[usize],
+        culprit: Option<usize>,
+    ) -> Cause {
         let graph = self.localiser.graph();
         let (mut excess_s, mut input_s) = (0.0, 0.0);
         for (_, slow, seen) in blamed {
             excess_s += slow.excess_s();
-            let leads = self.healthy.iter().filter_map(|marker| {
-                Some(self.blocks[marker][slow.pipeline][slow.node]?.lead_s)
-            });
+            // Only a block whose input comes from another stage can have waited for a transfer.
             if graph.plan().source(slow.stage, slow.block).is_some() {
-                input_s += seen.lead_s - median_s(leads).unwrap_or(0.0);
+                let usual_s = median_s(self.healthy.iter().filter_map(|marker| {
+                    Some(self.blocks[marker][slow.pipeline][slow.node]?.lead_s)
+                }));
+                input_s += seen.lead_s - usual_s.unwrap_or(0.0);
             }
         }
         let worst = blamed
@@ -630,14 +675,17 @@ impl<'a> Run<'a> {
 
     /// Seconds of an iteration in which no block of a pipeline runs: usually, and in these.
     fn outside(&self, pipeline: usize, episode: &[usize]) -> Option<(f64, f64)> {
-        let outside_s = |marker: &usize| {
-            let blocks = self.blocks[marker][pipeline].iter().flatten();
-            let begin_ns = blocks.clone().map(|block| block.first_ns).min()?;
-            let end_ns = blocks.map(|block| block.end_ns).max()?;
-            Some(self.took_s[*marker]? - end_ns.saturating_sub(begin_ns) as f64 * 1e-9)
-        };
-        let usual_s = median_s(self.healthy.iter().filter_map(outside_s))?;
-        Some((usual_s, median_s(episode.iter().filter_map(outside_s))?))
+        let [usual_s, then_s] = [&self.healthy[..], episode].map(|markers| {
+            median_s(markers.iter().filter_map(|marker| {
+                let blocks = self.blocks[marker][pipeline].iter().flatten();
+                let begin_ns = blocks.clone().map(|block| block.first_ns).min()?;
+                let end_ns = blocks.map(|block| block.end_ns).max()?;
+                Some(
+                    self.took_s[*marker]? - end_ns.saturating_sub(begin_ns) as f64 * 1e-9,
+                )
+            }))
+        });
+        usual_s.zip(then_s)
     }
 
     /// Seconds that each rank was late where the copies of its stage meet, beyond the usual.
@@ -658,39 +706,38 @@ impl<'a> Run<'a> {
         &self,
         base: SlowIterations,
         episode: &[usize],
-        wide: &[Lateness],
+        wide: &[CallLateness],
     ) -> SlowIterations {
-        let worst = |late_s: &[f64]| {
-            let all_s: f64 = late_s.iter().sum();
-            let at = largest(late_s)?;
-            let enough =
-                late_s[at] >= all_s * ALONE && late_s[at] >= base.lost_s * EXPLAINS;
-            enough.then(|| (at, late_s[at] / all_s))
-        };
-        let wide = worst(&sum(wide, episode).beyond_s(&sum(wide, &self.healthy)));
+        let wide_s = sum(wide, episode).beyond_s(&sum(wide, &self.healthy));
         // Copies that wait for one of them come late together to where all meet.
-        let copies = worst(&self.copies_late_s(episode));
-        if let Some((at, _)) = wide.or(copies) {
+        let copies_s = self.copies_late_s(episode);
+        let worst =
+            [wide_s, copies_s].map(|late_s| late_alone(&late_s, base.lost_s * EXPLAINS));
+        if let Some((at, _)) = worst[0].or(worst[1]) {
             let rank = &self.job.ranks[at];
-            let share = |of: Option<(usize, f64)>| {
-                of.filter(|(worst, _)| *worst == at).map(|(_, share)| share)
-            };
+            let [wide_share, copies_share] = worst.map(|worst| {
+                worst.filter(|(worst, _)| *worst == at).map(|(_, share)| share)
+            });
             return SlowIterations {
                 ranks: vec![rank.rank],
                 cause: Cause::Outside,
-                wide_share: share(wide),
-                copies_share: share(copies),
+                wide_share,
+                copies_share,
                 outside_s: self.outside(rank.pipeline, episode),
                 ..base
             };
         }
         // The stages of which no rank was seen.
         let unseen = self.job.unseen();
-        let dark =
-            |rank: &u32| self.job.sharers(*rank).iter().all(|r| unseen.contains(r));
-        let dark: Vec<u32> = unseen.iter().copied().filter(dark).collect();
-        let stage = |rank: &u32| self.job.layout.coordinate(*rank, Axis::Pipeline);
-        let stages: std::collections::BTreeSet<u32> = dark.iter().map(stage).collect();
+        let dark: Vec<u32> = unseen
+            .iter()
+            .copied()
+            .filter(|rank| self.job.sharers(*rank).iter().all(|r| unseen.contains(r)))
+            .collect();
+        let stages: BTreeSet<u32> = dark
+            .iter()
+            .map(|rank| self.job.layout.coordinate(*rank, Axis::Pipeline))
+            .collect();
         let stage = stages.first().copied().filter(|_| stages.len() == 1);
         SlowIterations {
             unseen: if dark.is_empty() { unseen } else { dark },
@@ -700,14 +747,36 @@ impl<'a> Run<'a> {
     }
 }
 
-fn durations_s(observed: &[Vec<Option<Observed>>]) -> Vec<Vec<f64>> {
-    let took_s =
-        |seen: &Option<Observed>| seen.map_or(f64::NAN, |seen| seen.lead_s + seen.body_s);
-    observed.iter().map(|blocks| blocks.iter().map(took_s).collect()).collect()
+/// Seconds by which blocks took too long, in all.
+fn excess_s(blamed: &BlamedBlocks) -> f64 {
+    blamed.iter().map(|(_, slow, _)| slow.excess_s()).sum()
 }
 
-fn sum(lateness: &[Lateness], markers: &[usize]) -> Lateness {
-    let mut sum = Lateness::default();
+/// The rank that is late by at least so many seconds and that most of all lateness is of, and its
+/// share of it.
+fn late_alone(late_s: &[f64], least_s: f64) -> Option<(usize, f64)> {
+    let all_s: f64 = late_s.iter().sum();
+    let at = largest(late_s)?;
+    let enough = late_s[at] >= all_s * ALONE && late_s[at] >= least_s;
+    enough.then(|| (at, late_s[at] / all_s))
+}
+
+/// What each block took, in seconds, and NaN for one that was not seen: the localiser puts there
+/// what is usual.
+fn durations_s(observed: &[Vec<Option<Observed>>]) -> Vec<Vec<f64>> {
+    observed
+        .iter()
+        .map(|blocks| {
+            blocks
+                .iter()
+                .map(|seen| seen.map_or(f64::NAN, |seen| seen.lead_s + seen.body_s))
+                .collect()
+        })
+        .collect()
+}
+
+fn sum(lateness: &[CallLateness], markers: &[usize]) -> CallLateness {
+    let mut sum = CallLateness::default();
     for marker in markers {
         sum.add(&lateness[*marker]);
     }

@@ -60,16 +60,18 @@ impl Graph {
         let (mut before, mut source) = (vec![None; nodes], vec![None; nodes]);
         for ((stage, block), node) in &places {
             before[*node as usize] = (*node > firsts[*stage]).then(|| node - 1);
-            let own = |pass| places.get(&(*stage, Block { pass, ..*block })).copied();
-            source[*node as usize] = match plan.source(*stage, *block) {
-                Some((from, block)) => places.get(&(from, block)).copied(),
-                None if block.pass == Pass::Backward => own(Pass::Forward),
-                None if block.pass == Pass::Weight => own(Pass::Backward),
-                // The forward pass of a later chunk where there is one stage only.
-                None => block.chunk.checked_sub(1).and_then(|chunk| {
-                    places.get(&(*stage, Block { chunk, ..*block })).copied()
-                }),
-            };
+            let from = plan.source(*stage, *block).or_else(|| {
+                let own = match block.pass {
+                    Pass::Backward => Block { pass: Pass::Forward, ..*block },
+                    Pass::Weight => Block { pass: Pass::Backward, ..*block },
+                    // The forward pass of a later chunk where there is one stage only.
+                    Pass::Forward => {
+                        Block { chunk: block.chunk.checked_sub(1)?, ..*block }
+                    }
+                };
+                Some((*stage, own))
+            });
+            source[*node as usize] = from.and_then(|from| places.get(&from).copied());
         }
         let order = topological(&before, &source);
         if order.len() < nodes {
@@ -180,29 +182,28 @@ impl Graph {
     /// # Source
     /// MegaTrace (2026), partial graph; docs/math/schedule.md.
     pub fn halts(&self, finished: &[bool]) -> Vec<usize> {
-        let ready = |node: usize| {
-            self.predecessors(node).into_iter().flatten().all(|node| finished[node])
-        };
-        (0..self.nodes()).filter(|node| !finished[*node] && ready(*node)).collect()
+        (0..self.nodes())
+            .filter(|node| !finished[*node])
+            .filter(|node| {
+                self.predecessors(*node).into_iter().flatten().all(|node| finished[node])
+            })
+            .collect()
     }
 }
 
+/// Kahn's algorithm: shorter than all nodes where some wait in a circle.
 fn topological(before: &[Option<u32>], source: &[Option<u32>]) -> Vec<u32> {
     let nodes = before.len();
-    let edges = || {
-        let of = |from: &[Option<u32>]| {
-            let edges = from.iter().zip(0u32..);
-            edges.filter_map(|(from, to)| Some(((*from)?, to))).collect::<Vec<_>>()
-        };
-        of(before).into_iter().chain(of(source))
-    };
     let (mut waits, mut after) = (vec![0u8; nodes], vec![Vec::new(); nodes]);
-    for (from, to) in edges() {
-        waits[to as usize] += 1;
-        after[from as usize].push(to);
+    for predecessors in [before, source] {
+        for (from, to) in predecessors.iter().zip(0u32..) {
+            let Some(from) = from else { continue };
+            waits[to as usize] += 1;
+            after[*from as usize].push(to);
+        }
     }
-    let ready = |node: &u32| waits[*node as usize] == 0;
-    let mut order: Vec<u32> = (0..nodes as u32).filter(ready).collect();
+    let mut order: Vec<u32> =
+        (0..nodes as u32).filter(|node| waits[*node as usize] == 0).collect();
     let mut at = 0;
     while let Some(node) = order.get(at) {
         for next in std::mem::take(&mut after[*node as usize]) {

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use crate::job::{Job, Observed};
+use crate::job::{LoggedJob, Observed};
 use crate::lanes::median_s;
 use crate::passes::blocks;
 use crate::{Axis, Block};
@@ -34,7 +34,7 @@ pub struct Halt {
 
 /// How far a rank came in the last iteration.
 #[derive(Debug)]
-struct Reached {
+struct RankPosition {
     at: usize,
     /// Blocks.
     done: usize,
@@ -44,18 +44,18 @@ struct Reached {
 
 /// How far all came, of the pipeline that stands still.
 #[derive(Debug)]
-struct Standing {
+struct HaltedPipeline {
     pipeline: usize,
     /// The only node that could go on.
     node: usize,
     /// The ranks of its stage.
-    members: Vec<Reached>,
+    members: Vec<RankPosition>,
     /// When its input was sent.
     input_ns: u64,
 }
 
 /// What the analysis saw of iterations, by the marker that ends them.
-type Seen = BTreeMap<usize, Vec<Vec<Option<Observed>>>>;
+type ObservedIterations = BTreeMap<usize, Vec<Vec<Option<Observed>>>>;
 
 /// Finds the only block that is not finished although all it waits for is. Logs that merely end
 /// have one on each stage that was at work, and none whose next call is overdue.
@@ -63,18 +63,18 @@ type Seen = BTreeMap<usize, Vec<Vec<Option<Observed>>>>;
 /// # Source
 /// MegaTrace (2026), hang localisation; docs/math/schedule.md. Of the ranks of the stage the
 /// one with the fewest calls is named. When a call is overdue is ours.
-pub(crate) fn halt(job: &Job, seen: &Seen) -> Option<Halt> {
+pub(crate) fn halt(job: &LoggedJob, seen: &ObservedIterations) -> Option<Halt> {
     let (_, graph) = job.schedule.as_ref()?;
     let marker = job.marks_ns.len().checked_sub(1)?;
     let (until_ns, latest) =
         (0..job.ranks.len()).map(|at| (job.last_call_ns(at), at)).max()?;
-    let Standing { pipeline, node, members, input_ns } = standing(job, marker, until_ns)?;
+    let HaltedPipeline { pipeline, node, members, input_ns } =
+        standing(job, marker, until_ns)?;
     let least = members.iter().map(|rank| (rank.done, rank.times_ns.len())).min()?.1;
     let (behind, ahead): (Vec<_>, Vec<_>) =
         members.iter().partition(|rank| rank.times_ns.len() == least);
     let due_ns = ahead.iter().filter_map(|rank| rank.times_ns.get(least)).max();
     let places: Vec<usize> = members.iter().map(|rank| rank.at).collect();
-    let silence_s = |from_ns: u64| until_ns.saturating_sub(from_ns) as f64 * 1e-9;
     let (stage, block) = graph.block(node);
     let mut halt = Halt {
         ranks: behind.iter().map(|rank| job.ranks[rank.at].rank).collect(),
@@ -87,8 +87,9 @@ pub(crate) fn halt(job: &Job, seen: &Seen) -> Option<Halt> {
         // Ranks that stopped at the same call cannot be told apart: none may be early.
         overdue: true,
     };
-    for Reached { at, times_ns, .. } in behind {
-        let silent_s = silence_s(times_ns.last().copied()?.max(input_ns));
+    for RankPosition { at, times_ns, .. } in behind {
+        let silent_since_ns = times_ns.last().copied()?.max(input_ns);
+        let silent_s = until_ns.saturating_sub(silent_since_ns) as f64 * 1e-9;
         let pauses_s: Vec<f64> = seen
             .iter()
             .filter_map(|(marker, blocks)| {
@@ -102,10 +103,12 @@ pub(crate) fn halt(job: &Job, seen: &Seen) -> Option<Halt> {
         let latest_s = longest_s + SCATTERS * (longest_s - usual_s);
         let mut overdue = silent_s > latest_s + clocks_s;
         if let Some(due_ns) = due_ns {
-            let spans = seen.keys().filter_map(|m| job.iterations.span_ns(*at, *m));
-            let late_s = spans.map(|span| job.most_late_s(&places, *at, span));
-            let late_s = late_s.fold(0.0, f64::max);
-            let ahead_s = silence_s(*due_ns);
+            let late_s = seen
+                .keys()
+                .filter_map(|marker| job.iterations.span_ns(*at, *marker))
+                .map(|span| job.most_late_s(&places, *at, span))
+                .fold(0.0, f64::max);
+            let ahead_s = until_ns.saturating_sub(*due_ns) as f64 * 1e-9;
             // Ranks that were never seen apart never met.
             overdue |= late_s > 0.0 && ahead_s > late_s * (1.0 + SCATTERS) + clocks_s;
             halt.ahead_s = Some((ahead_s, late_s)).filter(|_| late_s > 0.0);
@@ -118,7 +121,7 @@ pub(crate) fn halt(job: &Job, seen: &Seen) -> Option<Halt> {
 }
 
 /// Works out how far the ranks came after a marker; `None` unless a single block could go on.
-fn standing(job: &Job, marker: usize, until_ns: u64) -> Option<Standing> {
+fn standing(job: &LoggedJob, marker: usize, until_ns: u64) -> Option<HaltedPipeline> {
     let (_, graph) = job.schedule.as_ref()?;
     let mut found = None;
     for pipeline in 0..job.pipelines {
@@ -138,20 +141,21 @@ fn standing(job: &Job, marker: usize, until_ns: u64) -> Option<Standing> {
                 for (node, seen) in graph.nodes_of(stage).zip(&seen) {
                     ends_ns[node] = seen.end_ns.max(ends_ns[node]);
                 }
-                members.push(Reached { at, done, times_ns: calls.times_ns() });
+                members.push(RankPosition { at, done, times_ns: calls.times_ns() });
             }
             stages.push(members);
         }
         // Nothing of the next iteration has begun, or all of it is done.
         let begun = stages.iter().flatten().any(|rank| rank.times_ns.len() > 1);
         for node in graph.halts(&finished).into_iter().filter(|_| begun) {
+            // Two that could go on: the logs end in the middle of work, nothing stands still.
             if found.is_some() {
                 return None;
             }
             let members = std::mem::take(&mut stages[graph.block(node).0]);
             let [_, source] = graph.predecessors(node);
             let input_ns = source.map_or(0, |source| ends_ns[source]);
-            found = Some(Standing { pipeline, node, members, input_ns });
+            found = Some(HaltedPipeline { pipeline, node, members, input_ns });
         }
     }
     found
@@ -160,7 +164,7 @@ fn standing(job: &Job, marker: usize, until_ns: u64) -> Option<Standing> {
 /// Seconds from a rank's call before this one in an iteration, or from when its input was there,
 /// to it.
 fn pause_s(
-    job: &Job,
+    job: &LoggedJob,
     at: usize,
     marker: usize,
     (number, input_ns): (usize, u64),

@@ -33,19 +33,27 @@ pub(crate) fn wide_lanes(
     ranks: &[Vec<LaneCalls>],
     reference: usize,
 ) -> BTreeMap<usize, Wide> {
-    let is_collective = |lane: &LaneCalls| lane.kind == LaneKind::Collective;
-    let lanes = ranks[reference].iter().enumerate();
-    let lanes = lanes.filter(|(_, lane)| is_collective(lane) && lane.calls.len() > 1);
-    let found = lanes.filter_map(|(place, lane)| {
-        let of_rank = |lanes: &Vec<LaneCalls>| {
-            let fits = lanes.iter().enumerate().filter(|(_, other)| is_collective(other));
-            let fits = fits.filter_map(|(at, other)| Some((at, lane.fit(other)?)));
-            fits.min_by_key(|(_, fit)| fit.distance_ns())
-        };
-        let wide: Option<Wide> = ranks.iter().map(of_rank).collect();
-        Some((place, wide?))
-    });
-    found.collect()
+    let mut found = BTreeMap::new();
+    for (place, lane) in ranks[reference].iter().enumerate() {
+        if lane.kind != LaneKind::Collective || lane.calls.len() < 2 {
+            continue;
+        }
+        let wide: Option<Wide> = ranks
+            .iter()
+            .map(|lanes| {
+                lanes
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, other)| other.kind == LaneKind::Collective)
+                    .filter_map(|(at, other)| Some((at, lane.fit(other)?)))
+                    .min_by_key(|(_, fit)| fit.distance_ns())
+            })
+            .collect();
+        if let Some(wide) = wide {
+            found.insert(place, wide);
+        }
+    }
+    found
 }
 
 impl Iterations {
@@ -89,15 +97,22 @@ impl Iterations {
         let best = kinds.into_iter().rev().max_by_key(|(_, calls)| calls.len());
         let (place, calls) = best?;
         let numbers = numbers(&ranks[reference][place], &calls);
-        let marks = wide[&place].iter().zip(ranks).map(|((at, fit), lanes)| {
-            let lane = &lanes[*at];
-            let mark = |call: &LaneCall| {
-                let there = lane.place(call.key.checked_add_signed(fit.shift)?)?;
-                Some(lane.calls[there].at_ns)
-            };
-            calls.iter().map(mark).collect()
-        });
-        Some(Self { numbers, marks_ns: marks.collect() })
+        let marks_ns = wide[&place]
+            .iter()
+            .zip(ranks)
+            .map(|((at, fit), lanes)| {
+                let lane = &lanes[*at];
+                calls
+                    .iter()
+                    .map(|call| {
+                        let there =
+                            lane.place(call.key.checked_add_signed(fit.shift)?)?;
+                        Some(lane.calls[there].at_ns)
+                    })
+                    .collect()
+            })
+            .collect();
+        Some(Self { numbers, marks_ns })
     }
 
     /// From the first to the last.
@@ -118,9 +133,10 @@ impl Iterations {
 
     /// What the iteration took that a marker ends: the median of the ranks, in seconds.
     pub(crate) fn took_s(&self, marker: usize) -> Option<f64> {
-        let ranks = 0..self.marks_ns.len();
-        let spans = ranks.filter_map(|rank| self.span_ns(rank, marker));
-        let mut took_ns: Vec<u64> = spans.map(|(begin, end)| end - begin).collect();
+        let mut took_ns: Vec<u64> = (0..self.marks_ns.len())
+            .filter_map(|rank| self.span_ns(rank, marker))
+            .map(|(begin, end)| end - begin)
+            .collect();
         median(&mut took_ns).map(|took_ns| took_ns as f64 * 1e-9)
     }
 }
@@ -142,27 +158,37 @@ fn leave_out_brief(kinds: &mut Vec<(usize, Vec<LaneCall>)>) {
 fn usual_count(kinds: &[(usize, Vec<LaneCall>)]) -> Option<RangeInclusive<usize>> {
     let mut counts: Vec<usize> = kinds.iter().map(|(_, calls)| calls.len()).collect();
     counts.sort_unstable();
-    let most = |least: usize| least + (least as f64 * SAME_COUNT) as usize;
-    let alike = counts.iter().enumerate().map(|(at, least)| {
-        let after = counts.partition_point(|count| *count <= most(*least));
-        (after - at, Reverse(*least))
-    });
-    alike.max().map(|(_, Reverse(least))| least..=most(least))
+    counts
+        .iter()
+        .enumerate()
+        .map(|(at, least)| {
+            let most = least + (*least as f64 * SAME_COUNT) as usize;
+            let alike = counts.partition_point(|count| *count <= most) - at;
+            (alike, Reverse(*least), most)
+        })
+        .max()
+        .map(|(_, Reverse(least), most)| least..=most)
 }
 
 /// Whether calls come one by one, instead of in bursts with long pauses between. A stretch in
 /// which they come slower, or a stall, is one pause.
 fn is_even(calls: &[LaneCall]) -> bool {
-    let apart = |pair: &[LaneCall]| pair[1].at_ns.saturating_sub(pair[0].at_ns);
-    let apart_ns: Vec<u64> = calls.windows(2).map(apart).collect();
+    let apart_ns: Vec<u64> = calls
+        .windows(2)
+        .map(|pair| pair[1].at_ns.saturating_sub(pair[0].at_ns))
+        .collect();
     let usual_ns = median(&mut apart_ns.clone()).unwrap_or(0);
-    let is_pause = |apart_ns: &u64| *apart_ns > usual_ns.saturating_mul(TOO_LONG);
-    let (pauses, others): (Vec<u64>, Vec<u64>) =
-        apart_ns.iter().partition(|it| is_pause(it));
-    let sum = |of: Vec<u64>| of.into_iter().map(|apart_ns| apart_ns as f64).sum::<f64>();
-    let begun =
-        apart_ns.windows(2).filter(|pair| !is_pause(&pair[0]) && is_pause(&pair[1]));
-    begun.count() < MIN_MARKERS || sum(pauses) < sum(others)
+    let longest_ns = usual_ns.saturating_mul(TOO_LONG);
+    let (mut pauses, mut pauses_ns, mut others_ns) = (0, 0.0, 0.0);
+    let mut in_pause = true;
+    for apart_ns in apart_ns {
+        let is_pause = apart_ns > longest_ns;
+        // Several long intervals in a row are one pause.
+        pauses += usize::from(is_pause && !in_pause);
+        *(if is_pause { &mut pauses_ns } else { &mut others_ns }) += apart_ns as f64;
+        in_pause = is_pause;
+    }
+    pauses < MIN_MARKERS || pauses_ns < others_ns
 }
 
 /// Numbers iterations by the calls before, where these are known: a log may begin late, and

@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::iterations::{Iterations, Wide, wide_lanes};
 use crate::lanes::{LaneCalls, LaneKind, lanes_of, median};
-use crate::lateness::{Lateness, Members, lateness};
-use crate::passes::{Calls, Point, Seen, apart_ns, between, blocks, plans};
-use crate::shape::{End, layer_lane, layout};
+use crate::lateness::{AlignedLanes, CallLateness, lateness};
+use crate::passes::{
+    IterationCalls, PointToPoint, SeenBlock, apart_ns, between, blocks, plans,
+};
+use crate::shape::{PipelineEnd, layer_lane, layout};
 use crate::{Axis, Gap, Graph, Layout, LayoutError, RankCalls, Scheme, Sizes};
 
 /// Clocks of hosts that differ by more are set right by when ranks meet. Ours: what is late by
@@ -26,7 +28,7 @@ pub(crate) struct RankView {
     pub(crate) lanes: Vec<LaneCalls>,
     /// The lane on which its layers meet.
     pub(crate) layers: Option<usize>,
-    pub(crate) points: Vec<Point>,
+    pub(crate) points: Vec<PointToPoint>,
     /// Times of calls that are neither.
     others_ns: Vec<u64>,
     pub(crate) gaps: Vec<Gap>,
@@ -37,7 +39,7 @@ pub(crate) struct RankView {
 
 /// A job as its call logs show it.
 #[derive(Debug)]
-pub(crate) struct Job {
+pub(crate) struct LoggedJob {
     pub(crate) ranks: Vec<RankView>,
     pub(crate) layout: Layout,
     pub(crate) iterations: Iterations,
@@ -63,7 +65,7 @@ pub(crate) struct Observed {
     pub(crate) body_s: f64,
 }
 
-impl Job {
+impl LoggedJob {
     /// Puts the logs together; `None` if they have no iterations.
     pub(crate) fn new(
         mut logs: Vec<RankCalls>,
@@ -79,13 +81,18 @@ impl Job {
             lanes = logs.iter().map(lanes_of).collect();
             wide = wide_lanes(&lanes, reference);
         }
-        let wide_of =
-            |at: usize| wide.values().map(|wide| wide[at].0).collect::<Vec<_>>();
-        let views = logs.iter().zip(lanes).enumerate();
-        let mut ranks: Vec<RankView> =
-            views.map(|(at, (log, lanes))| view(log, lanes, &wide_of(at))).collect();
+        let mut ranks: Vec<RankView> = logs
+            .iter()
+            .zip(lanes)
+            .enumerate()
+            .map(|(at, (log, lanes))| {
+                let wide: Vec<usize> = wide.values().map(|wide| wide[at].0).collect();
+                view(log, lanes, &wide)
+            })
+            .collect();
         let work_ns: Vec<u64> =
             ranks[reference].points.iter().map(|point| point.at_ns).collect();
+        // `find` takes lanes without their ranks: lent for the call instead of copied.
         let lanes: Vec<Vec<LaneCalls>> =
             ranks.iter_mut().map(|rank| std::mem::take(&mut rank.lanes)).collect();
         let iterations = Iterations::find(&lanes, reference, &wide, &work_ns);
@@ -119,15 +126,19 @@ impl Job {
 
     /// Whether nothing of an iteration is missing in a rank's log.
     pub(crate) fn is_whole(&self, at: usize, marker: usize) -> bool {
-        let overlaps = |(begin, end): (u64, u64)| {
-            let gaps = self.ranks[at].gaps.iter();
-            gaps.into_iter().any(|gap| gap.from_ns < end && gap.until_ns > begin)
-        };
-        self.iterations.span_ns(at, marker).is_some_and(|span| !overlaps(span))
+        self.iterations.span_ns(at, marker).is_some_and(|(begin, end)| {
+            let gaps = &self.ranks[at].gaps;
+            !gaps.iter().any(|gap| gap.from_ns < end && gap.until_ns > begin)
+        })
     }
 
     /// What a rank called between two times.
-    pub(crate) fn calls(&self, at: usize, begin_ns: u64, end_ns: u64) -> Calls<'_> {
+    pub(crate) fn calls(
+        &self,
+        at: usize,
+        begin_ns: u64,
+        end_ns: u64,
+    ) -> IterationCalls<'_> {
         let rank = &self.ranks[at];
         let points = {
             let begin = rank.points.partition_point(|point| point.at_ns < begin_ns);
@@ -136,10 +147,10 @@ impl Job {
         };
         let layers = rank.layers.map_or(&[][..], |lane| &rank.lanes[lane].calls);
         let layers = between(layers, begin_ns, end_ns);
-        Calls { begin_ns, end_ns, points, layers, others_ns: &rank.others_ns }
+        IterationCalls { begin_ns, end_ns, points, layers, others_ns: &rank.others_ns }
     }
 
-    fn blocks(&self, graph: &Graph, at: usize, marker: usize) -> Option<Vec<Seen>> {
+    fn blocks(&self, graph: &Graph, at: usize, marker: usize) -> Option<Vec<SeenBlock>> {
         let (begin_ns, end_ns) =
             self.iterations.span_ns(at, marker).filter(|_| self.is_whole(at, marker))?;
         let stage = self.ranks[at].stage;
@@ -153,10 +164,14 @@ impl Job {
         let markers = self.marks_ns.len();
         let tried: Vec<(usize, usize)> = (0..self.ranks.len())
             .flat_map(|at| {
-                let whole = (0..markers).rev().filter(move |m| self.is_whole(at, *m));
-                whole.take(TRIED).map(move |marker| (at, marker))
+                (0..markers)
+                    .rev()
+                    .filter(move |marker| self.is_whole(at, *marker))
+                    .take(TRIED)
+                    .map(move |marker| (at, marker))
             })
             .collect();
+        // How many messages an iteration has is read off one of the middle: all have as many.
         let (at, marker) = *tried.get(tried.len() / 2)?;
         let (begin_ns, end_ns) = self.iterations.span_ns(at, marker)?;
         let points = self.calls(at, begin_ns, end_ns).points.iter();
@@ -164,24 +179,23 @@ impl Job {
         if stages < 2 {
             return None;
         }
-        let graphs = plans(stages, self.ranks[at].stage as u32, sends)
-            .filter_map(|(scheme, plan)| Some((scheme, Graph::new(plan).ok()?)));
-        let explained = graphs.map(|(scheme, graph)| {
-            let fits = tried.iter().filter(|(at, marker)| {
-                self.blocks(&graph, *at, *marker).is_some()
-                    && self.exchanges(&graph, *at, *marker)
-            });
-            (fits.count(), scheme, graph)
-        });
-        // The first of the best: the most usual.
         let mut best: Option<(usize, Scheme, Graph)> = None;
-        for candidate in explained {
-            if best.as_ref().is_none_or(|best| candidate.0 > best.0) {
-                best = Some(candidate);
+        for (scheme, plan) in plans(stages, self.ranks[at].stage as u32, sends) {
+            let Ok(graph) = Graph::new(plan) else { continue };
+            let fits = tried
+                .iter()
+                .filter(|(at, marker)| {
+                    self.blocks(&graph, *at, *marker).is_some()
+                        && self.exchanges(&graph, *at, *marker)
+                })
+                .count();
+            // The first of the best: the most usual.
+            if best.as_ref().is_none_or(|(most, ..)| fits > *most) {
+                best = Some((fits, scheme, graph));
             }
         }
-        best.filter(|(fits, ..)| fits * 2 > tried.len())
-            .map(|(_, scheme, graph)| (scheme, graph))
+        let (fits, scheme, graph) = best?;
+        (fits * 2 > tried.len()).then_some((scheme, graph))
     }
 
     /// Whether a rank sends and receives together where a schedule says that it does. No longer
@@ -205,7 +219,7 @@ impl Job {
         let Some((_, graph)) = &self.schedule else {
             return vec![Vec::new(); self.pipelines];
         };
-        let mut seen: Vec<Vec<Option<Seen>>> =
+        let mut seen: Vec<Vec<Option<SeenBlock>>> =
             vec![vec![None; graph.nodes()]; self.pipelines];
         for (at, rank) in self.ranks.iter().enumerate() {
             let Some(blocks) = self.blocks(graph, at, marker) else { continue };
@@ -218,25 +232,24 @@ impl Job {
                 last.end_ns = last.end_ns.max(block.end_ns);
             }
         }
-        let of_pipeline = |seen: &Vec<Option<Seen>>| {
-            let nodes = (0..graph.nodes()).map(|node| observed(graph, seen, node));
-            nodes.collect()
-        };
-        seen.iter().map(of_pipeline).collect()
+        seen.iter()
+            .map(|seen| {
+                (0..graph.nodes()).map(|node| observed(graph, seen, node)).collect()
+            })
+            .collect()
     }
 
     /// How late each rank was where all meet, by iteration.
-    pub(crate) fn wide_lateness(&self) -> Vec<Lateness> {
-        let mut sums = vec![Lateness::default(); self.marks_ns.len() + 1];
+    pub(crate) fn wide_lateness(&self) -> Vec<CallLateness> {
+        let mut sums = vec![CallLateness::default(); self.marks_ns.len() + 1];
         for wide in &self.wide {
-            let lanes = wide.iter().zip(&self.ranks);
-            let members: Members<'_> = lanes
-                .map(|((lane, fit), rank)| (&rank.lanes[*lane], fit.shift))
-                .collect();
             // Keys are counted from the first member's, fits from the reference's.
-            let first = members.first().map_or(0, |(_, shift)| *shift);
-            let members = members.into_iter().map(|(lane, shift)| (lane, shift - first));
-            let members: Members<'_> = members.collect();
+            let first = wide.first().map_or(0, |(_, fit)| fit.shift);
+            let members: AlignedLanes<'_> = wide
+                .iter()
+                .zip(&self.ranks)
+                .map(|((lane, fit), rank)| (&rank.lanes[*lane], fit.shift - first))
+                .collect();
             for (sum, found) in sums.iter_mut().zip(lateness(&members, &self.marks_ns)) {
                 sum.add(&found);
             }
@@ -246,63 +259,80 @@ impl Job {
 
     /// How late ranks were where the copies of their stage meet, as they do for gradients: each
     /// group's ranks, by place, and their lateness by iteration.
-    pub(crate) fn copies_lateness(&self) -> Vec<(Vec<usize>, Vec<Lateness>)> {
+    pub(crate) fn copies_lateness(&self) -> Vec<(Vec<usize>, Vec<CallLateness>)> {
         let mut groups: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         for (at, rank) in self.ranks.iter().enumerate() {
             let first = self.layout.first_of_group(rank.rank, &[Axis::Data]);
             groups.entry(first).or_default().push(at);
         }
-        let groups = groups.into_values().filter(|members| members.len() > 1);
-        let of_lane = |members: &[usize], lane: &LaneCalls| -> Option<Vec<Lateness>> {
-            let fitting = |at: &usize| {
-                let fits = self.copy_lanes(*at).filter_map(|other| {
-                    let fit = lane.fit(other)?;
-                    Some((fit.distance_ns(), (other, fit.shift)))
-                });
-                fits.min_by_key(|(distance_ns, _)| *distance_ns).map(|(_, lane)| lane)
-            };
-            let others: Option<Members<'_>> = members[1..].iter().map(fitting).collect();
-            let members = std::iter::once((lane, 0)).chain(others?).collect();
-            Some(lateness(&members, &self.marks_ns))
-        };
-        let found = groups.flat_map(|members| {
-            let lanes = self.copy_lanes(members[0]);
-            let found: Vec<_> =
-                lanes.filter_map(|lane| of_lane(&members, lane)).collect();
-            found.into_iter().map(move |found| (members.clone(), found))
-        });
-        found.collect()
+        groups.retain(|_, members| members.len() > 1);
+        let mut found = Vec::new();
+        for members in groups.into_values() {
+            for lane in self.copy_lanes(members[0]) {
+                if let Some(lateness) = self.copy_lane_lateness(&members, lane) {
+                    found.push((members.clone(), lateness));
+                }
+            }
+        }
+        found
+    }
+
+    /// How late the copies of a stage were on a communicator of the first of them. `None` if one of
+    /// the others has none that fits.
+    fn copy_lane_lateness(
+        &self,
+        members: &[usize],
+        lane: &LaneCalls,
+    ) -> Option<Vec<CallLateness>> {
+        let mut lanes: AlignedLanes<'_> = vec![(lane, 0)];
+        for at in &members[1..] {
+            // Pointers mean nothing in another process: calls and their times tell which it is.
+            let nearest = self
+                .copy_lanes(*at)
+                .filter_map(|other| Some((lane.fit(other)?, other)))
+                .min_by_key(|(fit, _)| fit.distance_ns());
+            lanes.push(nearest.map(|(fit, other)| (other, fit.shift))?);
+        }
+        Some(lateness(&lanes, &self.marks_ns))
     }
 
     /// Communicators of a rank that may be those of the copies of its stage.
     fn copy_lanes(&self, at: usize) -> impl Iterator<Item = &LaneCalls> {
         let rank = &self.ranks[at];
-        let is_wide = move |lane: usize| self.wide.iter().any(|wide| wide[at].0 == lane);
-        let lanes = rank.lanes.iter().enumerate().filter(move |(place, lane)| {
-            lane.kind == LaneKind::Collective
-                && Some(*place) != rank.layers
-                && !is_wide(*place)
-                && lane.calls.iter().any(|call| call.size >= PAYLOAD)
-        });
-        lanes.map(|(_, lane)| lane)
+        rank.lanes
+            .iter()
+            .enumerate()
+            .filter(move |(place, lane)| {
+                lane.kind == LaneKind::Collective
+                    && Some(*place) != rank.layers
+                    && !self.wide.iter().any(|wide| wide[at].0 == *place)
+                    && lane.calls.iter().any(|call| call.size >= PAYLOAD)
+            })
+            .map(|(_, lane)| lane)
     }
 
     /// How late the ranks that share a stage were where its layers meet, by iteration, in the
-    /// order of [`Job::members`].
-    pub(crate) fn layer_lateness(&self, members: &[usize]) -> Vec<Lateness> {
+    /// order of [`LoggedJob::members`].
+    pub(crate) fn layer_lateness(&self, members: &[usize]) -> Vec<CallLateness> {
         lateness(&self.layer_members(members), &self.marks_ns)
     }
 
-    fn layer_members(&self, members: &[usize]) -> Members<'_> {
-        let lane = |at: &usize| {
-            let rank = &self.ranks[*at];
-            rank.layers.map(|lane| &rank.lanes[lane])
-        };
-        let lanes: Option<Vec<&LaneCalls>> = members.iter().map(lane).collect();
+    /// The communicator of a stage's layers on each of its ranks; none unless all have it.
+    fn layer_members(&self, members: &[usize]) -> AlignedLanes<'_> {
+        let lanes: Option<Vec<&LaneCalls>> = members
+            .iter()
+            .map(|at| {
+                let rank = &self.ranks[*at];
+                rank.layers.map(|lane| &rank.lanes[lane])
+            })
+            .collect();
         let lanes = lanes.unwrap_or_default();
         let Some(first) = lanes.first().copied() else { return Vec::new() };
-        let fits = lanes.iter().map(|lane| Some((*lane, first.fit(lane)?.shift)));
-        fits.collect::<Option<_>>().unwrap_or_default()
+        lanes
+            .iter()
+            .map(|lane| Some((*lane, first.fit(lane)?.shift)))
+            .collect::<Option<_>>()
+            .unwrap_or_default()
     }
 
     /// How much later than all others that share its stage a rank entered one of its layers'
@@ -316,25 +346,33 @@ impl Job {
         let lanes = self.layer_members(members);
         let Some(own) = members.iter().position(|at| *at == who) else { return 0.0 };
         let Some((lane, own_shift)) = lanes.get(own) else { return 0.0 };
-        let late_ns = between(&lane.calls, span.0, span.1).iter().filter_map(|call| {
-            let others = lanes.iter().enumerate().filter(|(member, _)| *member != own);
-            let there = others.filter_map(|(_, (other, shift))| {
-                let key = call.key.checked_add_signed(shift - own_shift)?;
-                Some(other.calls[other.place(key)?].at_ns)
-            });
-            there.max().map(|there_ns| call.at_ns.saturating_sub(there_ns))
-        });
-        late_ns.max().unwrap_or(0) as f64 * 1e-9
+        let mut most_ns = 0;
+        for call in between(&lane.calls, span.0, span.1) {
+            let there_ns = lanes
+                .iter()
+                .enumerate()
+                .filter(|(member, _)| *member != own)
+                .filter_map(|(_, (other, shift))| {
+                    let key = call.key.checked_add_signed(shift - own_shift)?;
+                    Some(other.calls[other.place(key)?].at_ns)
+                })
+                .max();
+            // A call that no other log has says nothing of lateness.
+            if let Some(there_ns) = there_ns {
+                most_ns = most_ns.max(call.at_ns.saturating_sub(there_ns));
+            }
+        }
+        most_ns as f64 * 1e-9
     }
 
     /// How far apart two ranks' clocks and habits may be, in seconds: as far as their calls are
     /// where all ranks meet.
     pub(crate) fn clocks_differ_s(&self, one: usize, other: usize) -> f64 {
-        let differ_ns = |wide: &Wide| {
+        let differ_ns = self.wide.iter().map(|wide| {
             let [one, other] = [wide[one].1, wide[other].1];
             one.offset_ns.abs_diff(other.offset_ns) + one.spread_ns + other.spread_ns
-        };
-        self.wide.iter().map(differ_ns).min().unwrap_or(0) as f64 * 1e-9
+        });
+        differ_ns.min().unwrap_or(0) as f64 * 1e-9
     }
 
     /// The last thing a rank called.
@@ -345,16 +383,20 @@ impl Job {
 
     /// Places of the ranks that share a stage of a pipeline.
     pub(crate) fn members(&self, pipeline: usize, stage: usize) -> Vec<usize> {
-        let is_member = |at: &usize| {
-            (self.ranks[*at].pipeline, self.ranks[*at].stage) == (pipeline, stage)
-        };
-        (0..self.ranks.len()).filter(is_member).collect()
+        self.ranks
+            .iter()
+            .enumerate()
+            .filter(|(_, rank)| (rank.pipeline, rank.stage) == (pipeline, stage))
+            .map(|(at, _)| at)
+            .collect()
     }
 
     /// Ranks that share a stage with this one, whether they have a log or not.
     pub(crate) fn sharers(&self, rank: u32) -> Vec<u32> {
-        let first = |rank| self.layout.first_of_group(rank, &LAYER_AXES);
-        (0..self.layout.ranks()).filter(|other| first(*other) == first(rank)).collect()
+        let group = self.layout.first_of_group(rank, &LAYER_AXES);
+        (0..self.layout.ranks())
+            .filter(|other| self.layout.first_of_group(*other, &LAYER_AXES) == group)
+            .collect()
     }
 
     /// Ranks without a log.
@@ -364,8 +406,8 @@ impl Job {
     }
 }
 
-fn observed(graph: &Graph, seen: &[Option<Seen>], node: usize) -> Option<Observed> {
-    let Seen { ready_ns: own_ready_ns, first_ns, end_ns } = seen[node]?;
+fn observed(graph: &Graph, seen: &[Option<SeenBlock>], node: usize) -> Option<Observed> {
+    let SeenBlock { ready_ns: own_ready_ns, first_ns, end_ns } = seen[node]?;
     let (stage, block) = graph.block(node);
     let source_ns = if graph.plan().source(stage, block).is_some() {
         let [_, source] = graph.predecessors(node);
@@ -375,6 +417,8 @@ fn observed(graph: &Graph, seen: &[Option<Seen>], node: usize) -> Option<Observe
     };
     let ready_ns = match (source_ns, first_ns) {
         (Some(input_ns), first_ns) => {
+            // Hosts' clocks differ a little: input is not there later than the block begins, nor
+            // sooner than its rank is ready.
             let latest_ns = first_ns.unwrap_or(end_ns);
             own_ready_ns.max(input_ns).min(latest_ns).max(own_ready_ns)
         }
@@ -384,20 +428,17 @@ fn observed(graph: &Graph, seen: &[Option<Seen>], node: usize) -> Option<Observe
         (None, None) => return None,
     };
     let first_ns = first_ns.unwrap_or(ready_ns).max(ready_ns);
-    let seconds = |from: u64, until: u64| until.saturating_sub(from) as f64 * 1e-9;
-    let (lead_s, body_s) = (seconds(ready_ns, first_ns), seconds(first_ns, end_ns));
+    let [lead_s, body_s] = [(ready_ns, first_ns), (first_ns, end_ns)]
+        .map(|(from_ns, until_ns)| until_ns.saturating_sub(from_ns) as f64 * 1e-9);
     Some(Observed { ready_ns, first_ns, end_ns, lead_s, body_s })
 }
 
 /// The rank that the others are compared with: one of the longer logs, with the fewest losses.
 fn reference(logs: &[RankCalls]) -> Option<usize> {
     let longest = logs.iter().map(|log| log.calls.len()).max()?;
-    let long = (0..logs.len()).filter(|at| logs[*at].calls.len() * 2 >= longest);
-    let lost = |at: &usize| {
-        let gaps = logs[*at].gaps().into_iter();
-        gaps.fold(0, |sum: u64, gap| sum.saturating_add(gap.lost))
-    };
-    long.min_by_key(lost)
+    (0..logs.len()).filter(|at| logs[*at].calls.len() * 2 >= longest).min_by_key(|at| {
+        logs[*at].gaps().iter().fold(0, |sum: u64, gap| sum.saturating_add(gap.lost))
+    })
 }
 
 /// Sets clocks right that differ for the whole of the run; the ranks they are of. The ranks of a
@@ -407,20 +448,20 @@ fn set_clocks(
     wide: &BTreeMap<usize, Wide>,
     reference: usize,
 ) -> Vec<u32> {
-    let same = |one: &RankCalls, other: &RankCalls| {
-        one.rank == other.rank || one.host.is_some() && one.host == other.host
-    };
-    let clock_of = |log: &RankCalls| {
-        if same(log, &logs[reference]) {
-            return None;
-        }
-        let of_host = (0..logs.len()).filter(|at| same(log, &logs[*at]));
-        let mut offsets: Vec<i64> = of_host
-            .flat_map(|at| wide.values().map(move |wide| wide[at].1.offset_ns))
-            .collect();
-        median(&mut offsets)
-    };
-    let clocks: Vec<Option<i64>> = logs.iter().map(clock_of).collect();
+    let clocks: Vec<Option<i64>> = logs
+        .iter()
+        .map(|log| {
+            if share_clock(log, &logs[reference]) {
+                return None;
+            }
+            // One rank's habit of being late is not its host's clock: the median of the host is.
+            let mut offsets: Vec<i64> = (0..logs.len())
+                .filter(|at| share_clock(log, &logs[*at]))
+                .flat_map(|at| wide.values().map(move |wide| wide[at].1.offset_ns))
+                .collect();
+            median(&mut offsets)
+        })
+        .collect();
     let mut off = Vec::new();
     for (log, offset_ns) in logs.iter_mut().zip(clocks) {
         let Some(offset_ns) = offset_ns else { continue };
@@ -434,6 +475,10 @@ fn set_clocks(
     off
 }
 
+fn share_clock(one: &RankCalls, other: &RankCalls) -> bool {
+    one.rank == other.rank || one.host.is_some() && one.host == other.host
+}
+
 fn view(log: &RankCalls, lanes: Vec<LaneCalls>, wide: &[usize]) -> RankView {
     let layers = layer_lane(&lanes, wide);
     let mut points = Vec::new();
@@ -442,7 +487,7 @@ fn view(log: &RankCalls, lanes: Vec<LaneCalls>, wide: &[usize]) -> RankView {
         let (at_ns, lane) = (call.at_ns, call.lane as usize);
         if call.op.is_point_to_point() {
             let sends = call.op == model::CollectiveOp::SEND;
-            points.push(Point { at_ns, sends });
+            points.push(PointToPoint { at_ns, sends });
         } else if Some(lane) != layers && lanes[lane].kind != LaneKind::Point {
             others_ns.push(at_ns);
         }
@@ -472,19 +517,26 @@ fn shape(
     let mut ends = vec![None; world.max(seen) as usize];
     let mut layers = vec![None; ends.len()];
     for (at, rank) in ranks.iter().enumerate() {
-        let markers = 1..iterations.numbers.len();
-        let begins_with_send = markers.filter_map(|marker| {
-            let (begin_ns, end_ns) = iterations.span_ns(at, marker)?;
+        // A majority of iterations decides: a record may be missing in some.
+        let (mut sends, mut receives) = (0, 0);
+        for marker in 1..iterations.numbers.len() {
+            let Some((begin_ns, end_ns)) = iterations.span_ns(at, marker) else {
+                continue;
+            };
             let first = rank.points.partition_point(|point| point.at_ns < begin_ns);
-            let point = rank.points.get(first).filter(|point| point.at_ns < end_ns)?;
-            Some(point.sends)
-        });
-        let (sends, receives): (Vec<bool>, Vec<bool>) =
-            begins_with_send.partition(|s| *s);
+            match rank.points.get(first).filter(|point| point.at_ns < end_ns) {
+                Some(point) if point.sends => sends += 1,
+                Some(_) => receives += 1,
+                None => {}
+            }
+        }
         let place = rank.rank as usize;
-        if sends.len() + receives.len() > 0 {
-            let first = sends.len() > receives.len();
-            ends[place] = Some(if first { End::First } else { End::Other });
+        if sends + receives > 0 {
+            ends[place] = Some(if sends > receives {
+                PipelineEnd::First
+            } else {
+                PipelineEnd::Other
+            });
         }
         layers[place] = rank.layers.map(|lane| &rank.lanes[lane]);
     }

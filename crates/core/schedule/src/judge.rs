@@ -27,7 +27,7 @@ const AHEAD_FOR: u32 = 16;
 
 /// The ranks of a pipeline, and how its model is divided.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Pipeline {
+pub(crate) struct PipelineRanks {
     /// By their place in it.
     pub(crate) ranks: Vec<u32>,
     /// Stages of the model.
@@ -36,7 +36,7 @@ pub(crate) struct Pipeline {
 
 /// What a rank did in an iteration.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Iteration {
+pub(crate) struct RankIteration {
     /// Which of the rank's.
     pub(crate) number: u64,
     /// The step of the training loop.
@@ -61,14 +61,12 @@ impl Done {
     }
 }
 
-impl Iteration {
+impl RankIteration {
     pub(crate) fn has(&self, place: &BlockPlace) -> bool {
-        let same = |done: &Done| {
-            let known = done.place;
+        self.blocks.iter().any(|Done { place: known, .. }| {
             (known.stage, known.pass, known.microbatch)
                 == (place.stage, place.pass, place.microbatch)
-        };
-        self.blocks.iter().any(same)
+        })
     }
 
     fn took_s(&self) -> f64 {
@@ -91,6 +89,13 @@ pub struct HeldUp {
     pub causes: Vec<(u32, SlowBlock)>,
     /// Those that were slow as well, and nobody had to wait for.
     pub absorbed: Vec<(u32, SlowBlock)>,
+}
+
+impl HeldUp {
+    /// Seconds by which the blocks that held it up took too long.
+    pub(crate) fn excess_s(&self) -> f64 {
+        self.causes.iter().map(|(_, slow)| slow.excess_s()).sum()
+    }
 }
 
 /// What is said of an iteration.
@@ -155,8 +160,8 @@ impl Judge {
     /// a stage of the model which took so many seconds too long.
     pub(crate) fn judge<'a>(
         &mut self,
-        pipelines: &[Pipeline],
-        of: impl Fn(u32) -> Option<&'a Iteration>,
+        pipelines: &[PipelineRanks],
+        of: impl Fn(u32) -> Option<&'a RankIteration>,
         late: impl Fn(u32, u32, Block, f64) -> Option<u32>,
     ) -> Judged {
         self.look(pipelines, of, late).unwrap_or_default()
@@ -164,28 +169,30 @@ impl Judge {
 
     fn look<'a>(
         &mut self,
-        pipelines: &[Pipeline],
-        of: impl Fn(u32) -> Option<&'a Iteration>,
+        pipelines: &[PipelineRanks],
+        of: impl Fn(u32) -> Option<&'a RankIteration>,
         late: impl Fn(u32, u32, Block, f64) -> Option<u32>,
     ) -> Option<Judged> {
         let first = pipelines.first()?;
         let plan = plan_of(&first.ranks, &of)?;
-        let alike = |pipeline: &&Pipeline| {
-            plan_of(&pipeline.ranks, &of).is_some_and(|other| other == plan)
-        };
         let pipelines: Vec<&[u32]> = pipelines
             .iter()
-            .filter(alike)
+            .filter(|it| plan_of(&it.ranks, &of).is_some_and(|other| other == plan))
             .map(|pipeline| pipeline.ranks.as_slice())
             .collect();
-        let durations = |ranks: &&[u32]| -> Vec<f64> {
-            let done = ranks.iter().filter_map(|rank| of(*rank));
-            done.flat_map(|done| &done.blocks).map(Done::took_s).collect()
-        };
-        let durations_s: Vec<Vec<f64>> = pipelines.iter().map(durations).collect();
-        let iterations = pipelines.iter().copied().flatten().filter_map(|rank| of(*rank));
-        let span_s = iterations.map(Iteration::took_s).fold(0.0, f64::max);
+        let durations_s: Vec<Vec<f64>> = pipelines
+            .iter()
+            .map(|ranks| blocks_of(ranks, &of).map(Done::took_s).collect())
+            .collect();
+        let span_s = pipelines
+            .iter()
+            .copied()
+            .flatten()
+            .filter_map(|rank| of(*rank))
+            .map(RankIteration::took_s)
+            .fold(0.0, f64::max);
         let step = of(*first.ranks.first()?)?.step;
+        // By index: `iter_mut().find()` would keep `plans` borrowed where the plan is new.
         let at =
             self.plans.iter().position(|known| *known.localiser.graph().plan() == plan);
         let Some(Followed { localiser, spans_s }) =
@@ -202,17 +209,16 @@ impl Judge {
         };
         self.iterations += 1;
         self.ahead_for = self.ahead_for.saturating_sub(1);
-        let is_ahead = |ranks: &&[u32]| {
-            let done = ranks.iter().filter_map(|rank| of(*rank));
-            let done = done.flat_map(|done| &done.blocks);
+        let is_ahead = pipelines.iter().any(|ranks| {
             let (begun_ns, ended_ns): (Vec<u64>, Vec<u64>) =
-                done.map(|done| (done.began_ns, done.ended_ns)).unzip();
+                blocks_of(ranks, &of).map(|done| (done.began_ns, done.ended_ns)).unzip();
             localiser.graph().is_ahead(&begun_ns, &ended_ns)
-        };
-        if pipelines.iter().any(is_ahead) {
+        });
+        if is_ahead {
             self.ahead += 1;
             self.ahead_for = AHEAD_FOR;
         }
+        // One iteration that looks as if ranks had waited does not say that blocks are work again.
         if self.ahead_for > 0 {
             return None;
         }
@@ -228,6 +234,7 @@ impl Judge {
         let is_real =
             self.measure == Measure::Span || span_s - usual_s >= REAL_SHARE * saved_s;
         let held_up = slow && saved_s >= EXPLAINED_SHARE * found.lost_s && is_real;
+        // Judged before it is learnt: it must not be compared with itself.
         let is_usual = !localiser.is_slow(took_s);
         localiser.learn(took_s, &durations_s, is_usual);
         if is_usual {
@@ -236,24 +243,24 @@ impl Judge {
                 spans_s.pop_front();
             }
         }
-        let named = |slow: SlowBlock| {
-            Some((*pipelines.get(slow.pipeline)?.get(slow.stage)?, slow))
-        };
         // What would have been noticed, had anybody waited for it.
         let notable_s = usual_s / self.settings.performance_gate - usual_s;
-        let absorbed =
-            found.absorbed.into_iter().filter(|slow| slow.excess_s() > notable_s);
+        let mut absorbed = found.absorbed;
+        absorbed.retain(|slow| slow.excess_s() > notable_s);
         let mut causes = if held_up { found.causes } else { Vec::new() };
         let count = pipelines.first().map_or(1, |ranks| ranks.len() as u32);
         // A block that only waited is the late rank's; what is left of others is noise.
         for slow in &mut causes {
-            let Some((rank, _)) = named(*slow) else { continue };
+            let Some(rank) = rank_of(&pipelines, slow) else { continue };
             let stage = slow.stage as u32 + slow.block.chunk * count;
-            let late = late(rank, stage, slow.block, slow.excess_s());
-            let has =
-                |late| pipelines.iter().position(|it| it.get(slow.stage) == Some(&late));
-            slow.pipeline = late.and_then(has).unwrap_or(slow.pipeline);
+            if let Some(late) = late(rank, stage, slow.block, slow.excess_s())
+                && let Some(pipeline) =
+                    pipelines.iter().position(|it| it.get(slow.stage) == Some(&late))
+            {
+                slow.pipeline = pipeline;
+            }
         }
+        // Several that waited for one rank are now the same block of it.
         let mut seen = BTreeSet::new();
         causes.retain(|slow| seen.insert((slow.pipeline, slow.node)));
         localiser.drop_noise(&mut causes, found.lost_s);
@@ -262,12 +269,31 @@ impl Judge {
             took_s: span_s,
             usual_s,
             lost_s: saved_s.min(found.lost_s),
-            causes: causes.into_iter().filter_map(named).collect(),
-            absorbed: absorbed.filter_map(named).collect(),
+            causes: with_ranks(&pipelines, causes),
+            absorbed: with_ranks(&pipelines, absorbed),
         };
         let silent = usual_s == 0.0 || held.causes.is_empty() && held.absorbed.is_empty();
         Some(Judged { held: (!silent).then_some(held), is_usual })
     }
+}
+
+/// The blocks of a pipeline's ranks, one rank after another.
+fn blocks_of<'a>(
+    ranks: &[u32],
+    of: &impl Fn(u32) -> Option<&'a RankIteration>,
+) -> impl Iterator<Item = &'a Done> {
+    ranks.iter().filter_map(|rank| of(*rank)).flat_map(|done| &done.blocks)
+}
+
+fn rank_of(pipelines: &[&[u32]], slow: &SlowBlock) -> Option<u32> {
+    pipelines.get(slow.pipeline)?.get(slow.stage).copied()
+}
+
+fn with_ranks(pipelines: &[&[u32]], blocks: Vec<SlowBlock>) -> Vec<(u32, SlowBlock)> {
+    blocks
+        .into_iter()
+        .filter_map(|slow| Some((rank_of(pipelines, &slow)?, slow)))
+        .collect()
 }
 
 /// Whether an iteration took longer than healthy ones scatter.
@@ -282,16 +308,22 @@ fn stands_out(localiser: &Localiser, took_s: f64) -> bool {
 
 /// The order in which the ranks of a pipeline worked, if its stages lie on them in turn: rank
 /// `p` of `P` has the stages `p`, `p + P` and so on. `None` for schedules that fold the model.
-fn plan_of<'a>(ranks: &[u32], of: impl Fn(u32) -> Option<&'a Iteration>) -> Option<Plan> {
+fn plan_of<'a>(
+    ranks: &[u32],
+    of: impl Fn(u32) -> Option<&'a RankIteration>,
+) -> Option<Plan> {
     let count = ranks.len() as u32;
-    let order = |(rank, at): (&u32, u32)| -> Option<Vec<Block>> {
-        let block = |done: &Done| {
+    let mut stages = Vec::with_capacity(ranks.len());
+    for (rank, at) in ranks.iter().zip(0..) {
+        let mut order = Vec::new();
+        for done in &of(*rank)?.blocks {
             let BlockPlace { pass, stage, microbatch, .. } = done.place;
-            let chunk = stage / count;
-            (stage % count == at).then_some(Block { pass, microbatch, chunk })
-        };
-        of(*rank)?.blocks.iter().map(block).collect()
-    };
-    let stages = ranks.iter().zip(0..).map(order).collect::<Option<Vec<_>>>()?;
+            if stage % count != at {
+                return None;
+            }
+            order.push(Block { pass, microbatch, chunk: stage / count });
+        }
+        stages.push(order);
+    }
     Some(Plan::observed(stages))
 }

@@ -50,9 +50,11 @@ pub(crate) enum LaneKind {
 
 /// Sorts a log's calls by lane.
 pub(crate) fn lanes_of(log: &RankCalls) -> Vec<LaneCalls> {
-    let hash = |lane: &crate::Lane| lane.hash.clone();
-    let new = |lane| LaneCalls { hash: hash(lane), ..LaneCalls::default() };
-    let mut lanes: Vec<LaneCalls> = log.lanes.iter().map(new).collect();
+    let mut lanes: Vec<LaneCalls> = log
+        .lanes
+        .iter()
+        .map(|lane| LaneCalls { hash: lane.hash.clone(), ..LaneCalls::default() })
+        .collect();
     let mut last = vec![(None, 0); lanes.len()];
     for call in &log.calls {
         let place = call.lane as usize;
@@ -127,18 +129,24 @@ impl LaneCalls {
         }
         // Positions: the logs may begin at different places. Where the clocks agree, the
         // nearest call tells by how much.
-        let shift_at = |call: &LaneCall| {
-            let after = other.calls.partition_point(|other| other.at_ns < call.at_ns);
-            after.cast_signed() as i64 - call.key.cast_signed()
-        };
-        let mut shifts: Vec<i64> = self.samples().map(shift_at).collect();
-        shifts.extend([0, 1]);
+        let mut shifts: Vec<i64> = self
+            .samples()
+            .map(|call| {
+                let after = other.calls.partition_point(|other| other.at_ns < call.at_ns);
+                after.cast_signed() as i64 - call.key.cast_signed()
+            })
+            // Logs that begin at the same call, whatever their clocks.
+            .chain([0, 1])
+            .collect();
         shifts.sort_unstable();
         shifts.dedup();
-        let before: Vec<i64> = shifts.iter().map(|shift| shift - 1).collect();
-        let shifts = shifts.into_iter().chain(before);
-        let mut fits: Vec<Fit> =
-            shifts.filter_map(|shift| self.fit_at(other, shift)).collect();
+        // The nearest may be the call before as well.
+        let mut fits: Vec<Fit> = shifts
+            .iter()
+            .copied()
+            .chain(shifts.iter().map(|shift| shift - 1))
+            .filter_map(|shift| self.fit_at(other, shift))
+            .collect();
         fits.sort_by_key(Fit::distance_ns);
         fits.truncate(SHIFTS);
         // In a burst of like calls the nearest may be a neighbour: pauses between bursts tell.
@@ -163,19 +171,17 @@ impl LaneCalls {
 
     fn fit_at(&self, other: &Self, shift: i64) -> Option<Fit> {
         let (first, last) = (other.calls.first()?.key, other.calls.last()?.key);
-        let common = |call: &&LaneCall| {
+        let common = self.calls.iter().filter(|call| {
             let key = call.key.checked_add_signed(shift);
             key.is_some_and(|key| (first..=last).contains(&key))
-        };
-        let shared = self.calls.iter().filter(common).count();
+        });
+        let shared = common.clone().count();
         // Most of the shorter one must have a counterpart.
         if shared * 2 < self.calls.len().min(other.calls.len()) {
             return None;
         }
         let mut later_ns = Vec::with_capacity(SAMPLES);
-        for call in
-            self.calls.iter().filter(common).step_by(shared.div_ceil(SAMPLES).max(1))
-        {
+        for call in common.step_by(shared.div_ceil(SAMPLES).max(1)) {
             let Some(place) = other.place(call.key.checked_add_signed(shift)?) else {
                 continue;
             };

@@ -4,7 +4,7 @@ use crate::lanes::LaneCalls;
 
 /// How late the ranks of a communicator were in some stretch of time.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Lateness {
+pub(crate) struct CallLateness {
     /// Seconds that only this rank was missing, summed over the collectives.
     pub(crate) alone_s: Vec<f64>,
     /// Collectives that it was the last to enter.
@@ -13,7 +13,7 @@ pub(crate) struct Lateness {
     pub(crate) operations: u64,
 }
 
-impl Lateness {
+impl CallLateness {
     fn new(members: usize) -> Self {
         Self { alone_s: vec![0.0; members], last: vec![0; members], operations: 0 }
     }
@@ -28,9 +28,14 @@ impl Lateness {
     /// Seconds each member was late beyond what it is where all is well. Who is always a
     /// little later than its neighbours holds nobody up.
     pub(crate) fn beyond_s(&self, healthy: &Self) -> Vec<f64> {
-        let usual_s = |member| healthy.mean_s(member) * self.operations as f64;
-        let members = self.alone_s.iter().enumerate();
-        members.map(|(member, sum_s)| (sum_s - usual_s(member)).max(0.0)).collect()
+        self.alone_s
+            .iter()
+            .enumerate()
+            .map(|(member, sum_s)| {
+                let usual_s = healthy.mean_s(member) * self.operations as f64;
+                (sum_s - usual_s).max(0.0)
+            })
+            .collect()
     }
 
     pub(crate) fn add(&mut self, other: &Self) {
@@ -49,7 +54,7 @@ impl Lateness {
 }
 
 /// One communicator: for each member its lane, and what to add to the first's keys.
-pub(crate) type Members<'a> = Vec<(&'a LaneCalls, i64)>;
+pub(crate) type AlignedLanes<'a> = Vec<(&'a LaneCalls, i64)>;
 
 /// Sorts the lateness of a communicator's members by iteration.
 ///
@@ -57,8 +62,11 @@ pub(crate) type Members<'a> = Vec<(&'a LaneCalls, i64)>;
 /// One more than there are `marks_ns`: the times, ascending, that iterations end.
 ///
 /// A call that a log lacks, on any member, says nothing of lateness.
-pub(crate) fn lateness(members: &Members<'_>, marks_ns: &[u64]) -> Vec<Lateness> {
-    let mut found = vec![Lateness::new(members.len()); marks_ns.len() + 1];
+pub(crate) fn lateness(
+    members: &AlignedLanes<'_>,
+    marks_ns: &[u64],
+) -> Vec<CallLateness> {
+    let mut found = vec![CallLateness::new(members.len()); marks_ns.len() + 1];
     let Some(((first, _), others)) = members.split_first() else { return found };
     // Keys ascend on all members: each is walked once.
     let mut places = vec![0; others.len()];
@@ -76,6 +84,8 @@ pub(crate) fn lateness(members: &Members<'_>, marks_ns: &[u64]) -> Vec<Lateness>
                 _ => continue 'calls,
             }
         }
+        // Only what the last one is later than the second last is its alone: until then others
+        // were missing too.
         let (mut last, mut second_ns) = (0, 0);
         for member in 1..members.len() {
             if at_ns[member] > at_ns[last] {
@@ -106,8 +116,13 @@ mod tests {
 
     fn lane(at_ns: &[(u64, u64)]) -> LaneCalls {
         let op = CollectiveOp::ALLREDUCE;
-        let call = |&(key, at_ns): &(u64, u64)| LaneCall { key, at_ns, op, size: 1 };
-        LaneCalls { calls: at_ns.iter().map(call).collect(), ..LaneCalls::default() }
+        let calls = at_ns.iter().map(|(key, at_ns)| LaneCall {
+            key: *key,
+            at_ns: *at_ns,
+            op,
+            size: 1,
+        });
+        LaneCalls { calls: calls.collect(), ..LaneCalls::default() }
     }
 
     #[test]
@@ -117,7 +132,7 @@ mod tests {
             lane(&[(0, 13), (1, 21), (2, 40)]),
             lane(&[(0, 17), (2, 45)]),
         ];
-        let members: Members<'_> = lanes.iter().map(|lane| (lane, 0)).collect();
+        let members: AlignedLanes<'_> = lanes.iter().map(|lane| (lane, 0)).collect();
         let found = lateness(&members, &[30]);
         assert_eq!(found[0].alone_s, [0.0, 0.0, 4e-9]);
         assert_eq!(found[1].alone_s, [5e-9, 0.0, 0.0]);

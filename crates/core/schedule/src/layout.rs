@@ -92,6 +92,13 @@ pub struct Sizes {
     pub order: Vec<Axis>,
 }
 
+impl Sizes {
+    /// Whether the size of an axis was told.
+    pub(crate) fn is_told(&self, axis: Axis) -> bool {
+        self.told.iter().any(|(told, _)| *told == axis)
+    }
+}
+
 impl Layout {
     /// The layout of so many ranks.
     ///
@@ -116,12 +123,13 @@ impl Layout {
             }
             *slot = (axis, size);
         }
-        let product = axes.iter().map(|(_, size)| u64::from(*size));
-        let product = product.fold(1, u64::saturating_mul);
-        let data_is_told = sizes.told.iter().any(|(axis, _)| *axis == Axis::Data);
+        // Saturating: sizes that were typed in may multiply to anything, and none that big divides
+        // the ranks.
+        let product =
+            axes.iter().map(|(_, size)| u64::from(*size)).fold(1, u64::saturating_mul);
         let rest = u64::from(ranks) / product.max(1);
-        if product * rest != u64::from(ranks) || rest == 0 || (data_is_told && rest != 1)
-        {
+        let data_differs = sizes.is_told(Axis::Data) && rest != 1;
+        if product * rest != u64::from(ranks) || rest == 0 || data_differs {
             let sizes: Vec<String> = sizes
                 .told
                 .iter()
@@ -150,14 +158,16 @@ impl Layout {
 
     /// Size of an axis.
     pub fn size(&self, axis: Axis) -> u32 {
-        let mut sizes = self.axes.iter();
-        sizes.find(|(known, _)| *known == axis).map_or(1, |(_, size)| *size)
+        self.axes.iter().find(|(known, _)| *known == axis).map_or(1, |(_, size)| *size)
     }
 
     /// How far apart neighbours on an axis are.
     pub fn stride(&self, axis: Axis) -> u32 {
-        let faster = self.axes.iter().take_while(|(known, _)| *known != axis);
-        faster.map(|(_, size)| size).product()
+        self.axes
+            .iter()
+            .take_while(|(known, _)| *known != axis)
+            .map(|(_, size)| size)
+            .product()
     }
 
     /// A rank's coordinate on an axis.
@@ -181,9 +191,12 @@ impl Layout {
 impl fmt::Display for Layout {
     /// Writes the axes that divide the job, as `tp 2, pp 4`.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let divides = self.axes.iter().filter(|(_, size)| *size > 1);
-        let parts: Vec<String> =
-            divides.map(|(axis, size)| format!("{} {size}", axis.name())).collect();
+        let parts: Vec<String> = self
+            .axes
+            .iter()
+            .filter(|(_, size)| *size > 1)
+            .map(|(axis, size)| format!("{} {size}", axis.name()))
+            .collect();
         formatter.write_str(&parts.join(", "))
     }
 }

@@ -103,7 +103,7 @@ impl Localiser {
     }
 
     fn passes(&self, took_s: f64) -> bool {
-        took_s * self.settings.performance_gate <= self.usual_s
+        self.settings.passes_gate(took_s, self.usual_s)
     }
 
     /// Takes an iteration as one that is as usual, or not. The first, in which jobs warm up, is to
@@ -128,14 +128,16 @@ impl Localiser {
     pub fn judge(&mut self, took_s: f64, pipelines: &[Vec<f64>]) -> Slowdown {
         let lost_s = took_s - self.usual_s;
         let mut found = Slowdown { lost_s, ..Slowdown::default() };
-        let sum = |durations: &Vec<f64>| -> f64 {
-            durations.iter().copied().filter(|duration| duration.is_finite()).sum()
-        };
-        let sums: Vec<f64> = pipelines.iter().map(sum).collect();
+        let sums: Vec<f64> = pipelines
+            .iter()
+            .map(|durations| durations.iter().filter(|it| it.is_finite()).sum())
+            .collect();
         let longest = sums.iter().copied().fold(0.0, f64::max);
         let mut durations_s = Vec::new();
         found.makespans_s = vec![0.0; pipelines.len()];
         for (pipeline, seen_s) in pipelines.iter().enumerate() {
+            // Pipelines wait for one another: what holds up one that is not among the slowest
+            // costs nothing.
             if sums[pipeline] < longest * (1.0 - self.settings.straggler_share) {
                 continue;
             }
@@ -166,10 +168,9 @@ impl Localiser {
             }
         }
         self.drop_noise(&mut found.causes, lost_s);
-        let costliest =
-            |a: &SlowBlock, b: &SlowBlock| b.excess_s().total_cmp(&a.excess_s());
-        found.causes.sort_by(costliest);
-        found.absorbed.sort_by(costliest);
+        for slow in [&mut found.causes, &mut found.absorbed] {
+            slow.sort_by(|a, b| b.excess_s().total_cmp(&a.excess_s()));
+        }
         found
     }
 
@@ -219,11 +220,10 @@ impl Localiser {
 
     /// What blocks took; those that were not seen take what they usually take.
     fn fill(&self, seen_s: &[f64], durations_s: &mut Vec<f64>) {
-        let took_s = |(node, seen_s): (usize, &f64)| {
-            if seen_s.is_finite() { *seen_s } else { self.usual_of(node) }
-        };
         durations_s.clear();
-        durations_s.extend(seen_s.iter().enumerate().map(took_s));
+        durations_s.extend(seen_s.iter().enumerate().map(|(node, seen_s)| {
+            if seen_s.is_finite() { *seen_s } else { self.usual_of(node) }
+        }));
     }
 
     fn usual_of(&self, node: usize) -> f64 {

@@ -11,7 +11,7 @@ const MOSTLY: f64 = 0.5;
 
 /// A block that a rank worked on: the rank's iteration, the stage of the model, the pass, the
 /// microbatch and the rank.
-pub(crate) type Worked = (u64, u32, Pass, u32, u32);
+pub(crate) type BlockKey = (u64, u32, Pass, u32, u32);
 
 /// Who of the ranks that share a stage is waited for where they meet inside blocks.
 ///
@@ -21,19 +21,19 @@ pub(crate) struct Meetings {
     /// Number of members, by group.
     sizes: BTreeMap<u32, usize>,
     /// By group and number.
-    open: BTreeMap<u32, VecDeque<(u64, Vec<Arrival>)>>,
-    late: BTreeMap<Worked, Late>,
+    open: BTreeMap<u32, VecDeque<(u64, Vec<BlockArrival>)>>,
+    late: BTreeMap<BlockKey, LateArrival>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Arrival {
+struct BlockArrival {
     at_ns: u64,
-    block: Worked,
+    block: BlockKey,
 }
 
 /// What a rank was waited for alone in a block.
 #[derive(Debug, Default)]
-struct Late {
+struct LateArrival {
     alone_s: f64,
     others: BTreeSet<u32>,
 }
@@ -44,7 +44,7 @@ impl Meetings {
     }
 
     /// A rank enters a collective of a group inside a block.
-    pub(crate) fn enter(&mut self, group: u32, number: u64, at_ns: u64, block: Worked) {
+    pub(crate) fn enter(&mut self, group: u32, number: u64, at_ns: u64, block: BlockKey) {
         let Some(size) = self.sizes.get(&group).copied().filter(|size| *size > 1) else {
             return;
         };
@@ -58,7 +58,7 @@ impl Meetings {
                 open.len() - 1
             });
         let Some((_, came)) = open.get_mut(at) else { return };
-        came.push(Arrival { at_ns, block });
+        came.push(BlockArrival { at_ns, block });
         if came.len() < size {
             return;
         }
@@ -67,24 +67,25 @@ impl Meetings {
         if let [others @ .., second, last] = &came[..] {
             let late = self.late.entry(last.block).or_default();
             late.alone_s += last.at_ns.saturating_sub(second.at_ns) as f64 * 1e-9;
-            let rank = |arrival: &Arrival| arrival.block.4;
-            late.others.extend(others.iter().chain([second]).map(rank));
+            late.others.extend(others.iter().chain([second]).map(|other| other.block.4));
         }
     }
 
     /// The rank that came so late to a block that another in it took too long for this reason, by
     /// so many seconds. `None` for who was late to it itself.
-    pub(crate) fn waited_for(&self, block: &Worked, excess_s: f64) -> Option<u32> {
-        let mostly = |late: &Late| late.alone_s > excess_s * MOSTLY;
-        if self.late.get(block).is_some_and(mostly) {
+    pub(crate) fn waited_for(&self, block: &BlockKey, excess_s: f64) -> Option<u32> {
+        let least_s = excess_s * MOSTLY;
+        if self.late.get(block).is_some_and(|late| late.alone_s > least_s) {
             return None;
         }
         let (iteration, stage, pass, microbatch, rank) = *block;
-        let of_rank = |rank| (iteration, stage, pass, microbatch, rank);
-        let all = self.late.range(of_rank(0)..=of_rank(u32::MAX));
-        let late = all.filter(|(_, late)| late.others.contains(&rank) && mostly(late));
-        let latest = late.max_by(|(_, a), (_, b)| a.alone_s.total_cmp(&b.alone_s));
-        latest.map(|((.., rank), _)| *rank)
+        let first = (iteration, stage, pass, microbatch, 0);
+        let last = (iteration, stage, pass, microbatch, u32::MAX);
+        self.late
+            .range(first..=last)
+            .filter(|(_, late)| late.others.contains(&rank) && late.alone_s > least_s)
+            .max_by(|(_, a), (_, b)| a.alone_s.total_cmp(&b.alone_s))
+            .map(|((.., rank), _)| *rank)
     }
 
     /// Forgets iterations before this one.
@@ -97,7 +98,7 @@ impl Meetings {
 mod tests {
     use super::*;
 
-    const fn block(rank: u32, microbatch: u32) -> Worked {
+    const fn block(rank: u32, microbatch: u32) -> BlockKey {
         (7, 1, Pass::Backward, microbatch, rank)
     }
 

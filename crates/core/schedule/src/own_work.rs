@@ -36,12 +36,17 @@ impl OwnWork {
 
     /// Seconds a rank worked in the parts that some of `steps` lie in.
     pub(crate) fn during(&self, rank: u32, steps: &RangeInclusive<u64>) -> f64 {
-        let parts = self.ranks.get(&rank).into_iter().flatten().zip(0..);
-        let met = parts.filter(|(_, part)| {
-            let first = part * self.part_steps;
-            first <= *steps.end() && *steps.start() < first + self.part_steps
-        });
-        met.map(|(work_s, _)| work_s).sum()
+        self.ranks
+            .get(&rank)
+            .into_iter()
+            .flatten()
+            .zip(0..)
+            .filter(|(_, part)| {
+                let first = part * self.part_steps;
+                first <= *steps.end() && *steps.start() < first + self.part_steps
+            })
+            .map(|(work_s, _)| work_s)
+            .sum()
     }
 }
 

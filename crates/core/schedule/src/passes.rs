@@ -7,7 +7,7 @@ use model::{CollectiveOp, Pass};
 use crate::lanes::LaneCall;
 use crate::{Block, Plan, Scheme};
 
-/// Schedules that are tried, most usual first. Calls do not tell zero bubble from 1F1B: weights
+/// Schedules that are tried, most usual first. IterationCalls do not tell zero bubble from 1F1B: weights
 /// are nobody's message.
 fn schemes() -> impl Iterator<Item = Scheme> {
     let interleaved = (2..=8).map(|chunks| Scheme::Interleaved { chunks });
@@ -34,31 +34,31 @@ pub(crate) fn plans(
 
 /// What one rank called in one iteration, in order of time.
 #[derive(Debug)]
-pub(crate) struct Calls<'a> {
+pub(crate) struct IterationCalls<'a> {
     pub(crate) begin_ns: u64,
     pub(crate) end_ns: u64,
     /// Sends and receives.
-    pub(crate) points: &'a [Point],
-    /// Calls in which layers meet.
+    pub(crate) points: &'a [PointToPoint],
+    /// IterationCalls in which layers meet.
     pub(crate) layers: &'a [LaneCall],
     /// Times of all others.
     pub(crate) others_ns: &'a [u64],
 }
 
-impl Calls<'_> {
+impl IterationCalls<'_> {
     /// Its begin, and when it sent, received and met others in a layer, ascending.
     pub(crate) fn times_ns(&self) -> Vec<u64> {
-        let points = self.points.iter().map(|point| point.at_ns);
-        let layers = self.layers.iter().map(|call| call.at_ns);
-        let mut times_ns: Vec<u64> =
-            std::iter::once(self.begin_ns).chain(points).chain(layers).collect();
+        let mut times_ns: Vec<u64> = std::iter::once(self.begin_ns)
+            .chain(self.points.iter().map(|point| point.at_ns))
+            .chain(self.layers.iter().map(|call| call.at_ns))
+            .collect();
         times_ns.sort_unstable();
         times_ns
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Point {
+pub(crate) struct PointToPoint {
     pub(crate) at_ns: u64,
     pub(crate) sends: bool,
 }
@@ -66,7 +66,7 @@ pub(crate) struct Point {
 /// One block as one rank saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_field_names, reason = "all are times")]
-pub(crate) struct Seen {
+pub(crate) struct SeenBlock {
     /// The end of what the rank did before.
     pub(crate) ready_ns: u64,
     /// First call of the block; none where layers do not meet.
@@ -87,10 +87,14 @@ struct Border {
 /// # Shape
 /// In order of execution. Fewer than the stage has if calls end before, none if the messages
 /// are not those of the schedule.
-pub(crate) fn blocks(plan: &Plan, stage: usize, calls: &Calls<'_>) -> Option<Vec<Seen>> {
+pub(crate) fn blocks(
+    plan: &Plan,
+    stage: usize,
+    calls: &IterationCalls<'_>,
+) -> Option<Vec<SeenBlock>> {
     let order = plan.order(stage);
     let borders = borders(plan, stage, calls.points)?;
-    let mut seen: Vec<Seen> = Vec::with_capacity(order.len());
+    let mut seen: Vec<SeenBlock> = Vec::with_capacity(order.len());
     let mut forward_calls = None;
     let mut at = 0;
     while at < order.len() && at < borders.len() {
@@ -109,20 +113,23 @@ pub(crate) fn blocks(plan: &Plan, stage: usize, calls: &Calls<'_>) -> Option<Vec
         let opens_ns = before.map_or(calls.begin_ns, |border| border.last_ns);
         let until_ns = closes.unwrap_or(calls.end_ns);
         let layers = between(calls.layers, opens_ns, until_ns);
-        let begin_ns = |or_ns| layers.first().map_or(or_ns, |call: &LaneCall| call.at_ns);
+        let first_layer_ns = layers.first().map(|call| call.at_ns);
         let end_ns = closes.unwrap_or_else(|| {
-            after(calls.others_ns, begin_ns(opens_ns)).unwrap_or(calls.end_ns)
+            let begun_ns = first_layer_ns.unwrap_or(opens_ns);
+            after(calls.others_ns, begun_ns).unwrap_or(calls.end_ns)
         });
-        let ready_ns = seen.last().map_or_else(
-            || {
-                let first_ns = before.map_or(begin_ns(end_ns), |border| border.first_ns);
-                let ready_ns = last_before(calls.others_ns, first_ns).unwrap_or(0);
-                ready_ns.max(calls.begin_ns)
-            },
-            |before: &Seen| before.end_ns,
-        );
+        let ready_ns = if let Some(before) = seen.last() {
+            before.end_ns
+        } else {
+            // The first of an iteration: what the rank did before is outside the pipeline.
+            let first_ns =
+                before.map_or(first_layer_ns.unwrap_or(end_ns), |border| border.first_ns);
+            let ready_ns = last_before(calls.others_ns, first_ns).unwrap_or(0);
+            ready_ns.max(calls.begin_ns)
+        };
         let layers = between(layers, opens_ns, end_ns);
         divide(&order[at..next], layers, forward_calls, (ready_ns, end_ns), &mut seen);
+        // A forward pass that stands alone says how many calls one has that shares them.
         if next == at + 1 && order[at].pass == Pass::Forward {
             forward_calls = Some(layers.len());
         }
@@ -133,9 +140,16 @@ pub(crate) fn blocks(plan: &Plan, stage: usize, calls: &Calls<'_>) -> Option<Vec
 
 /// The longest time between the messages that a rank exchanges between two blocks of an
 /// iteration.
-pub(crate) fn apart_ns(plan: &Plan, stage: usize, points: &[Point]) -> Option<u64> {
-    let borders = borders(plan, stage, points)?.into_iter().flatten();
-    borders.map(|border| border.last_ns - border.first_ns).max()
+pub(crate) fn apart_ns(
+    plan: &Plan,
+    stage: usize,
+    points: &[PointToPoint],
+) -> Option<u64> {
+    borders(plan, stage, points)?
+        .into_iter()
+        .flatten()
+        .map(|border| border.last_ns - border.first_ns)
+        .max()
 }
 
 fn at_border(borders: &[Option<Border>], at: usize) -> Option<Border> {
@@ -144,7 +158,11 @@ fn at_border(borders: &[Option<Border>], at: usize) -> Option<Border> {
 
 /// The messages before each block and after the last; `None` if they are not the schedule's.
 /// As many as there are messages for.
-fn borders(plan: &Plan, stage: usize, points: &[Point]) -> Option<Vec<Option<Border>>> {
+fn borders(
+    plan: &Plan,
+    stage: usize,
+    points: &[PointToPoint],
+) -> Option<Vec<Option<Border>>> {
     let order = plan.order(stage);
     let mut borders = Vec::with_capacity(order.len() + 1);
     let mut rest = points;
@@ -157,6 +175,7 @@ fn borders(plan: &Plan, stage: usize, points: &[Point]) -> Option<Vec<Option<Bor
         let (taken, after) = rest.split_at(expected.min(rest.len()));
         let sent = taken.iter().filter(|point| point.sends).count();
         let is_whole = taken.len() == expected;
+        // Of a border that is cut off at the end of the log not all need to be there.
         if sent > usize::from(sends) || (is_whole && sent != usize::from(sends)) {
             return None;
         }
@@ -184,7 +203,7 @@ fn divide(
     layers: &[LaneCall],
     forward_calls: Option<usize>,
     (ready_ns, end_ns): (u64, u64),
-    seen: &mut Vec<Seen>,
+    seen: &mut Vec<SeenBlock>,
 ) {
     let first_ns = layers.first().map(|call| call.at_ns);
     let cut = match blocks {
@@ -198,10 +217,10 @@ fn divide(
         _ => layers.len(),
     };
     let cut_ns = layers.get(cut).map_or(end_ns, |call| call.at_ns);
-    seen.push(Seen { ready_ns, first_ns, end_ns: cut_ns });
+    seen.push(SeenBlock { ready_ns, first_ns, end_ns: cut_ns });
     for _ in 1..blocks.len() {
         let first_ns = Some(cut_ns).filter(|_| !layers.is_empty());
-        seen.push(Seen { ready_ns: cut_ns, first_ns, end_ns });
+        seen.push(SeenBlock { ready_ns: cut_ns, first_ns, end_ns });
     }
 }
 
@@ -212,15 +231,25 @@ fn after_loss(layers: &[LaneCall]) -> usize {
     for call in layers {
         *kinds.entry((call.op, call.size)).or_default() += 1;
     }
-    let is_rare = |call: &LaneCall| kinds[&(call.op, call.size)] * 4 <= layers.len();
+    let is_rare: Vec<bool> = layers
+        .iter()
+        .map(|call| kinds[&(call.op, call.size)] * 4 <= layers.len())
+        .collect();
     // What the pass begins with is rare as well.
-    let begin = layers.iter().take_while(|call| is_rare(call)).count();
-    let loss = layers.iter().rposition(is_rare).filter(|at| *at >= begin);
-    let pause = || {
-        let pauses = layers.windows(2).enumerate().skip(begin);
-        pauses.max_by_key(|(_, pair)| pair[1].at_ns - pair[0].at_ns).map(|(at, _)| at)
-    };
-    loss.or_else(pause).map_or(layers.len(), |at| at + 1)
+    let begin = is_rare.iter().take_while(|rare| **rare).count();
+    is_rare
+        .iter()
+        .rposition(|rare| *rare)
+        .filter(|loss| *loss >= begin)
+        .or_else(|| {
+            layers
+                .windows(2)
+                .enumerate()
+                .skip(begin)
+                .max_by_key(|(_, pair)| pair[1].at_ns - pair[0].at_ns)
+                .map(|(at, _)| at)
+        })
+        .map_or(layers.len(), |at| at + 1)
 }
 
 pub(crate) fn between(calls: &[LaneCall], from_ns: u64, until_ns: u64) -> &[LaneCall] {

@@ -75,46 +75,57 @@ impl Scheme {
     /// which microbatches go in groups of as many as there are stages; ZB-H1 in Zero Bubble
     /// Pipeline Parallelism (2024), here with weights `stage` blocks late.
     pub fn plan(self, stages: u32, microbatches: u32) -> Plan {
-        let block = |pass, microbatch| Block { pass, microbatch, chunk: 0 };
-        let order = |stage: u32| -> Vec<Block> {
-            match self {
-                Self::GPipe => {
-                    let all = |pass| (0..microbatches).map(move |m| block(pass, m));
-                    all(Pass::Forward).chain(all(Pass::Backward)).collect()
-                }
-                Self::OneForwardOneBackward => alternate(
-                    (0..microbatches).map(|m| block(Pass::Forward, m)),
-                    (0..microbatches).map(|m| block(Pass::Backward, m)),
-                    stages - 1 - stage,
-                ),
-                Self::Interleaved { chunks } => {
-                    let nth = |pass, at| nth_interleaved(pass, at, stages, chunks);
-                    let total = microbatches * chunks;
-                    alternate(
-                        (0..total).map(|at| nth(Pass::Forward, at)),
-                        (0..total).map(|at| nth(Pass::Backward, at)),
-                        (stages - 1 - stage) * 2 + (chunks - 1) * stages,
-                    )
-                }
-                Self::ZeroBubble => {
-                    let passes = Self::OneForwardOneBackward.plan(stages, microbatches);
-                    let mut order = Vec::new();
-                    for done in &passes.stages[stage as usize] {
-                        order.push(*done);
-                        let due = done.microbatch.checked_sub(stage);
-                        if let (Pass::Backward, Some(due)) = (done.pass, due) {
-                            order.push(block(Pass::Weight, due));
-                        }
-                    }
-                    let first = microbatches.saturating_sub(stage);
-                    order.extend((first..microbatches).map(|m| block(Pass::Weight, m)));
-                    order
-                }
-            }
-        };
         let chunks = if let Self::Interleaved { chunks } = self { chunks } else { 1 };
-        Plan { stages: (0..stages).map(order).collect(), chunks }
+        let orders = (0..stages).map(|stage| self.order(stage, stages, microbatches));
+        Plan { stages: orders.collect(), chunks }
     }
+
+    /// The blocks of one stage in the order of their execution.
+    fn order(self, stage: u32, stages: u32, microbatches: u32) -> Vec<Block> {
+        match self {
+            Self::GPipe => all(Pass::Forward, microbatches)
+                .chain(all(Pass::Backward, microbatches))
+                .collect(),
+            Self::OneForwardOneBackward => alternate(
+                all(Pass::Forward, microbatches),
+                all(Pass::Backward, microbatches),
+                stages - 1 - stage,
+            ),
+            Self::Interleaved { chunks } => {
+                let [forwards, backwards] = [Pass::Forward, Pass::Backward].map(|pass| {
+                    (0..microbatches * chunks)
+                        .map(move |at| nth_interleaved(pass, at, stages, chunks))
+                });
+                // Twice as far ahead: the output of each chunk comes back to the same stages.
+                let warmup = (stages - 1 - stage) * 2 + (chunks - 1) * stages;
+                alternate(forwards, backwards, warmup)
+            }
+            Self::ZeroBubble => {
+                let passes =
+                    Self::OneForwardOneBackward.order(stage, stages, microbatches);
+                let mut order = Vec::new();
+                for done in passes {
+                    order.push(done);
+                    if done.pass == Pass::Backward {
+                        let due = done.microbatch.checked_sub(stage);
+                        order.extend(due.map(|due| whole_block(Pass::Weight, due)));
+                    }
+                }
+                let first = microbatches.saturating_sub(stage);
+                order.extend((first..microbatches).map(|m| whole_block(Pass::Weight, m)));
+                order
+            }
+        }
+    }
+}
+
+/// A block of a stage that holds one part of the model.
+fn whole_block(pass: Pass, microbatch: u32) -> Block {
+    Block { pass, microbatch, chunk: 0 }
+}
+
+fn all(pass: Pass, microbatches: u32) -> impl Iterator<Item = Block> {
+    (0..microbatches).map(move |microbatch| whole_block(pass, microbatch))
 }
 
 /// Forwards ahead of the backwards by `warmup`, then both in turn.
@@ -172,17 +183,14 @@ impl Plan {
     /// own.
     pub fn source(&self, stage: usize, block: Block) -> Option<(usize, Block)> {
         let last = self.stages() - 1;
-        let chunk = |chunk| Block { chunk, ..block };
-        let other = match block.pass {
-            Pass::Forward if stage > 0 => (stage - 1, block),
-            Pass::Forward if block.chunk > 0 => (last, chunk(block.chunk - 1)),
-            Pass::Backward if stage < last => (stage + 1, block),
-            Pass::Backward if block.chunk + 1 < self.chunks => {
-                (0, chunk(block.chunk + 1))
-            }
+        let (from, chunk) = match block.pass {
+            Pass::Forward if stage > 0 => (stage - 1, block.chunk),
+            Pass::Forward if block.chunk > 0 => (last, block.chunk - 1),
+            Pass::Backward if stage < last => (stage + 1, block.chunk),
+            Pass::Backward if block.chunk + 1 < self.chunks => (0, block.chunk + 1),
             _ => return None,
         };
-        (other.0 != stage).then_some(other)
+        (from != stage).then_some((from, Block { chunk, ..block }))
     }
 
     /// The stage that this block's output goes to, if it is another.
@@ -204,11 +212,12 @@ mod tests {
     use super::*;
 
     fn text(plan: &Plan, stage: usize) -> String {
-        let letter = |block: &Block| {
+        let mut letters = Vec::new();
+        for block in plan.order(stage) {
             let letter = &block.pass.name()[..1].to_uppercase();
-            format!("{letter}{}", block.microbatch + block.chunk * 10)
-        };
-        plan.order(stage).iter().map(letter).collect::<Vec<_>>().join(" ")
+            letters.push(format!("{letter}{}", block.microbatch + block.chunk * 10));
+        }
+        letters.join(" ")
     }
 
     #[test]

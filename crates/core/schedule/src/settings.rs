@@ -47,6 +47,13 @@ pub enum Update {
     AllUnflagged,
 }
 
+impl ScheduleSettings {
+    /// Whether an iteration is about as quick as one that takes `usual_s`.
+    pub(crate) fn passes_gate(&self, took_s: f64, usual_s: f64) -> bool {
+        took_s * self.performance_gate <= usual_s
+    }
+}
+
 impl Default for ScheduleSettings {
     fn default() -> Self {
         Self {

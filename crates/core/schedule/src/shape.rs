@@ -9,7 +9,7 @@ const APART: u64 = 3;
 
 /// What a rank's part of the pipeline looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum PipelineEnd {
     /// It begins with a send.
     First,
     /// It is another.
@@ -36,15 +36,15 @@ pub(crate) fn layer_lane(lanes: &[LaneCalls], wide: &[usize]) -> Option<usize> {
 /// `ends[rank]` and `layers[rank]` are `None` for ranks without a log.
 pub(crate) fn layout(
     sizes: &Sizes,
-    ends: &[Option<End>],
+    ends: &[Option<PipelineEnd>],
     layers: &[Option<&LaneCalls>],
 ) -> Result<Layout, LayoutError> {
     let ranks = ends.len() as u32;
     let mut sizes = sizes.clone();
-    let is_told = |sizes: &Sizes, axis| sizes.told.iter().any(|(told, _)| *told == axis);
-    if !is_told(&sizes, Axis::Pipeline) {
+    if !sizes.is_told(Axis::Pipeline) {
         let stage = stage_of_first(ends);
-        let first = ends.iter().filter(|end| **end == Some(End::First)).count() as u32;
+        let first =
+            ends.iter().filter(|end| **end == Some(PipelineEnd::First)).count() as u32;
         // Without rank 0 nobody knows how many of the first stage are missing.
         if stage > 0 && ranks.is_multiple_of(first) && first < ranks {
             sizes.told.push((Axis::Pipeline, ranks / first));
@@ -53,7 +53,7 @@ pub(crate) fn layout(
             }
         }
     }
-    if !is_told(&sizes, Axis::Tensor) && layers.iter().any(Option::is_some) {
+    if !sizes.is_told(Axis::Tensor) && layers.iter().any(Option::is_some) {
         let trial = Layout::new(ranks, &sizes)?;
         // Ranks of one stage that stand side by side.
         let side_by_side = match trial.stride(Axis::Pipeline) {
@@ -67,8 +67,8 @@ pub(crate) fn layout(
 }
 
 /// How many ranks of the first stage stand side by side, from rank 0 on.
-fn stage_of_first(ends: &[Option<End>]) -> u32 {
-    ends.iter().take_while(|end| **end == Some(End::First)).count() as u32
+fn stage_of_first(ends: &[Option<PipelineEnd>]) -> u32 {
+    ends.iter().take_while(|end| **end == Some(PipelineEnd::First)).count() as u32
 }
 
 /// The size of tensor groups: the largest whose first and last rank are as close in time as
@@ -86,6 +86,7 @@ fn tensor(side_by_side: u32, layers: &[Option<&LaneCalls>]) -> u32 {
                 None => u64::MAX,
             })
             .collect();
+        // The median: a few groups of a wrong size may be near by chance.
         let Some(distance) = crate::lanes::median(&mut fits) else { continue };
         let limit = *nearest.get_or_insert(distance);
         if distance == u64::MAX || distance > limit.saturating_mul(APART) {

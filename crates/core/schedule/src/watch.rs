@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
 
-use crate::judge::{Done, HeldUp, Iteration, Judge, Measure, Pipeline};
+use crate::judge::{Done, HeldUp, Judge, Measure, PipelineRanks, RankIteration};
 use crate::meetings::Meetings;
 use crate::own_work::OwnWork;
 use crate::{Block, Graph, ScheduleSettings};
@@ -84,7 +84,7 @@ pub struct Worked {
 
 /// What was seen of one pipeline.
 #[derive(Debug, Default)]
-struct Members {
+struct PipelineMembers {
     /// Its ranks, by the first stage that each holds.
     places: BTreeMap<u32, u32>,
     /// Stages that were worked on.
@@ -100,10 +100,10 @@ struct RankBlocks {
     iterations: u64,
     /// Blocks of an iteration, as the last whole one had them.
     usual_blocks: usize,
-    current: Iteration,
+    current: RankIteration,
     /// The block it works on, and since when.
     open: Option<(BlockPlace, u64)>,
-    done: VecDeque<Iteration>,
+    done: VecDeque<RankIteration>,
     /// Whether it has asked for input since its last block.
     receives: bool,
     /// Whether its sends are seen.
@@ -218,16 +218,20 @@ impl Watch {
     /// schedule is known and all its ranks were seen.
     pub fn standing(&self) -> Vec<Standstill> {
         let mut found = Vec::new();
-        let works = |seen: &RankBlocks| {
+        let at_work = self.ranks.values().any(|seen| {
             seen.receives || seen.open.is_some() || !seen.current.blocks.is_empty()
-        };
-        if !self.ranks.values().any(works) {
+        });
+        if !at_work {
             // Between two iterations, or after the last.
             return found;
         }
-        for Pipeline { ranks, stages } in self.pipelines() {
-            let furthest = ranks.iter().filter_map(|rank| self.ranks.get(rank));
-            let Some(number) = furthest.map(|seen| seen.iterations).min() else {
+        for PipelineRanks { ranks, stages } in self.pipelines() {
+            // The least advanced rank's: the others wait for it there.
+            let Some(number) = ranks
+                .iter()
+                .filter_map(|rank| Some(self.ranks.get(rank)?.iterations))
+                .min()
+            else {
                 continue;
             };
             let Some(graph) = self.judge.graphs().find(|graph| {
@@ -239,6 +243,7 @@ impl Watch {
             let mut finished = vec![false; graph.nodes()];
             for (at, rank) in ranks.iter().enumerate() {
                 let Some(seen) = self.ranks.get(rank) else { continue };
+                // A rank that is on with the next iteration is done with all of this one.
                 let done = if seen.iterations > number {
                     usize::MAX
                 } else {
@@ -267,13 +272,15 @@ impl Watch {
             self.pipelines().into_iter().map(|pipeline| pipeline.ranks).collect();
         let ranks = pipelines.iter().find(|ranks| ranks.contains(&rank))?;
         let place = ranks.iter().position(|other| *other == rank)?;
-        let copies = pipelines.iter().filter(|other| *other != ranks);
-        let copies = copies.filter_map(|other| other.get(place));
-        let mut copies: Vec<f64> =
-            copies.map(|copy| self.work.during(*copy, steps)).collect();
+        let mut copies_s: Vec<f64> = pipelines
+            .iter()
+            .filter(|other| *other != ranks)
+            .filter_map(|other| other.get(place))
+            .map(|copy| self.work.during(*copy, steps))
+            .collect();
         Some(Worked {
             own_s: self.work.during(rank, steps),
-            copies_s: model::median(&mut copies)?,
+            copies_s: model::median(&mut copies_s)?,
             pipeline: ranks.clone(),
         })
     }
@@ -281,9 +288,10 @@ impl Watch {
     /// The ranks of each pipeline by their place in it, where the blocks of all its stages were
     /// seen: of a pipeline that reaches beyond this host only a part is here; and how many stages
     /// its model has.
-    pub(crate) fn pipelines(&self) -> Vec<Pipeline> {
-        let mut by_first: BTreeMap<u32, Members> = BTreeMap::new();
+    pub(crate) fn pipelines(&self) -> Vec<PipelineRanks> {
+        let mut by_first: BTreeMap<u32, PipelineMembers> = BTreeMap::new();
         for (rank, seen) in &self.ranks {
+            // Of the iteration under way not all blocks are there yet.
             let last = seen.done.back().unwrap_or(&seen.current);
             let Some(place) = last.blocks.iter().map(|done| done.place.stage).min()
             else {
@@ -294,18 +302,20 @@ impl Watch {
             pipeline.seen.extend(last.blocks.iter().map(|done| done.place.stage));
             pipeline.stages = seen.stages;
         }
-        let whole = by_first.into_values().filter(|pipeline| {
-            let count = pipeline.places.len() as u32;
-            pipeline.places.keys().copied().eq(0..count)
-                && pipeline.seen.iter().copied().eq(0..pipeline.stages)
-                && count > 1
-                && pipeline.stages % count == 0
-        });
-        let whole = whole.map(|it| Pipeline {
-            ranks: it.places.into_values().collect(),
-            stages: it.stages,
-        });
-        whole.collect()
+        by_first
+            .into_values()
+            .filter(|pipeline| {
+                let count = pipeline.places.len() as u32;
+                pipeline.places.keys().copied().eq(0..count)
+                    && pipeline.seen.iter().copied().eq(0..pipeline.stages)
+                    && count > 1
+                    && pipeline.stages % count == 0
+            })
+            .map(|it| PipelineRanks {
+                ranks: it.places.into_values().collect(),
+                stages: it.stages,
+            })
+            .collect()
     }
 
     /// Looks at the next iteration if all ranks have finished it, now that one has finished those
@@ -342,21 +352,22 @@ impl Watch {
                 seen.done.pop_front();
             }
         }
-        let behind = |seen: &&RankBlocks| seen.iterations <= next;
-        self.behind = self.ranks.values().filter(behind).count();
+        self.behind = self.ranks.values().filter(|seen| seen.iterations <= next).count();
     }
 
-    fn judge(&mut self, number: u64, pipelines: &[Pipeline]) -> Option<HeldUp> {
-        let of = |rank: u32| {
-            let seen = self.ranks.get(&rank)?;
-            seen.done.iter().find(|done| done.number == number)
-        };
-        let meetings = &self.meetings;
-        let late = |rank, stage, block: Block, excess_s| {
-            let Block { pass, microbatch, .. } = block;
-            meetings.waited_for(&(number, stage, pass, microbatch, rank), excess_s)
-        };
-        self.judge.judge(pipelines, of, late).held
+    fn judge(&mut self, number: u64, pipelines: &[PipelineRanks]) -> Option<HeldUp> {
+        let judged = self.judge.judge(
+            pipelines,
+            |rank| {
+                let seen = self.ranks.get(&rank)?;
+                seen.done.iter().find(|done| done.number == number)
+            },
+            |rank, stage, Block { pass, microbatch, .. }, excess_s| {
+                let block = (number, stage, pass, microbatch, rank);
+                self.meetings.waited_for(&block, excess_s)
+            },
+        );
+        judged.held
     }
 }
 
@@ -375,9 +386,10 @@ impl RankBlocks {
             return Some((next?, Standing::Works));
         }
         let before = nodes.rfind(|node| finished[*node]);
-        let has_target =
-            |node: &usize| graph.plan().target(at, graph.block(*node).1).is_some();
-        if let Some(before) = before.filter(has_target).filter(|_| self.owes) {
+        if let Some(before) = before
+            && self.owes
+            && graph.plan().target(at, graph.block(before).1).is_some()
+        {
             return Some((before, Standing::Owes));
         }
         let node = next?;
@@ -394,7 +406,7 @@ impl RankBlocks {
         self.usual_blocks = self.current.blocks.len();
         let number = self.current.number;
         self.iterations += 1;
-        let next = Iteration { number: self.iterations, ..Iteration::default() };
+        let next = RankIteration { number: self.iterations, ..RankIteration::default() };
         self.done.push_back(std::mem::replace(&mut self.current, next));
         if self.done.len() > WAITING {
             self.done.pop_front();
