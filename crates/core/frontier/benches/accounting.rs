@@ -74,14 +74,14 @@ fn window(steps: usize, ranks: usize) -> Window {
         StageId::OPTIMIZER,
         StageId::OTHER,
     ];
-    let boundary = |stage| Boundary {
+    let boundaries = stages.map(|stage| Boundary {
         stage,
         after: MarkKind::StepBegin,
         ending: Ending::Mark(MarkKind::StepEnd),
         sync: Sync::None,
-    };
+    });
     Block {
-        boundaries: stages.map(boundary).into(),
+        boundaries: boundaries.into(),
         groups: None,
         steps: (0..steps as u64).collect(),
         durations_s: durations(steps, ranks),

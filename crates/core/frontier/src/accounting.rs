@@ -122,6 +122,8 @@ fn account_chunk(
         if largest > front.frontier_s {
             front.second_s = second.max(front.frontier_s);
             front.frontier_s = largest;
+            // A second pass over the chunk, which is in the cache: an index beside each of the maxima would
+            // keep the compiler from using vector registers.
             let place = scratch.prefixes.iter().position(|prefix| *prefix >= largest);
             front.leader = first + place.unwrap_or(0);
         } else {
@@ -151,6 +153,7 @@ fn add_and_find_top2(prefixes: &mut [f64], durations: &[f64]) -> (f64, f64) {
         for lane in 0..LANES {
             let prefix = prefixes[lane] + durations[lane];
             prefixes[lane] = prefix;
+            // Not `f64::max`: it orders NaN, which costs an instruction more a value.
             let lower = if prefix < largest[lane] { prefix } else { largest[lane] };
             second[lane] = if lower > second[lane] { lower } else { second[lane] };
             largest[lane] = if prefix > largest[lane] { prefix } else { largest[lane] };

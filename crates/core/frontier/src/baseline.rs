@@ -50,8 +50,10 @@ impl StageBaseline {
         if let Baseline::Reference(reference) = baseline {
             let seconds = stages
                 .iter()
-                .map(|stage| reference.get(stage).copied().unwrap_or(f64::INFINITY));
-            return Self::uniform(seconds.collect());
+                // No time of a stage exceeds an infinite baseline: it keeps its own.
+                .map(|stage| reference.get(stage).copied().unwrap_or(f64::INFINITY))
+                .collect();
+            return Self::uniform(seconds);
         }
         let ranks = window.ranks.len();
         let mut medians = vec![0.0; stages.len() * ranks];
@@ -66,9 +68,12 @@ impl StageBaseline {
                 per_rank: Some(ranks),
             };
         }
-        let cohort =
-            medians.chunks_mut(ranks.max(1)).map(|row| median(row).unwrap_or(0.0));
-        Self::uniform(cohort.collect())
+        Self::uniform(
+            medians
+                .chunks_mut(ranks.max(1))
+                .map(|row| median(row).unwrap_or(0.0))
+                .collect(),
+        )
     }
 
     /// Number of stages.
@@ -89,10 +94,6 @@ impl StageBaseline {
         prefixes: &[f64],
         totals: &[f64],
     ) -> f64 {
-        let relieved = |prefix: f64, total: f64, base: f64| {
-            let excess = total - base;
-            prefix - if excess > 0.0 { excess } else { 0.0 }
-        };
         let mut largest = f64::NEG_INFINITY;
         let pairs = prefixes.iter().zip(totals);
         match self.per_rank {
@@ -112,6 +113,12 @@ impl StageBaseline {
         }
         largest
     }
+}
+
+/// A prefix after the `total` in it that one stage took was cut to its baseline.
+fn relieved(prefix: f64, total: f64, base: f64) -> f64 {
+    let excess = total - base;
+    prefix - if excess > 0.0 { excess } else { 0.0 }
 }
 
 /// Medians over the steps of each stage's total, for the ranks in `chunk`.

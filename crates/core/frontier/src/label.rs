@@ -55,14 +55,13 @@ pub fn label(window: &Window, found: &WindowFrontier, gates: &Gates) -> Axes {
 /// Reasons why the telemetry of a window is incomplete.
 fn limits(window: &Window, gates: &Gates) -> Vec<String> {
     let mut limits = Vec::new();
-    let percent = |share: f64| format!("{:.1} %", share * 100.0);
     if window.closure.residual_share > gates.closure_residual_max {
-        let share = percent(window.closure.residual_share);
-        limits.push(format!("{share} of the step lies outside every stage"));
+        let percent = window.closure.residual_share * 100.0;
+        limits.push(format!("{percent:.1} % of the step lies outside every stage"));
     }
     if window.closure.overlap_share > gates.overlap_error_max {
-        let share = percent(window.closure.overlap_share);
-        limits.push(format!("stages claim {share} of the step twice"));
+        let percent = window.closure.overlap_share * 100.0;
+        limits.push(format!("stages claim {percent:.1} % of the step twice"));
     }
     if window.missing_ranks.len() > gates.missing_rank_max {
         let ranks = model::fold_ranks(&window.missing_ranks);
@@ -92,13 +91,12 @@ fn label_leading_stage(
     let by_share = ranking(&found.share);
     let by_gain = ranking(&found.gain);
     let Some(&first) = by_share.first() else { return };
-    let value = |values: &[f64], order: &[usize], place: usize| {
-        order.get(place).map_or(0.0, |slot| values[*slot])
-    };
-    let share_lead = found.share[first] - value(&found.share, &by_share, 1);
+    let second_share = by_share.get(1).map_or(0.0, |slot| found.share[*slot]);
+    let share_lead = found.share[first] - second_share;
     let share_tie = by_share.len() > 1 && share_lead <= gates.share_tie_tol;
-    let top_gain = value(&found.gain, &by_gain, 0);
-    let gain_lead = top_gain - value(&found.gain, &by_gain, 1);
+    let top_gain = by_gain.first().map_or(0.0, |slot| found.gain[*slot]);
+    let gain_lead = top_gain - by_gain.get(1).map_or(0.0, |slot| found.gain[*slot]);
+    // Gains that are all next to nothing are close to each other too: that is no tie.
     let gain_tie = top_gain >= gates.static_gain_min && gain_lead <= gates.gain_tie_tol;
     if found.share[first] < gates.dominance_min && !share_tie {
         return;
@@ -121,12 +119,14 @@ fn label_leading_stage(
         axes.labels.push(Label::CoCritical);
     }
     if axes.labels.contains(&Label::CoCritical) {
-        let by_gain = by_gain
-            .iter()
-            .take(2)
-            .filter(|slot| found.gain[**slot] >= gates.gain_tie_tol);
-        let mut slots: Vec<usize> =
-            by_share.iter().take(2).chain(by_gain).copied().collect();
+        let mut slots: Vec<usize> = by_share.iter().take(2).copied().collect();
+        // A stage without a gain worth the name is no candidate, though it is second.
+        slots.extend(
+            by_gain
+                .iter()
+                .take(2)
+                .filter(|slot| found.gain[**slot] >= gates.gain_tie_tol),
+        );
         slots.sort_unstable();
         slots.dedup();
         axes.co_critical = slots.into_iter().map(|slot| found.stages[slot]).collect();
@@ -191,9 +191,8 @@ fn forward_times(window: &Window) -> Vec<f64> {
 /// window's own boundaries.
 fn leads_after_forward(window: &Window, stage: StageId) -> bool {
     window.blocks.iter().any(|block| {
-        let place = |wanted| {
-            block.boundaries.iter().position(|boundary| boundary.stage == wanted)
-        };
-        place(StageId::FORWARD).zip(place(stage)).is_some_and(|(f, s)| s > f)
+        let [forward, own] = [StageId::FORWARD, stage]
+            .map(|stage| block.boundaries.iter().position(|it| it.stage == stage));
+        forward.zip(own).is_some_and(|(forward, own)| own > forward)
     })
 }

@@ -68,12 +68,11 @@ fn rank_total(totals: &[Vec<f64>], rank: usize) -> f64 {
 }
 
 fn score_step(ranks: &[f64], method: PeerMethod, slowest: usize) -> f64 {
-    let max = || ranks.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let min = || ranks.iter().copied().fold(f64::INFINITY, f64::min);
+    let max = ranks.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     match method {
-        PeerMethod::Max => max(),
+        PeerMethod::Max => max,
         PeerMethod::Mean => ranks.iter().sum::<f64>() / ranks.len() as f64,
-        PeerMethod::Spread => max() - min(),
+        PeerMethod::Spread => max - ranks.iter().copied().fold(f64::INFINITY, f64::min),
         PeerMethod::SlowestRank => ranks[slowest],
         PeerMethod::FirstRank => ranks[0],
     }

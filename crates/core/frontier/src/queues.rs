@@ -58,7 +58,7 @@ impl Excess {
 #[derive(Clone, Debug)]
 pub struct QueueReplay {
     ranks: usize,
-    rows: Vec<Row>,
+    rows: Vec<QueueRow>,
     /// Every so many rows one reads back, where some do and others do not.
     reads_every: usize,
     /// Communicator of each rank at each boundary, as [`Block::groups`] has it.
@@ -73,12 +73,12 @@ pub struct QueueReplay {
 
 /// One step.
 #[derive(Clone, Debug)]
-struct Row {
+struct QueueRow {
     pieces: Vec<Piece>,
     /// `[piece][rank]`.
-    cells: Vec<Cell>,
+    cells: Vec<PieceCell>,
     /// By fault: what cells would be without it.
-    fixed: Vec<Vec<(usize, Cell)>>,
+    fixed: Vec<Vec<(usize, PieceCell)>>,
 }
 
 /// A segment, or a part of one: up to where something is read back, or from there on.
@@ -91,7 +91,7 @@ struct Piece {
 
 /// What a rank does in a piece.
 #[derive(Clone, Copy, Debug, Default)]
-struct Cell {
+struct PieceCell {
     host_s: f64,
     device_s: f64,
     /// What the device has left to do at least when the host has launched all of it.
@@ -100,7 +100,7 @@ struct Cell {
     reads: bool,
 }
 
-impl Cell {
+impl PieceCell {
     fn work_s(&self) -> f64 {
         self.host_s + self.device_s
     }
@@ -111,15 +111,17 @@ impl Cell {
     }
 }
 
-impl Row {
+impl QueueRow {
     fn reads(&self) -> bool {
         self.cells.iter().any(|cell| cell.reads)
     }
 
     /// What a fault adds to it.
     fn excess_s(&self, fault: usize) -> f64 {
-        let fixed = self.fixed[fault].iter();
-        fixed.map(|(at, without)| self.cells[*at].work_s() - without.work_s()).sum()
+        self.fixed[fault]
+            .iter()
+            .map(|(at, without)| self.cells[*at].work_s() - without.work_s())
+            .sum()
     }
 }
 
@@ -128,8 +130,8 @@ impl QueueReplay {
     /// run again as they are they take another time than they did.
     pub fn of_window(sampled: &DeviceWindow, faults: &[Excess]) -> Option<Self> {
         let window = &sampled.window;
-        let blocks = 0..window.blocks.len();
-        let at = blocks.max_by_key(|at| window.blocks[*at].steps.len())?;
+        let at =
+            (0..window.blocks.len()).max_by_key(|at| window.blocks[*at].steps.len())?;
         let block = &window.blocks[at];
         let is_most = block.steps.len() as f64 >= SAME_ROWS_SHARE * window.rows() as f64;
         if window.meeting == Meeting::Unseen || block.ranks < 2 || !is_most {
@@ -137,8 +139,10 @@ impl QueueReplay {
         }
         let columns = columns(block.ranks, faults);
         let groups = block.groups.as_ref().map(|groups| {
-            let rows = groups.chunks_exact(block.ranks);
-            rows.flat_map(|row| columns.iter().map(|column| row[*column])).collect()
+            groups
+                .chunks_exact(block.ranks)
+                .flat_map(|row| columns.iter().map(|column| row[*column]))
+                .collect()
         });
         let awaited = awaited(block);
         let apart = Apart::of_block(sampled, at, &columns, &awaited);
@@ -151,6 +155,7 @@ impl QueueReplay {
             awaited,
             as_is_s: 0.0,
         };
+        // Before anything is run: gains are those of the rows that a fault really strikes.
         replay.keep_struck(&block.steps, faults);
         replay.reads_every = reads_every(&block.steps, &replay.rows);
         replay.as_is_s = replay.run(&[]);
@@ -172,10 +177,14 @@ impl QueueReplay {
     /// Leaves each fault the rows in which it is as large as in those that it is known to strike.
     fn keep_struck(&mut self, steps: &[u64], faults: &[Excess]) {
         for (at, fault) in faults.iter().enumerate() {
-            let rows = self.rows.iter().zip(steps);
-            let struck = rows.filter(|(_, step)| fault.rows.binary_search(step).is_ok());
-            let mut struck: Vec<f64> = struck.map(|(row, _)| row.excess_s(at)).collect();
-            let Some(usual_s) = median(&mut struck) else { continue };
+            let mut struck_s: Vec<f64> = self
+                .rows
+                .iter()
+                .zip(steps)
+                .filter(|(_, step)| fault.rows.binary_search(step).is_ok())
+                .map(|(row, _)| row.excess_s(at))
+                .collect();
+            let Some(usual_s) = median(&mut struck_s) else { continue };
             let sizes_s = usual_s / SIZE_RATIO..=usual_s * SIZE_RATIO;
             for row in &mut self.rows {
                 if !sizes_s.contains(&row.excess_s(at)) {
@@ -187,9 +196,10 @@ impl QueueReplay {
 
     /// Runs the rows over and over without some faults; returns what one takes in the long run.
     fn run(&self, fixed: &[usize]) -> f64 {
-        let (reading, plain): (Vec<&Row>, Vec<&Row>) =
+        let (reading, plain): (Vec<&QueueRow>, Vec<&QueueRow>) =
             self.rows.iter().partition(|row| row.reads());
         let (mut reading, mut plain) = (reading.iter().cycle(), plain.iter().cycle());
+        // Queues are empty at first: rows count once they are as full as they usually are.
         let warm = self.rows.len().max(MIN_ROWS_RUN / 2);
         let measured = (2 * self.rows.len()).max(MIN_ROWS_RUN);
         let mut state = Running::new(self.ranks);
@@ -230,7 +240,7 @@ impl Running {
     }
 
     /// Goes through a row without some of its faults.
-    fn pass(&mut self, replay: &QueueReplay, row: &Row, fixed: &[usize]) {
+    fn pass(&mut self, replay: &QueueReplay, row: &QueueRow, fixed: &[usize]) {
         let mut cells = row.cells.clone();
         for (at, without) in fixed.iter().flat_map(|fault| &row.fixed[*fault]) {
             cells[*at].without(without);
@@ -272,9 +282,12 @@ fn columns(ranks: usize, faults: &[Excess]) -> Vec<usize> {
     if ranks <= 2 * MAX_RANKS {
         return (0..ranks).collect();
     }
-    let late = faults.iter().flat_map(|fault| fault.columns.iter().copied());
-    let others = (0..MAX_RANKS).map(|at| at * ranks / MAX_RANKS);
-    let mut columns: Vec<usize> = late.take(MAX_RANKS).chain(others).collect();
+    let mut columns: Vec<usize> = faults
+        .iter()
+        .flat_map(|fault| fault.columns.iter().copied())
+        .take(MAX_RANKS)
+        .chain((0..MAX_RANKS).map(|at| at * ranks / MAX_RANKS))
+        .collect();
     columns.sort_unstable();
     columns.dedup();
     columns
@@ -282,21 +295,23 @@ fn columns(ranks: usize, faults: &[Excess]) -> Vec<usize> {
 
 /// Every how many rows one reads back, where some do and others do not: the shortest distance that
 /// agrees with all of them, or else their share.
-fn reads_every(steps: &[u64], rows: &[Row]) -> usize {
+fn reads_every(steps: &[u64], rows: &[QueueRow]) -> usize {
     let both: Vec<(u64, bool)> =
-        steps.iter().copied().zip(rows.iter().map(Row::reads)).collect();
+        steps.iter().copied().zip(rows.iter().map(QueueRow::reads)).collect();
     let reading: Vec<u64> =
         both.iter().filter(|(_, reads)| *reads).map(|(step, _)| *step).collect();
     let (Some(first), Some(last)) = (reading.first(), steps.last()) else {
         return usize::MAX;
     };
-    let agrees = |every: &u64| {
-        both.iter()
-            .all(|(step, reads)| *reads == step.abs_diff(*first).is_multiple_of(*every))
-    };
-    let distances = 1..=(last - steps[0]).saturating_add(1).min(MAX_DISTANCE);
-    let by_share = || (steps.len() as f64 / reading.len() as f64).round() as u64;
-    distances.into_iter().find(agrees).unwrap_or_else(by_share).max(1) as usize
+    // Steps are sampled: between two that read back there may be some that were not seen.
+    (1..=(last - steps[0]).saturating_add(1).min(MAX_DISTANCE))
+        .find(|every| {
+            both.iter().all(|(step, reads)| {
+                *reads == step.abs_diff(*first).is_multiple_of(*every)
+            })
+        })
+        .unwrap_or_else(|| (steps.len() as f64 / reading.len() as f64).round() as u64)
+        .max(1) as usize
 }
 
 #[cfg(test)]
@@ -403,13 +418,14 @@ mod tests {
 
     #[test]
     fn steps_that_read_back_are_found_however_few_are_sampled() {
-        let row = |reads| Row {
+        let row = |reads| QueueRow {
             pieces: Vec::new(),
-            cells: vec![Cell { reads, ..Cell::default() }],
+            cells: vec![PieceCell { reads, ..PieceCell::default() }],
             fixed: Vec::new(),
         };
         let every = |steps: &[u64], reads: fn(u64) -> bool| {
-            let rows: Vec<Row> = steps.iter().map(|step| row(reads(*step))).collect();
+            let rows: Vec<QueueRow> =
+                steps.iter().map(|step| row(reads(*step))).collect();
             reads_every(steps, &rows)
         };
         let steps = [4, 5, 6, 7, 17, 18, 19, 29, 30, 31];

@@ -73,6 +73,8 @@ impl<'block> Replay<'block> {
                     let met = met as usize;
                     let arrival = arrivals[met][&replay.group(met, rank)];
                     let skew_s = START_SKEW_S.max(START_SKEW_SHARE * (arrival - start));
+                    // A segment that ends well before the last arrival is work that overlaps the collective: the rank
+                    // waits in a later one.
                     if end >= arrival - skew_s {
                         let early_s = (arrival - end).max(0.0);
                         let wait = (arrival - early_s - start).max(0.0);
@@ -188,8 +190,8 @@ pub(crate) fn last_arrivals(
     at: &[f64],
 ) -> Vec<f64> {
     let last = last_by_group(groups, boundary, at);
-    let group = |rank| group_of(groups, boundary * at.len() + rank);
-    (0..at.len()).map(|rank| last[&group(rank)]).collect()
+    let cells = boundary * at.len()..(boundary + 1) * at.len();
+    cells.map(|cell| last[&group_of(groups, cell)]).collect()
 }
 
 /// Running sums over the boundaries, `[boundary][rank]`.
@@ -225,10 +227,13 @@ pub fn synchronising_stages(window: &Window) -> Vec<StageId> {
         }
     }
     let rows = window.rows() as f64;
-    let notable = before.into_iter().filter(|(stage, before)| {
-        *before > rows * START_SKEW_S && after[stage] < TOGETHER_SHARE * before
-    });
-    notable.map(|(stage, _)| stage).collect()
+    before
+        .into_iter()
+        .filter(|(stage, before)| {
+            *before > rows * START_SKEW_S && after[stage] < TOGETHER_SHARE * before
+        })
+        .map(|(stage, _)| stage)
+        .collect()
 }
 
 /// Marks where ranks synchronise in the blocks of a window that have no recorded collective.
@@ -236,18 +241,23 @@ pub fn synchronising_stages(window: &Window) -> Vec<StageId> {
 /// They do in the stages that hold collectives in other blocks; if there are none, in the
 /// [`synchronising_stages`], or in the backward pass if ranks never get apart.
 pub fn assume_synchronisation(window: &mut Window) {
-    let is_recorded =
-        |block: &Block| block.boundaries.iter().any(|b| b.sync != Sync::None);
-    let recorded = window.blocks.iter().flat_map(|block| block.boundaries.iter());
-    let recorded = recorded.filter(|boundary| boundary.sync != Sync::None);
-    let mut stages: Vec<StageId> = recorded.map(|boundary| boundary.stage).collect();
+    let mut stages: Vec<StageId> = window
+        .blocks
+        .iter()
+        .flat_map(|block| block.boundaries.iter())
+        .filter(|boundary| boundary.sync != Sync::None)
+        .map(|boundary| boundary.stage)
+        .collect();
     if stages.is_empty() {
         stages = synchronising_stages(window);
     }
     if stages.is_empty() {
         stages.push(StageId::BACKWARD);
     }
-    for block in window.blocks.iter_mut().filter(|block| !is_recorded(block)) {
+    for block in &mut window.blocks {
+        if block.boundaries.iter().any(|boundary| boundary.sync != Sync::None) {
+            continue;
+        }
         let mut boundaries = block.boundaries.to_vec();
         for at in 1..boundaries.len() {
             if stages.contains(&boundaries[at].stage) {
@@ -310,10 +320,9 @@ fn comes_together(block: &Block) -> Vec<bool> {
         }
     }
     let notable_s = block.steps.len() as f64 * START_SKEW_S;
-    let together = sums
-        .into_iter()
-        .map(|(entered, left)| entered > notable_s && left < TOGETHER_SHARE * entered);
-    together.collect()
+    sums.into_iter()
+        .map(|(entered, left)| entered > notable_s && left < TOGETHER_SHARE * entered)
+        .collect()
 }
 
 /// Whether ranks wait, right behind each boundary at which they issue a collective, for the last of
@@ -323,10 +332,9 @@ fn comes_together(block: &Block) -> Vec<bool> {
 /// Where a rank is late by as much in one segment after the other, all take equally long. Only what
 /// varies from step to step then tells those who wait from those who work.
 fn awaited(block: &Block) -> Vec<bool> {
-    let rows = block.rows().map(|(_, row)| (row, prefixes(row, block.ranks)));
-    let rows: Vec<(&[f64], Vec<f64>)> = rows.collect();
-    let places = 0..block.boundaries.len();
-    places.map(|at| is_awaited(block, &rows, at)).collect()
+    let rows: Vec<(&[f64], Vec<f64>)> =
+        block.rows().map(|(_, row)| (row, prefixes(row, block.ranks))).collect();
+    (0..block.boundaries.len()).map(|at| is_awaited(block, &rows, at)).collect()
 }
 
 /// The same of one boundary, `rows` being those of the block and their running sums.
@@ -370,14 +378,17 @@ pub fn device_wait_s(window: &Window) -> f64 {
     if window.meeting != Meeting::Seen {
         return 0.0;
     }
-    let blocks = window.blocks.iter();
-    let rows = blocks.flat_map(|block| block.rows().map(|(_, row)| (row, block.ranks)));
-    rows.map(|(row, ranks)| {
-        let last = &row[row.len().saturating_sub(ranks)..];
-        last.iter().copied().fold(f64::INFINITY, f64::min)
-    })
-    .filter(|seconds| seconds.is_finite())
-    .sum()
+    window
+        .blocks
+        .iter()
+        .flat_map(|block| block.rows().map(|(_, row)| (row, block.ranks)))
+        .map(|(row, ranks)| {
+            let last = &row[row.len().saturating_sub(ranks)..];
+            last.iter().copied().fold(f64::INFINITY, f64::min)
+        })
+        // A row without ranks has no last segment.
+        .filter(|seconds| seconds.is_finite())
+        .sum()
 }
 
 fn spread(values: &[f64]) -> f64 {

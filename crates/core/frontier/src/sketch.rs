@@ -112,14 +112,14 @@ impl Sketch {
 
     /// Exposed seconds of each segment. Exact.
     pub fn advances_s(&self) -> Vec<f64> {
+        let mut advances_s = Vec::with_capacity(self.boundaries.len());
         let mut previous = 0.0;
-        let advance = |boundary: &BoundarySketch| {
+        for boundary in &self.boundaries {
             let frontier = boundary.frontier_s();
-            let advance = frontier - previous;
+            advances_s.push(frontier - previous);
             previous = frontier;
-            advance
-        };
-        self.boundaries.iter().map(advance).collect()
+        }
+        advances_s
     }
 
     /// Exposed makespan, in seconds. Exact.
@@ -173,8 +173,13 @@ impl BoundarySketch {
     /// Exact while there are fewer than eight; beyond that the eight latest are named.
     pub fn tie_set(&self, eps_s: f64) -> (Vec<u32>, bool) {
         let frontier = self.frontier_s();
-        let near = self.latest.iter().filter(|(prefix, _)| frontier - prefix <= eps_s);
-        let ranks: Vec<u32> = near.map(|(_, rank)| *rank).collect();
+        let ranks: Vec<u32> = self
+            .latest
+            .iter()
+            .filter(|(prefix, _)| frontier - prefix <= eps_s)
+            .map(|(_, rank)| *rank)
+            .collect();
+        // More may be as late as the last that was kept.
         let whole = ranks.len() < TOP;
         (ranks, whole)
     }
@@ -232,21 +237,23 @@ impl Histogram {
     /// The median, to the middle of its bucket; `None` if there is no value.
     pub fn median(&self) -> Option<f64> {
         let total: u64 = self.counts.iter().map(|(_, count)| count).sum();
-        let at = |place: u64| {
-            let mut before = 0;
-            let bucket = self.counts.iter().find(|(_, count)| {
-                before += count;
-                before > place
-            });
-            bucket.map(|(bucket, _)| middle_of(*bucket))
-        };
-        let upper = at(total / 2)?;
+        let upper = self.value_at(total / 2)?;
         let lower = if total.is_multiple_of(2) {
-            at((total / 2).checked_sub(1)?)?
+            self.value_at((total / 2).checked_sub(1)?)?
         } else {
             upper
         };
         Some(f64::midpoint(lower, upper))
+    }
+
+    /// The value at a place in ascending order, to the middle of its bucket.
+    fn value_at(&self, place: u64) -> Option<f64> {
+        let mut before = 0;
+        let (bucket, _) = self.counts.iter().find(|(_, count)| {
+            before += count;
+            before > place
+        })?;
+        Some(middle_of(*bucket))
     }
 }
 

@@ -91,8 +91,11 @@ pub fn analyse(window: &Window, gates: &Gates, baseline: &Baseline) -> WindowFro
         .blocks
         .iter()
         .map(|block| {
-            let slot = |stage| stages.iter().position(|known| *known == stage);
-            block.boundaries.iter().filter_map(|b| slot(b.stage)).collect()
+            block
+                .boundaries
+                .iter()
+                .filter_map(|it| stages.iter().position(|stage| *stage == it.stage))
+                .collect()
         })
         .collect();
     let baseline = StageBaseline::of_window(window, &stages, &slots, baseline);
@@ -118,9 +121,17 @@ pub fn analyse(window: &Window, gates: &Gates, baseline: &Baseline) -> WindowFro
     }
     steps.sort_by_key(|account| account.step);
     let measurable = exposed_s > 0.0 && exposed_s >= gates.denom_floor_s;
-    let part = |seconds: f64| if measurable { seconds / exposed_s } else { 0.0 };
-    let share: Vec<f64> = advance_s.iter().map(|seconds| part(*seconds)).collect();
-    let gain = relieved_s.iter().map(|relieved| part(exposed_s - relieved)).collect();
+    let (share, gain): (Vec<f64>, Vec<f64>) = if measurable {
+        (
+            advance_s.iter().map(|seconds| seconds / exposed_s).collect(),
+            relieved_s
+                .iter()
+                .map(|relieved| (exposed_s - relieved) / exposed_s)
+                .collect(),
+        )
+    } else {
+        (vec![0.0; stages.len()], vec![0.0; stages.len()])
+    };
     let candidates = candidates(&stages, &share, gates.candidate_tau);
     let mut found = WindowFrontier {
         stages,

@@ -34,12 +34,12 @@ impl Growth {
         for values in early_s.iter_mut().chain(&mut takes_s) {
             keep_variation(values);
         }
-        let pairs = || early_s.iter().flatten().zip(takes_s.iter().flatten());
-        let count = pairs().count() as f64;
-        let square: f64 = pairs().map(|(early, _)| early * early).sum();
-        let slope = pairs().map(|(early, takes)| early * takes).sum::<f64>() / square;
+        let pairs = early_s.iter().flatten().zip(takes_s.iter().flatten());
+        let count = pairs.clone().count() as f64;
+        let square: f64 = pairs.clone().map(|(early, _)| early * early).sum();
+        let slope = pairs.clone().map(|(early, takes)| early * takes).sum::<f64>() / square;
         let rest: f64 =
-            pairs().map(|(early, takes)| (takes - slope * early).powi(2)).sum();
+            pairs.clone().map(|(early, takes)| (takes - slope * early).powi(2)).sum();
         let error = (rest / (count * square)).sqrt();
         Self { slope, error, square: square / count }
     }

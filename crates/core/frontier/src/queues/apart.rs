@@ -2,7 +2,7 @@
 
 use model::{Block, DeviceWindow, Side, StageId, median};
 
-use super::{Cell, Excess, Piece, Row};
+use super::{Excess, Piece, PieceCell, QueueRow};
 use crate::replay::{last_arrivals, prefixes};
 
 /// Shares of what a host is ever ahead at a place from which its queue may be full: of one that is on
@@ -18,7 +18,7 @@ const ROUNDING_S: f64 = 1e-9;
 #[derive(Debug)]
 pub(super) struct Apart {
     ranks: usize,
-    rows: Vec<Taken>,
+    rows: Vec<TakenRow>,
     /// For each boundary, how many boundaries a host there is ahead of its device at most.
     ahead: Vec<usize>,
     /// Whether queues may fill: where each row reads back, they are drained before.
@@ -27,16 +27,16 @@ pub(super) struct Apart {
 
 /// What is known of one row.
 #[derive(Debug)]
-struct Taken {
+struct TakenRow {
     row_s: f64,
     pieces: Vec<Piece>,
     /// `[piece][rank]`.
-    known: Vec<Known>,
+    known: Vec<RankPiece>,
 }
 
 /// What is known of a rank in a piece, in seconds since its device began the row.
 #[derive(Clone, Copy, Debug, Default)]
-struct Known {
+struct RankPiece {
     /// What the host took, without what it read back for.
     host_s: f64,
     host_end_s: f64,
@@ -50,7 +50,7 @@ struct Known {
     behind: usize,
 }
 
-impl Known {
+impl RankPiece {
     /// What the device took at most.
     fn device_most_s(&self) -> f64 {
         self.device_end_s - self.ready_s
@@ -94,15 +94,15 @@ impl Passage {
 
     /// How long it has waited until then.
     fn waited_s(&self, at_s: f64) -> f64 {
-        let before_s = |at_s: f64| {
-            let begun = self.waits.partition_point(|[from_s, ..]| *from_s < at_s);
-            let last = begun.checked_sub(1).map(|last| self.waits[last]);
-            last.map_or(0.0, |[from_s, to_s, before_s]| {
-                before_s + at_s.min(to_s) - from_s
-            })
-        };
         let (rows, at_s) = self.place(at_s);
-        rows * before_s(f64::INFINITY) + before_s(at_s)
+        rows * self.waited_in_row_s(f64::INFINITY) + self.waited_in_row_s(at_s)
+    }
+
+    /// The same of this row only.
+    fn waited_in_row_s(&self, at_s: f64) -> f64 {
+        let begun = self.waits.partition_point(|[from_s, ..]| *from_s < at_s);
+        let last = begun.checked_sub(1).map(|last| self.waits[last]);
+        last.map_or(0.0, |[from_s, to_s, before_s]| before_s + at_s.min(to_s) - from_s)
     }
 
     /// How many boundaries it is behind a host that gets to one then.
@@ -122,13 +122,12 @@ impl Apart {
         columns: &[usize],
         awaited: &[Vec<usize>],
     ) -> Self {
-        let rows = 0..sampled.window.blocks[block].steps.len();
-        let rows =
-            rows.map(|row| Times::of_row(sampled, block, row).take(columns, awaited));
-        let rows: Vec<Taken> = rows.collect();
+        let rows: Vec<TakenRow> = (0..sampled.window.blocks[block].steps.len())
+            .map(|row| Times::of_row(sampled, block, row).take(columns, awaited))
+            .collect();
         let ranks = columns.len();
         let mut ahead = vec![0; awaited.len()];
-        for Taken { pieces, known, .. } in &rows {
+        for TakenRow { pieces, known, .. } in &rows {
             for (piece, known) in pieces.iter().zip(known.chunks_exact(ranks)) {
                 let most = known.iter().map(|it| it.behind).filter(|_| piece.ends);
                 ahead[piece.boundary] = most.fold(ahead[piece.boundary], usize::max);
@@ -153,35 +152,36 @@ impl Apart {
         block: &Block,
         columns: &[usize],
         faults: &[Excess],
-    ) -> Vec<Row> {
-        let row = |taken: &Taken| {
-            let pieces = taken.pieces.clone();
-            let mut row =
-                Row { pieces, cells: Vec::new(), fixed: vec![Vec::new(); faults.len()] };
+    ) -> Vec<QueueRow> {
+        let mut rows = Vec::with_capacity(self.rows.len());
+        for taken in &self.rows {
+            let mut row = QueueRow {
+                pieces: taken.pieces.clone(),
+                cells: Vec::new(),
+                fixed: vec![Vec::new(); faults.len()],
+            };
             for (piece, known) in
                 taken.pieces.iter().zip(taken.known.chunks_exact(self.ranks))
             {
                 let boundary = piece.boundary;
                 let stage = block.boundaries[boundary].stage;
-                let excess = |side| faults.iter().map(move |fault| (fault, side));
-                let is_late = |side| {
-                    let late = |column: &usize| {
-                        excess(side)
-                            .any(|(fault, side)| fault.is_of(*column, stage, side))
-                    };
-                    columns.iter().map(late).collect::<Vec<bool>>()
-                };
-                let late = [is_late(Side::Host), is_late(Side::Device)];
+                let late = [Side::Host, Side::Device].map(|side| {
+                    columns
+                        .iter()
+                        .map(|column| {
+                            faults.iter().any(|it| it.is_of(*column, stage, side))
+                        })
+                        .collect()
+                });
                 let of_stage = OfStage { known, late, is_loader: stage == StageId::DATA };
                 let (cells, levels) = self.cells(&of_stage, boundary);
                 for (rank, cell) in cells.into_iter().enumerate() {
                     for (fault, fixed) in faults.iter().zip(&mut row.fixed) {
-                        let is_of = |side| fault.is_of(columns[rank], stage, side);
                         let mut without = cell;
-                        if is_of(Side::Host) {
+                        if fault.is_of(columns[rank], stage, Side::Host) {
                             without.host_s = cell.host_s.min(levels[0]);
                         }
-                        if is_of(Side::Device) {
+                        if fault.is_of(columns[rank], stage, Side::Device) {
                             without.device_s = cell.device_s.min(levels[1]);
                         }
                         if without.work_s() < cell.work_s() {
@@ -191,45 +191,58 @@ impl Apart {
                     row.cells.push(cell);
                 }
             }
-            row
-        };
-        self.rows.iter().map(row).collect()
+            rows.push(row);
+        }
+        rows
     }
 
     /// What ranks do in a piece, and what the hosts and the devices do of those that are on time.
-    fn cells(&self, here: &OfStage<'_>, boundary: usize) -> (Vec<Cell>, [f64; 2]) {
+    fn cells(&self, here: &OfStage<'_>, boundary: usize) -> (Vec<PieceCell>, [f64; 2]) {
         let OfStage { known, late: [host_late, device_late], is_loader } = here;
         let most = self.ahead[boundary] as f64;
         // A host whose queue is full waits as long as its device does, and for an unknown part of what
         // it seems to work. Nothing is launched while data is loaded.
-        let is_full = |rank: usize| {
-            let share = FULL_SHARES[usize::from(host_late[rank])];
-            self.may_fill && !is_loader && known[rank].behind as f64 >= share * most
-        };
-        let host_s = |rank: usize| {
-            let Known { host_s, waited_s, .. } = known[rank];
-            if is_full(rank) {
-                FULL_WORK_SHARE * (host_s - waited_s).max(0.0)
-            } else {
-                host_s
-            }
-        };
-        let ranks = || 0..known.len();
+        let is_full: Vec<bool> = (0..known.len())
+            .map(|rank| {
+                let share = FULL_SHARES[usize::from(host_late[rank])];
+                self.may_fill && !is_loader && known[rank].behind as f64 >= share * most
+            })
+            .collect();
+        let hosts_s: Vec<f64> = known
+            .iter()
+            .zip(&is_full)
+            .map(|(RankPiece { host_s, waited_s, .. }, is_full)| {
+                if *is_full {
+                    FULL_WORK_SHARE * (host_s - waited_s).max(0.0)
+                } else {
+                    *host_s
+                }
+            })
+            .collect();
         // What hosts take is at most this: whoever waits for its queue seems to work.
-        let mut punctual: Vec<f64> =
-            ranks().filter(|rank| !host_late[*rank]).map(host_s).collect();
-        punctual.sort_unstable_by(f64::total_cmp);
-        let host_level_s = punctual.get(punctual.len().saturating_sub(1) / 2).copied();
-        let host_level_s = host_level_s.unwrap_or(f64::INFINITY);
-        let busy =
-            ranks().filter(|rank| !device_late[*rank] && !known[*rank].may_starve());
-        let mut busy_s: Vec<f64> = busy.map(|rank| known[rank].device_most_s()).collect();
-        // Whoever may have waited for its host takes no longer than that.
-        let least_s =
-            || known.iter().map(Known::device_most_s).fold(f64::INFINITY, f64::min);
-        let device_level_s = median(&mut busy_s).unwrap_or_else(least_s);
-        let cell = |rank: usize| {
-            let it = &known[rank];
+        let mut punctual_s: Vec<f64> = hosts_s
+            .iter()
+            .zip(host_late)
+            .filter(|(_, is_late)| !**is_late)
+            .map(|(host_s, _)| *host_s)
+            .collect();
+        punctual_s.sort_unstable_by(f64::total_cmp);
+        let host_level_s = punctual_s
+            .get(punctual_s.len().saturating_sub(1) / 2)
+            .copied()
+            .unwrap_or(f64::INFINITY);
+        let mut busy_s: Vec<f64> = known
+            .iter()
+            .zip(device_late)
+            .filter(|(it, is_late)| !**is_late && !it.may_starve())
+            .map(|(it, _)| it.device_most_s())
+            .collect();
+        let device_level_s = median(&mut busy_s).unwrap_or_else(|| {
+            // Whoever may have waited for its host takes no longer than that.
+            known.iter().map(RankPiece::device_most_s).fold(f64::INFINITY, f64::min)
+        });
+        let mut cells = Vec::with_capacity(known.len());
+        for (rank, it) in known.iter().enumerate() {
             let most_s = it.device_most_s();
             let device_s = if it.may_starve() && !device_late[rank] {
                 device_level_s.min(most_s).max(it.device_least_s())
@@ -239,19 +252,20 @@ impl Apart {
             let starves = it.ready_s + device_s < it.device_end_s - ROUNDING_S;
             let left_s =
                 if starves { (it.device_end_s - it.host_end_s).max(0.0) } else { 0.0 };
-            let is_held = is_full(rank) && !host_late[rank];
+            // Only of hosts that are on time: beyond that a late one works.
+            let is_held = is_full[rank] && !host_late[rank];
             let host_s =
-                host_s(rank).min(if is_held { host_level_s } else { f64::INFINITY });
-            Cell { host_s, device_s, left_s, reads: it.reads }
-        };
-        (ranks().map(cell).collect(), [host_level_s, device_level_s])
+                hosts_s[rank].min(if is_held { host_level_s } else { f64::INFINITY });
+            cells.push(PieceCell { host_s, device_s, left_s, reads: it.reads });
+        }
+        (cells, [host_level_s, device_level_s])
     }
 }
 
 /// Ranks in a piece, and which of them have a host or a device that is late in its stage.
 #[derive(Debug)]
 struct OfStage<'row> {
-    known: &'row [Known],
+    known: &'row [RankPiece],
     late: [Vec<bool>; 2],
     is_loader: bool,
 }
@@ -274,20 +288,22 @@ impl<'window> Times<'window> {
     fn of_row(sampled: &'window DeviceWindow, at: usize, row: usize) -> Self {
         let block = &sampled.window.blocks[at];
         let size = block.boundaries.len() * block.ranks;
-        let here = |plane: &'window [Vec<f64>]| &plane[at][row * size..(row + 1) * size];
         let host = &sampled.host;
+        let [host_s, read_s, after_read_s, before_read_s] =
+            [&host.took_s, &host.read_s, &host.after_read_s, &host.device_before_read_s]
+                .map(|plane| &plane[at][row * size..(row + 1) * size]);
         Self {
             block,
             device_s: prefixes(block.row(row), block.ranks),
-            host_s: here(&host.took_s),
-            read_s: here(&host.read_s),
-            after_read_s: here(&host.after_read_s),
-            before_read_s: here(&host.device_before_read_s),
+            host_s,
+            read_s,
+            after_read_s,
+            before_read_s,
             ahead_s: &host.ahead_s[at][row * block.ranks..(row + 1) * block.ranks],
         }
     }
 
-    fn take(&self, columns: &[usize], awaited: &[Vec<usize>]) -> Taken {
+    fn take(&self, columns: &[usize], awaited: &[Vec<usize>]) -> TakenRow {
         let all = self.block.ranks;
         let boundaries = self.block.boundaries.len();
         let ends_s = &self.device_s[(boundaries - 1) * all..];
@@ -301,21 +317,24 @@ impl<'window> Times<'window> {
             }
         }
         let groups = self.block.groups.as_deref();
-        let at_s = self.device_s.chunks_exact(all).enumerate();
-        let last_s: Vec<Vec<f64>> =
-            at_s.map(|(boundary, at_s)| last_arrivals(groups, boundary, at_s)).collect();
-        let mut known = vec![Known::default(); pieces.len() * columns.len()];
+        let last_s: Vec<Vec<f64>> = self
+            .device_s
+            .chunks_exact(all)
+            .enumerate()
+            .map(|(boundary, at_s)| last_arrivals(groups, boundary, at_s))
+            .collect();
+        let mut known = vec![RankPiece::default(); pieces.len() * columns.len()];
         for (rank, column) in columns.iter().enumerate() {
-            let meets_s = |boundary: usize| {
-                let last_s =
-                    awaited[boundary].iter().map(|issued| last_s[*issued][*column]);
-                last_s.fold(f64::NEG_INFINITY, f64::max)
-            };
-            let of_rank = self.take_rank(*column, row_s, &pieces, meets_s);
+            let of_rank = self.take_rank(*column, row_s, &pieces, |boundary| {
+                awaited[boundary]
+                    .iter()
+                    .map(|issued| last_s[*issued][*column])
+                    .fold(f64::NEG_INFINITY, f64::max)
+            });
             let places = known[rank..].iter_mut().step_by(columns.len());
             places.zip(of_rank).for_each(|(place, known)| *place = known);
         }
-        Taken { row_s, pieces, known }
+        TakenRow { row_s, pieces, known }
     }
 
     /// `meets_s` is when the last rank is where a device waits for it behind the boundary before.
@@ -325,13 +344,16 @@ impl<'window> Times<'window> {
         row_s: f64,
         pieces: &[Piece],
         meets_s: impl Fn(usize) -> f64,
-    ) -> Vec<Known> {
+    ) -> Vec<RankPiece> {
         let [least_s, most_s] = self.ahead_s[column];
         let (mut host_s, mut device_s) = (-least_s, 0.0f64);
-        let of_rank = self.device_s[column..].iter().step_by(self.block.ranks);
         let mut passage = Passage {
             takes_s: row_s,
-            ends: of_rank.copied().collect(),
+            ends: self.device_s[column..]
+                .iter()
+                .step_by(self.block.ranks)
+                .copied()
+                .collect(),
             waits: Vec::new(),
         };
         let mut known = Vec::with_capacity(pieces.len());
@@ -359,13 +381,13 @@ impl<'window> Times<'window> {
             }
             let host_begin_s = host_s;
             host_s += took_s.max(0.0);
-            known.push(Known {
+            known.push(RankPiece {
                 host_s: took_s.max(0.0),
                 host_end_s: host_s,
                 device_end_s: end_s,
                 ready_s: met_s.max(host_begin_s).min(end_s),
                 reads,
-                ..Known::default()
+                ..RankPiece::default()
             });
             host_s += if reads { self.read_s[cell] } else { 0.0 };
             device_s = end_s;

@@ -23,28 +23,33 @@ pub(super) fn awaited(block: &Block) -> Vec<Vec<usize>> {
         {
             continue;
         }
-        let of_rank = |row: &[f64], at: usize| row[at * ranks..(at + 1) * ranks].to_vec();
-        let last_s = rows.iter().map(|row| {
-            last_arrivals(block.groups.as_deref(), issued, &of_rank(row, issued))
-        });
-        let last_s: Vec<Vec<f64>> = last_s.collect();
-        // By how much ranks get to a place before the last one is where the collective is issued.
-        let before_s = |at: usize| -> f64 {
-            let rows = rows.iter().zip(&last_s);
-            let each = rows.flat_map(|(row, last_s)| last_s.iter().zip(of_rank(row, at)));
-            each.map(|(last_s, at_s)| (last_s - at_s).max(0.0)).sum()
-        };
-        let early_s = before_s(issued);
-        let waits = |at: &usize| {
+        let last_s: Vec<Vec<f64>> = rows
+            .iter()
+            .map(|row| {
+                let here = &row[issued * ranks..(issued + 1) * ranks];
+                last_arrivals(block.groups.as_deref(), issued, here)
+            })
+            .collect();
+        let early_s = before_s(&rows, &last_s, issued);
+        let waits_at = (issued + 1..places).find(|at| {
             let is_last = at + 1 == places;
-            before_s(*at) <= OVERTAKEN_SHARE * early_s
+            before_s(&rows, &last_s, *at) <= OVERTAKEN_SHARE * early_s
                 && (is_last || may_wait(&rows, &last_s, *at))
-        };
-        if let Some(at) = (issued + 1..places).find(waits) {
+        });
+        if let Some(at) = waits_at {
             awaited[at].push(issued);
         }
     }
     awaited
+}
+
+/// By how much ranks get to a place before the last one is where a collective is issued, in all.
+fn before_s(rows: &[Vec<f64>], last_s: &[Vec<f64>], at: usize) -> f64 {
+    rows.iter()
+        .zip(last_s)
+        .flat_map(|(row, last_s)| last_s.iter().zip(&row[at * last_s.len()..]))
+        .map(|(last_s, at_s)| (last_s - at_s).max(0.0))
+        .sum()
 }
 
 /// Whether what the segment up to a boundary takes may grow with how early a rank is at its begin, as
