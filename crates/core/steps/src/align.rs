@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::ops::{Range, RangeInclusive};
 
-use model::{Ending, MarkKind, RankNs, RankStep, Segment, StageId, Window, threshold};
+use model::{Ending, MarkKind, RankNs, RankStep, StageId, Window, threshold};
 use serde::{Deserialize, Serialize};
 
 use crate::IterationLearner;
@@ -65,23 +65,32 @@ pub(crate) struct JobStep {
 impl JobStep {
     /// What follows the last optimizer step, or the last that the script named, is not a step.
     pub(crate) fn is_trained(&self) -> bool {
-        let ended = |segment: &Segment| segment.ending == Ending::Mark(MarkKind::StepEnd);
         self.ranks.values().any(|rank| {
-            rank.complete || rank.micro_steps > 0 || rank.segments.iter().any(ended)
+            rank.complete
+                || rank.micro_steps > 0
+                || rank
+                    .segments
+                    .iter()
+                    .any(|segment| segment.ending == Ending::Mark(MarkKind::StepEnd))
         })
+    }
+
+    /// When the first rank began it, by that rank's clock.
+    fn start(&self) -> Option<RankNs> {
+        self.ranks.values().map(|rank| rank.start).min()
     }
 }
 
 /// A step that some ranks have delivered.
 #[derive(Debug)]
-struct Pending {
+struct PendingStep {
     /// When the first of them started it.
     start: RankNs,
     ranks: BTreeMap<u32, RankStep>,
 }
 
 #[derive(Debug, Default)]
-struct Expected {
+struct ExpectedRank {
     role: Option<String>,
     /// First step the rank has not gone past.
     next: u32,
@@ -101,10 +110,10 @@ struct Expected {
 #[derive(Debug, Default)]
 pub struct Aligner {
     settings: WindowSettings,
-    expected: BTreeMap<u32, Expected>,
+    expected: BTreeMap<u32, ExpectedRank>,
     /// Ranks that were announced and have delivered nothing yet.
     unseen: BTreeSet<u32>,
-    pending: BTreeMap<u32, Pending>,
+    pending: BTreeMap<u32, PendingStep>,
     /// The first pending step and the first rank it waits for, as last looked at.
     waits_for: Option<(u32, u32)>,
     /// Steps that are left out on every rank.
@@ -189,8 +198,10 @@ impl Aligner {
             return;
         }
         let start = step.start;
-        let new = || Pending { start, ranks: BTreeMap::new() };
-        let pending = self.pending.entry(step.step).or_insert_with(new);
+        let pending = self
+            .pending
+            .entry(step.step)
+            .or_insert_with(|| PendingStep { start, ranks: BTreeMap::new() });
         pending.start = pending.start.min(start);
         pending.ranks.insert(rank, step);
         self.settle();
@@ -258,6 +269,7 @@ impl Aligner {
     fn give_up_unseen(&mut self) {
         let first = self.pending.values().next();
         let last = self.pending.values().next_back();
+        // By the ranks' clock, not by ours: a recording is read in no time.
         let waited_s = first
             .zip(last)
             .map_or(0.0, |(first, last)| last.start.seconds_since(first.start));
@@ -273,11 +285,13 @@ impl Aligner {
         while let Some((&step, pending)) = self.pending.first_key_value() {
             // Ranks before the one it waited for have nothing left to deliver of it.
             let from = self.waits_for.filter(|(waiting, _)| *waiting == step);
-            let mut ranks = self.expected.range(from.map_or(0, |(_, rank)| rank)..);
-            let missing = ranks.find(|(rank, expected)| {
-                let delivered = pending.ranks.contains_key(rank) || expected.next > step;
-                !delivered && !expected.gone
-            });
+            let missing = self.expected.range(from.map_or(0, |(_, rank)| rank)..).find(
+                |(rank, expected)| {
+                    let delivered =
+                        pending.ranks.contains_key(rank) || expected.next > step;
+                    !delivered && !expected.gone
+                },
+            );
             self.waits_for = missing.map(|(rank, _)| (step, *rank));
             if self.waits_for.is_some() && self.pending.len() <= MAX_PENDING_STEPS {
                 return;
@@ -342,11 +356,11 @@ impl Aligner {
         if steps < self.settings.min_steps {
             return false;
         }
-        let starts = |step: &JobStep| step.ranks.values().map(|rank| rank.start).min();
-        let first = self.open.first().and_then(starts);
-        let last = self.open.last().and_then(starts);
+        let first = self.open.first().and_then(JobStep::start);
+        let last = self.open.last().and_then(JobStep::start);
         let span_s =
             first.zip(last).map_or(0.0, |(first, last)| last.seconds_since(first));
+        // Of a loop that trains two networks in turn each window must have as many steps of both.
         let whole_iterations = steps.is_multiple_of(self.learner.cycle().len().max(1));
         let is_long = steps >= self.settings.steps && span_s >= self.settings.min_s;
         (is_long && whole_iterations)
@@ -357,26 +371,35 @@ impl Aligner {
     fn close(&mut self) {
         let steps = mem::take(&mut self.open);
         if steps.len() >= self.settings.min_steps {
-            let expected = self.expected.iter();
-            let roles: BTreeMap<u32, Option<&str>> =
-                expected.map(|(rank, known)| (*rank, known.role.as_deref())).collect();
-            let previous = self.previous.as_ref();
-            let published_cut = self.settings.published_cut;
-            let world_size = self.world_size;
-            let windows =
-                build_windows(previous, &steps, &roles, world_size, published_cut);
+            let roles: BTreeMap<u32, Option<&str>> = self
+                .expected
+                .iter()
+                .map(|(rank, known)| (*rank, known.role.as_deref()))
+                .collect();
+            let windows = build_windows(
+                self.previous.as_ref(),
+                &steps,
+                &roles,
+                self.world_size,
+                self.settings.published_cut,
+            );
             let span = span(&steps);
             self.closed.extend(windows.into_iter().map(|window| (window, span.clone())));
         }
+        // A cut may lie in the step before: the next window needs its last segments.
         self.previous = steps.into_iter().next_back().or(self.previous.take());
     }
 }
 
 fn span(steps: &[JobStep]) -> Range<RankNs> {
-    let ranks = || steps.iter().flat_map(|step| step.ranks.values());
-    let ends = ranks().filter_map(|rank| rank.segments.last()).map(|last| last.end);
-    let begun = ranks().map(|rank| rank.start).min().unwrap_or_default();
-    begun..ends.max().unwrap_or(begun)
+    let begun = steps.iter().filter_map(JobStep::start).min().unwrap_or_default();
+    let ended = steps
+        .iter()
+        .flat_map(|step| step.ranks.values())
+        .filter_map(|rank| rank.segments.last())
+        .map(|last| last.end)
+        .max();
+    begun..ended.unwrap_or(begun)
 }
 
 /// What must stay the same for steps to share a window: accumulation factor, stages, and
@@ -395,13 +418,14 @@ fn rank_signature(step: &RankStep) -> u64 {
         parts.insert((segment.stage, matches!(segment.ending, Ending::Issue { .. })));
     }
     // FNV-1a: stable from run to run, unlike the standard hasher.
-    let mut hash = 0xcbf2_9ce4_8422_2325u64;
-    let mut mix = |value: u64| hash = (hash ^ value).wrapping_mul(0x0000_0100_0000_01b3);
-    mix(u64::from(step.micro_steps));
-    for (stage, issues) in parts {
-        mix(u64::from(stage.0) << 1 | u64::from(issues));
-    }
-    hash
+    parts
+        .into_iter()
+        .map(|(stage, issues)| u64::from(stage.0) << 1 | u64::from(issues))
+        .fold(mix(0xcbf2_9ce4_8422_2325, u64::from(step.micro_steps)), mix)
+}
+
+fn mix(hash: u64, value: u64) -> u64 {
+    (hash ^ value).wrapping_mul(0x0000_0100_0000_01b3)
 }
 
 #[cfg(test)]

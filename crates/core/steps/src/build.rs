@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use model::{
-    Block, Boundary, Closure, Cut, DeviceEvents, Ending, Meeting, RankNs, RankStep,
-    Segment, StageId, Sync, Window,
+    Block, Boundary, Closure, Cut, DeviceEvents, Ending, MarkKind, Meeting, RankNs,
+    RankStep, Segment, StageId, Sync, Window,
 };
 
 use crate::align::JobStep;
@@ -39,8 +39,10 @@ impl Issues {
 
 impl<'steps> RankRow<'steps> {
     fn segments(self, issues: Issues) -> impl Iterator<Item = &'steps Segment> {
-        let all = self.carried.iter().chain(self.segments);
-        all.filter(move |segment| issues.counts(segment))
+        self.carried
+            .iter()
+            .chain(self.segments)
+            .filter(move |segment| issues.counts(segment))
     }
 
     /// The segments with their seconds.
@@ -75,12 +77,14 @@ pub(crate) fn build_windows(
     for (rank, role) in roles {
         groups.entry(*role).or_default().push(*rank);
     }
-    let windows = groups.into_values().filter_map(|ranks| {
-        let group_share = ranks.len() as f64 / roles.len() as f64;
-        let window = build(previous, steps, &ranks, published_cut)?;
-        Some(Window { unseen_ranks, group_share, ..window })
-    });
-    windows.collect()
+    groups
+        .into_values()
+        .filter_map(|ranks| {
+            let group_share = ranks.len() as f64 / roles.len() as f64;
+            let window = build(previous, steps, &ranks, published_cut)?;
+            Some(Window { unseen_ranks, group_share, ..window })
+        })
+        .collect()
 }
 
 fn build(
@@ -137,7 +141,7 @@ pub(crate) fn build_cut(
         mismatched_steps: 0,
         unsafe_prefetch: batches_come_in_bursts(steps),
     };
-    let mut blocks = Blocks::default();
+    let mut blocks = WindowBlocks::default();
     let mut role_votes = 0;
     let mut shapes = BTreeSet::new();
     for (index, step) in steps.iter().enumerate() {
@@ -155,6 +159,7 @@ pub(crate) fn build_cut(
             }
             Agreement::None => {
                 role_votes += 1;
+                // As text, because boundaries have no order: how many kinds of ranks there are is all that counts.
                 shapes.extend(rows.iter().map(|row| {
                     format!("{:?}", row.boundaries(Issues::Ignored).collect::<Vec<_>>())
                 }));
@@ -200,24 +205,30 @@ pub(crate) fn rank_rows<'steps>(
     cut: Cut,
 ) -> Option<Vec<RankRow<'steps>>> {
     let Cut::After(kind) = cut else {
-        let rows = pieces(step, ranks).map(|piece| {
-            let RankStep { start, segments, .. } =
-                piece.filter(|piece| piece.complete)?;
-            Some(RankRow { start: *start, carried: &[], segments })
-        });
-        return rows.collect();
+        return pieces(step, ranks)
+            .map(|piece| {
+                let RankStep { start, segments, .. } =
+                    piece.filter(|piece| piece.complete)?;
+                Some(RankRow { start: *start, carried: &[], segments })
+            })
+            .collect();
     };
     let before = before.filter(|before| before.step + 1 == step.step)?;
-    let cut_at = |piece: &RankStep| {
-        piece.segments.iter().rposition(|segment| segment.ending == Ending::Mark(kind))
-    };
-    let rows = pieces(before, ranks).zip(pieces(step, ranks)).map(|(before, piece)| {
-        let (before, piece) = (before.filter(|before| before.complete)?, piece?);
-        let (ended, carried) = before.segments.split_at(cut_at(before)? + 1);
-        let segments = &piece.segments[..=cut_at(piece)?];
-        Some(RankRow { start: ended.last()?.end, carried, segments })
-    });
-    rows.collect()
+    pieces(before, ranks)
+        .zip(pieces(step, ranks))
+        .map(|(before, piece)| {
+            let (before, piece) = (before.filter(|before| before.complete)?, piece?);
+            let (ended, carried) = before.segments.split_at(last_end(before, kind)? + 1);
+            // The step itself need not be whole: what follows the cut is the next row's.
+            let segments = &piece.segments[..=last_end(piece, kind)?];
+            Some(RankRow { start: ended.last()?.end, carried, segments })
+        })
+        .collect()
+}
+
+/// The last segment that ends with a mark of this kind.
+fn last_end(piece: &RankStep, kind: MarkKind) -> Option<usize> {
+    piece.segments.iter().rposition(|segment| segment.ending == Ending::Mark(kind))
 }
 
 pub(crate) enum Agreement {
@@ -227,26 +238,27 @@ pub(crate) enum Agreement {
 }
 
 pub(crate) fn agree(rows: &[RankRow<'_>]) -> Agreement {
-    let same = |issues| {
-        let first: Option<Vec<Boundary>> =
-            rows.first().map(|row| row.boundaries(issues).collect());
-        let first = first.unwrap_or_default();
-        rows.iter().all(|row| row.boundaries(issues).eq(first.iter().cloned()))
-    };
-    if same(Issues::Kept) {
+    if are_same(rows, Issues::Kept) {
         Agreement::Whole
-    } else if same(Issues::Ignored) {
+    } else if are_same(rows, Issues::Ignored) {
         Agreement::WithoutIssues
     } else {
         Agreement::None
     }
 }
 
-/// Blocks of a window under construction.
-#[derive(Default)]
-struct Blocks(Vec<Block>);
+fn are_same(rows: &[RankRow<'_>], issues: Issues) -> bool {
+    let Some(first) = rows.first() else { return true };
+    // Kept, instead of worked out anew beside each of many ranks.
+    let first: Vec<Boundary> = first.boundaries(issues).collect();
+    rows.iter().all(|row| row.boundaries(issues).eq(first.iter().cloned()))
+}
 
-impl Blocks {
+/// WindowBlocks of a window under construction.
+#[derive(Default)]
+struct WindowBlocks(Vec<Block>);
+
+impl WindowBlocks {
     /// Adds a row of ranks that went through the same segments.
     fn add(&mut self, step: u64, rows: &[RankRow<'_>], issues: Issues) {
         let Some(first) = rows.first() else { return };
@@ -280,29 +292,36 @@ impl Blocks {
     /// Adds a row of ranks that went through different segments: sums by stage, in the
     /// order of the rank with the fewest segments.
     fn add_by_stage(&mut self, step: u64, rows: &[RankRow<'_>]) {
-        let segments = |row: &RankRow<'_>| row.carried.len() + row.segments.len();
-        let Some(plainest) = rows.iter().min_by_key(|row| segments(row)) else { return };
-        let plainest = || plainest.segments(Issues::Kept);
+        let Some(plainest) =
+            rows.iter().min_by_key(|row| row.carried.len() + row.segments.len())
+        else {
+            return;
+        };
         let mut order: Vec<&Segment> = Vec::new();
-        let all = rows.iter().flat_map(|row| row.segments(Issues::Kept));
-        for segment in plainest().chain(all) {
+        for segment in
+            [plainest].into_iter().chain(rows).flat_map(|row| row.segments(Issues::Kept))
+        {
             if !order.iter().any(|known| known.stage == segment.stage) {
                 order.push(segment);
             }
         }
         // Stages only some ranks have go first: what follows the cut is theirs alone.
-        let plain: BTreeSet<StageId> = plainest().map(|s| s.stage).collect();
+        let plain: BTreeSet<StageId> =
+            plainest.segments(Issues::Kept).map(|segment| segment.stage).collect();
         order.sort_by_key(|segment| plain.contains(&segment.stage));
         let boundaries =
             order.iter().map(|s| Boundary { sync: Sync::None, ..boundary(s) }).collect();
-        let total = |row: &RankRow<'_>, stage| {
-            let here = row.cells(Issues::Kept).filter(|(s, _)| s.stage == stage);
-            here.map(|(_, seconds)| seconds).sum::<f64>()
-        };
-        let values = order
-            .iter()
-            .flat_map(|segment| rows.iter().map(move |row| total(row, segment.stage)))
-            .collect();
+        let mut values = Vec::with_capacity(order.len() * rows.len());
+        for known in &order {
+            for row in rows {
+                values.push(
+                    row.cells(Issues::Kept)
+                        .filter(|(segment, _)| segment.stage == known.stage)
+                        .map(|(_, seconds)| seconds)
+                        .sum(),
+                );
+            }
+        }
         // What lies in the step before cannot be told any more.
         self.push(step, boundaries, None, values, 0);
     }
@@ -365,8 +384,11 @@ fn closure(window: &Window, overlap_s: f64) -> Closure {
             }
         }
     }
-    let share = |seconds: f64| if wall_s > 0.0 { seconds / wall_s } else { 0.0 };
-    Closure { residual_share: share(residual_s), overlap_share: share(overlap_s) }
+    if wall_s > 0.0 {
+        Closure { residual_share: residual_s / wall_s, overlap_share: overlap_s / wall_s }
+    } else {
+        Closure { residual_share: 0.0, overlap_share: 0.0 }
+    }
 }
 
 fn device_events(steps: &[JobStep], ranks: &[u32]) -> DeviceEvents {

@@ -55,11 +55,19 @@ pub fn is_sampled(step: u32) -> bool {
 
 /// What the device did at one mark of the host.
 #[derive(Clone, Copy, Debug)]
-struct Point {
+struct DevicePoint {
     mark: Mark,
     stage: StageId,
     host: RankNs,
     device: RankNs,
+}
+
+impl DevicePoint {
+    /// By how much the host's clock stands before the device's, if the device got to the mark at
+    /// once.
+    fn offset_ns(&self) -> i128 {
+        i128::from(self.host.0) - i128::from(self.device.0)
+    }
 }
 
 /// How far the host was ahead of its device at a mark, in seconds.
@@ -88,7 +96,7 @@ impl RunAhead {
 
 /// What a segment of a sampled step is measured in. Each is a clock that goes on over a run.
 #[derive(Clone, Copy, Debug)]
-enum Clock {
+enum StepClock {
     /// The device's own.
     Device,
     /// Goes on only while the host must have held the device up, and while it may have.
@@ -118,24 +126,25 @@ struct SampledStep {
 
 impl SampledStep {
     fn device(&self) -> &RankStep {
-        self.on(Clock::Device)
+        self.on(StepClock::Device)
     }
 
-    fn on(&self, clock: Clock) -> &RankStep {
+    fn on(&self, clock: StepClock) -> &RankStep {
         &self.on[clock as usize]
     }
 
     /// How far the host is ahead at the last mark of a kind: at least and at most, in seconds.
     fn ahead_s(&self, cut: Cut) -> [f64; 2] {
         let RunAhead { least_s, most_s } = self.begins_ahead;
-        let passed_s = |clock| {
+        let [device_s, host_s] = [StepClock::Device, StepClock::Host].map(|clock| {
             let RankStep { start, segments, .. } = self.on(clock);
-            let is_cut =
-                |ending| matches!(cut, Cut::After(kind) if ending == Ending::Mark(kind));
-            let last = segments.iter().rfind(|segment| is_cut(segment.ending));
+            let last = segments.iter().rfind(
+                |it| matches!(cut, Cut::After(kind) if it.ending == Ending::Mark(kind)),
+            );
             last.map_or(0.0, |last| last.end.seconds_since(*start))
-        };
-        let more_s = passed_s(Clock::Device) - passed_s(Clock::Host);
+        });
+        // While the host gets on more slowly than its device, that catches up with it.
+        let more_s = device_s - host_s;
         [(least_s + more_s).max(0.0), (most_s + more_s).max(0.0)]
     }
 }
@@ -150,8 +159,8 @@ struct RunTimes {
 
 /// Turns the device marks of one rank into sampled steps.
 #[derive(Debug, Default)]
-struct DeviceMarks {
-    run: Run,
+struct RankDeviceMarks {
+    run: SampledRun,
     /// Where the clocks of [`SampledStep`] stood at the end of the last run: one that follows at
     /// once begins with the mark which that one ended with.
     ended: [u64; CLOCKS],
@@ -159,22 +168,23 @@ struct DeviceMarks {
 
 /// Device marks of steps that follow one another.
 #[derive(Debug, Default)]
-struct Run {
+struct SampledRun {
     first_step: Option<u32>,
-    points: Vec<Point>,
+    points: Vec<DevicePoint>,
     /// When the host saw that the device had got to a mark, less when the device did: the least
     /// so far.
     seen_ns: Option<i128>,
     broken: bool,
 }
 
-impl DeviceMarks {
+impl RankDeviceMarks {
     /// Takes the next time, told by `mark`; `stage` is the job-wide id behind the name that the
     /// device reached, where it reached one. Returns what the run told that it ends.
     fn push(&mut self, mark: &Mark, time: &DeviceTime, stage: StageId) -> RunTimes {
         let DeviceTime { reached, made_at, device_ns, first_step, place } = *time;
         if self.run.first_step != Some(first_step) {
-            self.run = Run { first_step: Some(first_step), ..Run::default() };
+            self.run =
+                SampledRun { first_step: Some(first_step), ..SampledRun::default() };
         }
         let run = &mut self.run;
         run.broken |= place != run.points.len() as u64 || run.points.len() >= MAX_MARKS;
@@ -193,27 +203,25 @@ impl DeviceMarks {
         run.seen_ns = Some(run.seen_ns.map_or(seen_ns, |known| known.min(seen_ns)));
         let device = RankNs(device_ns);
         let mark = Mark { at: device, event, ..*mark };
-        run.points.push(Point { mark, stage, host: made_at, device });
+        run.points.push(DevicePoint { mark, stage, host: made_at, device });
         RunTimes::default()
     }
 }
 
-impl Run {
+impl SampledRun {
     /// What a run tells that is whole, on clocks that go on from `clocks`.
     fn times(self, clocks: &mut [u64; CLOCKS]) -> RunTimes {
-        let offset_ns =
-            |point: &Point| i128::from(point.host.0) - i128::from(point.device.0);
-        let Some(least_ns) = self.points.iter().map(offset_ns).max() else {
+        let Some(least_ns) = self.points.iter().map(DevicePoint::offset_ns).max() else {
             return RunTimes::default();
         };
         let most_ns = self.seen_ns.unwrap_or(least_ns).max(least_ns);
-        let run_ahead = |point: &Point| RunAhead {
-            least_s: (least_ns - offset_ns(point)) as f64 * 1e-9,
-            most_s: (most_ns - offset_ns(point)) as f64 * 1e-9,
+        let run_ahead = |point: &DevicePoint| RunAhead {
+            least_s: (least_ns - point.offset_ns()) as f64 * 1e-9,
+            most_s: (most_ns - point.offset_ns()) as f64 * 1e-9,
         };
         let mut segmenters: [Segmenter; CLOCKS] = Default::default();
         let (mut steps, mut blocks) = (Vec::new(), Vec::new());
-        let mut before: Option<&Point> = None;
+        let mut before: Option<&DevicePoint> = None;
         let mut furthest = RunAhead::default();
         let mut begins_ahead = self.points.first().map(run_ahead).unwrap_or_default();
         let mut reads = Reads::default();
@@ -222,8 +230,8 @@ impl Run {
             if let Some(from) = before {
                 let device_s = point.device.seconds_since(from.device);
                 let host_s = point.host.seconds_since(from.host);
-                let bound_s = |ahead_s: f64| (device_s - ahead_s).clamp(0.0, device_s);
-                let held_s = [bound_s(ahead.most_s), bound_s(ahead.least_s)];
+                let held_s = [ahead.most_s, ahead.least_s]
+                    .map(|ahead_s| (device_s - ahead_s).clamp(0.0, device_s));
                 reads.pass(from, point, ahead.least_s, held_s[1], RankNs(clocks[0]));
                 let [reading_s, after_s, before_s] = reads.split(from, point);
                 let passed_s = [
@@ -245,11 +253,14 @@ impl Run {
                 });
             }
             furthest = furthest.or_further(ahead);
-            let ended =
-                segmenters.iter_mut().zip(&*clocks).filter_map(|(segmenter, at)| {
+            let ended: Vec<RankStep> = segmenters
+                .iter_mut()
+                .zip(&*clocks)
+                .filter_map(|(segmenter, at)| {
                     segmenter.push(&Mark { at: RankNs(*at), ..point.mark }, point.stage)
-                });
-            let ended: Vec<RankStep> = ended.collect();
+                })
+                .collect();
+            // The same marks on each clock: all end a step here, or none does.
             if let Ok(on) = <[RankStep; CLOCKS]>::try_from(ended) {
                 let furthest = std::mem::take(&mut furthest);
                 let begins_ahead = std::mem::replace(&mut begins_ahead, ahead);
@@ -283,8 +294,8 @@ impl Reads {
     /// held its device up for `held_up_s` meanwhile; `at` is the device's clock before.
     fn pass(
         &mut self,
-        from: &Point,
-        to: &Point,
+        from: &DevicePoint,
+        to: &DevicePoint,
         ahead_s: f64,
         held_up_s: f64,
         at: RankNs,
@@ -308,7 +319,7 @@ impl Reads {
 
     /// What the host reads from one mark to the next, in seconds; and at the mark that ends a
     /// segment, what the host took in it after its last read-back, and the device before.
-    fn split(&mut self, from: &Point, to: &Point) -> [f64; 3] {
+    fn split(&mut self, from: &DevicePoint, to: &DevicePoint) -> [f64; 3] {
         let host_s = to.host.seconds_since(from.host);
         self.device_s += to.device.seconds_since(from.device);
         let reads = matches!(from.mark.event, Event::ReadBackBegin);
@@ -350,7 +361,7 @@ impl Reads {
 /// Memory is bounded by 64 steps of all ranks.
 #[derive(Debug, Default)]
 pub struct DeviceClock {
-    ranks: BTreeMap<u32, DeviceMarks>,
+    ranks: BTreeMap<u32, RankDeviceMarks>,
     steps: BTreeMap<u32, BTreeMap<u32, SampledStep>>,
 }
 
@@ -384,11 +395,13 @@ impl DeviceClock {
     /// The sampled steps of these ranks up to a step, once they are enough for an account; they
     /// are not given again.
     pub fn take_window(&mut self, ranks: &[u32], last_step: u32) -> Option<DeviceWindow> {
-        let whole = self
+        let numbers: Vec<u32> = self
             .steps
             .range(..=last_step)
-            .filter(|(_, sampled)| ranks.iter().all(|rank| sampled.contains_key(rank)));
-        let numbers: Vec<u32> = whole.map(|(step, _)| *step).collect();
+            .filter(|(_, sampled)| ranks.iter().all(|rank| sampled.contains_key(rank)))
+            .map(|(step, _)| *step)
+            .collect();
+        // Of a step without the one before it nobody knows what was carried into it.
         let rows = numbers.windows(2).filter(|pair| pair[0] + 1 == pair[1]).count();
         if rows < MIN_ROWS {
             return None;
@@ -403,61 +416,90 @@ impl DeviceClock {
             })
             .collect();
         self.steps.retain(|_, sampled| !sampled.is_empty());
-        let plane = |clock: Clock| -> Vec<JobStep> {
-            let steps = sampled.iter().map(|(step, ranks)| JobStep {
-                step: *step,
-                ranks: ranks
-                    .iter()
-                    .map(|(rank, it)| (*rank, it.on(clock).clone()))
-                    .collect(),
-            });
-            steps.collect()
-        };
-        let device = plane(Clock::Device);
+        let device = plane(&sampled, StepClock::Device);
         let (cut, meeting, _) = choose_cut(None, &device, ranks);
         let mut window = build_cut(None, &device, ranks, cut)?;
         window.meeting = meeting;
         // Steps between the sampled ones are no hole in what was seen.
         window.incomplete_steps = 0;
-        let values = |clock: Clock| -> Option<Vec<Vec<f64>>> {
-            let same = build_cut(None, &plane(clock), ranks, cut)?;
-            Some(same.blocks.into_iter().map(|block| block.durations_s).collect())
-        };
-        // A row begins at the cut, which may lie in the step before.
-        let begins_in = |step: &u64| step - u64::from(cut != Cut::Data);
-        let ahead_of_row = |step: &u64| {
-            let at = sampled
-                .binary_search_by_key(&begins_in(step), |(step, _)| u64::from(*step));
-            let ranks = at.ok().map(|at| sampled[at].1.values());
-            ranks.into_iter().flatten().map(|it| it.ahead_s(cut)).collect::<Vec<_>>()
-        };
-        let ahead_s = window.blocks.iter();
-        let ahead_s =
-            ahead_s.map(|block| block.steps.iter().flat_map(ahead_of_row).collect());
+        let mut ahead_s = Vec::with_capacity(window.blocks.len());
+        for block in &window.blocks {
+            let mut of_block = Vec::new();
+            for step in &block.steps {
+                // A row begins at the cut, which may lie in the step before.
+                let begins_in = step - u64::from(cut != Cut::Data);
+                let at = sampled
+                    .binary_search_by_key(&begins_in, |(step, _)| u64::from(*step));
+                if let Ok(at) = at {
+                    of_block.extend(sampled[at].1.values().map(|it| it.ahead_s(cut)));
+                }
+            }
+            ahead_s.push(of_block);
+        }
         let host = HostTimes {
-            took_s: values(Clock::Host)?,
-            read_s: values(Clock::Reading)?,
-            after_read_s: values(Clock::AfterRead)?,
-            device_before_read_s: values(Clock::BeforeRead)?,
-            ahead_s: ahead_s.collect(),
+            took_s: durations_s(&sampled, StepClock::Host, ranks, cut)?,
+            read_s: durations_s(&sampled, StepClock::Reading, ranks, cut)?,
+            after_read_s: durations_s(&sampled, StepClock::AfterRead, ranks, cut)?,
+            device_before_read_s: durations_s(
+                &sampled,
+                StepClock::BeforeRead,
+                ranks,
+                cut,
+            )?,
+            ahead_s,
         };
-        let all = || sampled.iter().flat_map(|(_, ranks)| ranks.values());
-        let usual_s = |of: fn(&RunAhead) -> f64| {
-            let mut all_s: Vec<f64> = all().map(|step| of(&step.furthest)).collect();
-            model::median(&mut all_s).unwrap_or(0.0)
-        };
+        let (mut least_s, mut most_s) = (Vec::new(), Vec::new());
         let mut read_backs = ReadBacks::default();
-        all().for_each(|step| read_backs += &step.read_backs);
+        for step in sampled.iter().flat_map(|(_, ranks)| ranks.values()) {
+            least_s.push(step.furthest.least_s);
+            most_s.push(step.furthest.most_s);
+            read_backs += &step.read_backs;
+        }
         Some(DeviceWindow {
-            host_bound_least_s: values(Clock::HostBoundLeast)?,
-            host_bound_most_s: values(Clock::HostBoundMost)?,
+            host_bound_least_s: durations_s(
+                &sampled,
+                StepClock::HostBoundLeast,
+                ranks,
+                cut,
+            )?,
+            host_bound_most_s: durations_s(
+                &sampled,
+                StepClock::HostBoundMost,
+                ranks,
+                cut,
+            )?,
             host,
-            run_ahead_s: usual_s(|furthest| furthest.least_s),
-            run_ahead_most_s: usual_s(|furthest| furthest.most_s),
+            run_ahead_s: model::median(&mut least_s).unwrap_or(0.0),
+            run_ahead_most_s: model::median(&mut most_s).unwrap_or(0.0),
             read_backs,
             window,
         })
     }
+}
+
+/// Sampled steps of all ranks, ascending.
+type SampledSteps = [(u32, BTreeMap<u32, SampledStep>)];
+
+/// The steps on one of their clocks.
+fn plane(sampled: &SampledSteps, clock: StepClock) -> Vec<JobStep> {
+    sampled
+        .iter()
+        .map(|(step, ranks)| JobStep {
+            step: *step,
+            ranks: ranks.iter().map(|(rank, it)| (*rank, it.on(clock).clone())).collect(),
+        })
+        .collect()
+}
+
+/// By block, what segments take on one of the clocks of the steps.
+fn durations_s(
+    sampled: &SampledSteps,
+    clock: StepClock,
+    ranks: &[u32],
+    cut: Cut,
+) -> Option<Vec<Vec<f64>>> {
+    let window = build_cut(None, &plane(sampled, clock), ranks, cut)?;
+    Some(window.blocks.into_iter().map(|block| block.durations_s).collect())
 }
 
 #[cfg(test)]
@@ -499,7 +541,7 @@ mod tests {
     }
 
     fn steps_of(times: &[(Mark, DeviceTime)]) -> Vec<SampledStep> {
-        let mut of_rank = DeviceMarks::default();
+        let mut of_rank = RankDeviceMarks::default();
         let steps = |(mark, time): &(Mark, DeviceTime)| {
             of_rank.push(mark, time, StageId::OTHER).steps
         };
@@ -540,8 +582,11 @@ mod tests {
             panic!("a step")
         };
         // It launched the forward pass within 1 ms, and the backward pass meanwhile.
-        assert_eq!(segments_ms(step.on(Clock::HostBoundMost)), [1, 1, 0, 0, 0, 0, 0]);
-        assert_eq!(segments_ms(step.on(Clock::HostBoundLeast)), [1, 1, 0, 0, 0, 0, 0]);
+        assert_eq!(segments_ms(step.on(StepClock::HostBoundMost)), [1, 1, 0, 0, 0, 0, 0]);
+        assert_eq!(
+            segments_ms(step.on(StepClock::HostBoundLeast)),
+            [1, 1, 0, 0, 0, 0, 0]
+        );
     }
 
     #[test]
@@ -550,7 +595,10 @@ mod tests {
         let waits = device_marks(text, 0, |_, host_ms| host_ms);
         let [step] = &steps_of(&waits)[..] else { panic!("a step") };
         assert_eq!(segments_ms(step.device()), [60, 5, 1, 1, 1, 1, 1]);
-        assert_eq!(segments_ms(step.on(Clock::HostBoundLeast)), [60, 5, 1, 1, 1, 1, 1]);
+        assert_eq!(
+            segments_ms(step.on(StepClock::HostBoundLeast)),
+            [60, 5, 1, 1, 1, 1, 1]
+        );
     }
 
     #[test]
@@ -558,8 +606,8 @@ mod tests {
         // The host never waits, and looks 30 ms late: was the device behind, or not looked at?
         let late = device_marks(STEP, 30, |place, host_ms| busy(place, host_ms) + 30);
         let [step] = &steps_of(&late)[..] else { panic!("a step") };
-        assert_eq!(segments_ms(step.on(Clock::HostBoundMost))[1], 1);
-        assert_eq!(segments_ms(step.on(Clock::HostBoundLeast))[1], 0);
+        assert_eq!(segments_ms(step.on(StepClock::HostBoundMost))[1], 1);
+        assert_eq!(segments_ms(step.on(StepClock::HostBoundLeast))[1], 0);
     }
 
     #[test]
@@ -586,7 +634,7 @@ mod tests {
 
     #[test]
     fn a_run_that_follows_at_once_goes_on_where_the_last_one_ended() {
-        let mut of_rank = DeviceMarks::default();
+        let mut of_rank = RankDeviceMarks::default();
         let mut both = Vec::new();
         for first_step in [0, 1] {
             for (mut mark, mut time) in device_marks(STEP, 0, busy) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{Cut, Ending, Growth, MarkKind, Meeting};
+use model::{Cut, Ending, Growth, MarkKind, Meeting, RankStep};
 
 use crate::align::JobStep;
 use crate::build::{Agreement, Issues, RankRow, agree, rank_rows};
@@ -47,11 +47,12 @@ pub(crate) fn choose_cut(
     if ranks.len() < 2 {
         return (issued, Meeting::Issued, false);
     }
-    let behind = cuts_behind(kind, steps, ranks);
-    let cuts = [issued].into_iter().chain(behind);
-    let frames: Vec<Frame> =
-        cuts.map(|cut| Frame::of(cut, previous, steps, ranks)).collect();
-    let most_s = frames.iter().map(Frame::met_s).fold(0.0, f64::max);
+    let frames: Vec<CandidateCut> = [issued]
+        .into_iter()
+        .chain(cuts_behind(kind, steps, ranks))
+        .map(|cut| CandidateCut::of(cut, previous, steps, ranks))
+        .collect();
+    let most_s = frames.iter().map(CandidateCut::met_s).fold(0.0, f64::max);
     // Those who wait may be most, so that lateness alone does not show who does.
     let few = ranks.len() <= FEW_RANKS;
     let first = frames
@@ -74,7 +75,7 @@ pub(crate) fn choose_cut(
 
 /// What a window looks like if its ranks meet at a cut.
 #[derive(Debug)]
-struct Frame {
+struct CandidateCut {
     cut: Cut,
     /// Sums over the steps, in seconds. How far the last rank was behind the others when it
     /// issued a collective, where that was most.
@@ -90,7 +91,7 @@ struct Frame {
     takes_s: Vec<Vec<f64>>,
 }
 
-impl Frame {
+impl CandidateCut {
     fn of(
         cut: Cut,
         previous: Option<&JobStep>,
@@ -189,20 +190,23 @@ impl Frame {
 
 /// Cuts behind the last mark of a kind in the cycle, in order; the last one is the published.
 fn cuts_behind(kind: MarkKind, steps: &[JobStep], ranks: &[u32]) -> Vec<Cut> {
-    let first = ranks.first();
-    let pieces = steps.iter().filter_map(|step| step.ranks.get(first?));
     let mut places: BTreeMap<u8, (MarkKind, usize, usize)> = BTreeMap::new();
-    for piece in pieces.filter(|piece| piece.complete) {
-        let kinds = piece.segments.iter().filter_map(|segment| match segment.ending {
-            Ending::Mark(kind) => Some(kind),
-            Ending::Issue { .. } => None,
-        });
-        let kinds: Vec<MarkKind> = kinds.collect();
+    for piece in whole_pieces(steps, ranks) {
+        let kinds: Vec<MarkKind> = piece
+            .segments
+            .iter()
+            .filter_map(|segment| match segment.ending {
+                Ending::Mark(kind) => Some(kind),
+                Ending::Issue { .. } => None,
+            })
+            .collect();
         let Some(from) = kinds.iter().rposition(|known| *known == kind) else { continue };
         // What ends the last segment belongs to the next step.
-        let inside = from + 1..kinds.len().saturating_sub(1);
-        let behind = inside.filter(|at| !kinds[at + 1..].contains(&kinds[*at]));
-        for at in behind {
+        for at in from + 1..kinds.len().saturating_sub(1) {
+            // A cut is behind the last mark of its kind.
+            if kinds[at + 1..].contains(&kinds[at]) {
+                continue;
+            }
             let entry = places.entry(kinds[at] as u8).or_insert((kinds[at], 0, 0));
             entry.1 += 1;
             entry.2 = entry.2.max(at - from);
@@ -212,8 +216,20 @@ fn cuts_behind(kind: MarkKind, steps: &[JobStep], ranks: &[u32]) -> Vec<Cut> {
     let mut regular: Vec<_> =
         places.into_values().filter(|(_, count, _)| *count as f64 >= needed).collect();
     regular.sort_by_key(|(.., place)| *place);
-    let cuts = regular.into_iter().map(|(kind, ..)| Cut::After(kind));
-    cuts.chain([Cut::Data]).collect()
+    regular.into_iter().map(|(kind, ..)| Cut::After(kind)).chain([Cut::Data]).collect()
+}
+
+/// What the first of the ranks delivered of steps that it went through from begin to end: all run
+/// the same loop, so one stands for them.
+fn whole_pieces<'steps>(
+    steps: &'steps [JobStep],
+    ranks: &[u32],
+) -> impl Iterator<Item = &'steps RankStep> {
+    let first = ranks.first().copied();
+    steps
+        .iter()
+        .filter_map(move |step| step.ranks.get(&first?))
+        .filter(|piece| piece.complete)
 }
 
 fn spread(ends_s: &[f64]) -> f64 {
@@ -236,11 +252,7 @@ fn issued_cut(steps: &[JobStep], ranks: &[u32]) -> Cut {
     // Mark kinds that end a stretch with collectives, with their last place in the cycle.
     let mut seen: BTreeMap<u8, (MarkKind, usize, usize, bool)> = BTreeMap::new();
     let mut goes_back = false;
-    let pieces = steps
-        .iter()
-        .filter_map(|step| ranks.first().and_then(|rank| step.ranks.get(rank)))
-        .filter(|piece| piece.complete);
-    for piece in pieces {
+    for piece in whole_pieces(steps, ranks) {
         let mut issued = false;
         let mut here: BTreeMap<u8, (MarkKind, usize, bool)> = BTreeMap::new();
         for (at, segment) in piece.segments.iter().enumerate() {
@@ -264,8 +276,12 @@ fn issued_cut(steps: &[JobStep], ranks: &[u32]) -> Cut {
         }
     }
     let needed = REGULAR_SHARE * steps.len() as f64;
-    let regular = seen.into_values().filter(|(_, count, ..)| *count as f64 >= needed);
-    match regular.max_by_key(|(_, _, place, _)| *place) {
+    let last = seen
+        .into_values()
+        .filter(|(_, count, ..)| *count as f64 >= needed)
+        .max_by_key(|(_, _, place, _)| *place);
+    match last {
+        // What ends the last segment belongs to the next step.
         Some((_, _, _, true)) => Cut::Data,
         Some((kind, ..)) => Cut::After(kind),
         None if goes_back && ranks.len() > 1 => Cut::After(MarkKind::BackwardEnd),

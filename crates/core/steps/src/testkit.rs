@@ -11,7 +11,8 @@ use crate::{Segmenter, StepCounter};
 pub(crate) fn marks(text: &str) -> Vec<(Mark, StageId)> {
     let mut counter = StepCounter::default();
     let mut now = 0;
-    let mark = |word: &str| {
+    let mut marks = Vec::new();
+    for word in text.split_whitespace() {
         let (word, after_ms) = word.split_once('+').unwrap_or((word, "1"));
         now += after_ms.parse::<u64>().unwrap() * 1_000_000;
         let (word, id) = word.split_once(':').unwrap_or((word, "0"));
@@ -42,9 +43,9 @@ pub(crate) fn marks(text: &str) -> Vec<(Mark, StageId)> {
         };
         let step = counter.count(kind);
         let mark = Mark { at: RankNs(now), step, on_loop_thread: true, event };
-        (mark, StageId(id.parse().unwrap()))
-    };
-    text.split_whitespace().map(mark).collect()
+        marks.push((mark, StageId(id.parse().unwrap())));
+    }
+    marks
 }
 
 /// The steps those marks make.
