@@ -47,11 +47,11 @@ impl Default for ArrivalSettings {
 pub struct Arrivals {
     pub(crate) settings: ArrivalSettings,
     groups: BTreeMap<u32, String>,
-    sequences: BTreeMap<(u32, CollectiveOp), BTreeMap<u64, Operation>>,
+    sequences: BTreeMap<(u32, CollectiveOp), BTreeMap<u64, TimedOperation>>,
 }
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Operation {
+pub(crate) struct TimedOperation {
     pub(crate) bytes: u64,
     /// Nanoseconds each rank was in it.
     pub(crate) busy_ns: BTreeMap<u32, u64>,
@@ -103,7 +103,7 @@ struct Strikes {
 }
 
 /// One sequence, looked through.
-struct Seen {
+struct TimedSequence {
     group: u32,
     op: CollectiveOp,
     ranks: BTreeSet<u32>,
@@ -155,7 +155,7 @@ impl Arrivals {
     /// # Source
     /// Mycroft (2025), constant lateness; that it is read off durations is ours.
     pub fn late(&self) -> Vec<Late> {
-        let seen: Vec<Seen> =
+        let seen: Vec<TimedSequence> =
             self.comparable().map(|sequence| self.look(sequence)).collect();
         let mut sequences: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         for (at, sequence) in seen.iter().enumerate() {
@@ -163,17 +163,18 @@ impl Arrivals {
                 sequences.entry(*rank).or_default().push(at);
             }
         }
-        let found = sequences.into_iter();
-        let mut found: Vec<(Late, Places)> =
-            found.filter_map(|(rank, at)| self.late_rank(rank, &at, &seen)).collect();
+        let mut found: Vec<(Late, Places)> = sequences
+            .into_iter()
+            .filter_map(|(rank, at)| self.late_rank(rank, &at, &seen))
+            .collect();
+        // Costliest first: who is late because of another must not become a finding before it.
         found.sort_by(|(a, _), (b, _)| b.cost_s.total_cmp(&a.cost_s));
         found.truncate(MAX_FINDINGS);
         let mut told: Vec<(Late, Places)> = Vec::new();
         for (late, places) in found {
-            let together = |(other, at): &&mut (Late, Places)| {
+            if let Some((other, _)) = told.iter_mut().find(|(other, at)| {
                 other.ranks.len() < MAX_FINDINGS && overlap(at, &places)
-            };
-            if let Some((other, _)) = told.iter_mut().find(together) {
+            }) {
                 other.ranks.extend(&late.ranks);
                 other.open |= late.open;
             } else if let Some((culprit, _)) =
@@ -188,9 +189,12 @@ impl Arrivals {
             late.ranks.sort_unstable();
             late.victims.sort_unstable();
             let sequences: BTreeSet<usize> = places.iter().map(|(at, _)| *at).collect();
-            let there = sequences.into_iter().flat_map(|at| &seen[at].ranks);
-            let waited = there.filter(|rank| late.ranks.binary_search(rank).is_err());
-            late.waited = waited.copied().collect::<BTreeSet<_>>().into_iter().collect();
+            let waited: BTreeSet<u32> = sequences
+                .into_iter()
+                .flat_map(|at| seen[at].ranks.iter().copied())
+                .filter(|rank| late.ranks.binary_search(rank).is_err())
+                .collect();
+            late.waited = waited.into_iter().collect();
         }
         told.into_iter().map(|(late, _)| late).collect()
     }
@@ -221,16 +225,20 @@ impl Arrivals {
     /// than one rank was timed in.
     pub(crate) fn comparable(
         &self,
-    ) -> impl Iterator<Item = ((u32, CollectiveOp), Vec<(u64, &Operation)>)> {
-        let synchronising =
-            self.sequences.iter().filter(|((_, op), _)| synchronises(*op));
-        synchronising.map(|(key, operations)| {
-            let several = operations.iter().filter(|(_, op)| op.busy_ns.len() > 1);
-            (*key, several.map(|(number, op)| (*number, op)).collect())
-        })
+    ) -> impl Iterator<Item = ((u32, CollectiveOp), Vec<(u64, &TimedOperation)>)> {
+        self.sequences.iter().filter(|((_, op), _)| synchronises(*op)).map(
+            |(key, operations)| {
+                let several = operations
+                    .iter()
+                    .filter(|(_, operation)| operation.busy_ns.len() > 1)
+                    .map(|(number, operation)| (*number, operation))
+                    .collect();
+                (*key, several)
+            },
+        )
     }
 
-    fn look(&self, ((group, op), operations): Sequence<'_>) -> Seen {
+    fn look(&self, ((group, op), operations): Sequence<'_>) -> TimedSequence {
         let mut classes: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
         for (_, operation) in &operations {
             let class = classes.entry(operation.class()).or_default();
@@ -238,7 +246,7 @@ impl Arrivals {
         }
         let usual_s: BTreeMap<u32, f64> =
             classes.into_iter().map(|(class, times)| (class, median(times))).collect();
-        let mut seen = Seen {
+        let mut seen = TimedSequence {
             group,
             op,
             ranks: BTreeSet::new(),
@@ -279,7 +287,7 @@ impl Arrivals {
         &self,
         rank: u32,
         sequences: &[usize],
-        seen: &[Seen],
+        seen: &[TimedSequence],
     ) -> Option<(Late, Places)> {
         let (mut in_order, mut struck) = (Vec::new(), Places::new());
         let (mut time_s, mut open) = (0.0, false);
@@ -322,11 +330,11 @@ impl Arrivals {
     }
 }
 
-type Sequence<'a> = ((u32, CollectiveOp), Vec<(u64, &'a Operation)>);
+type Sequence<'a> = ((u32, CollectiveOp), Vec<(u64, &'a TimedOperation)>);
 /// Operations a rank was late to: sequence and number.
 type Places = BTreeSet<(usize, u64)>;
 
-impl Operation {
+impl TimedOperation {
     /// What the last to arrive saw of it.
     pub(crate) fn shortest_s(&self) -> f64 {
         seconds(self.busy_ns.values().copied().min().unwrap_or(0))
@@ -357,9 +365,13 @@ impl Strikes {
 
     /// Whether the last operations are among them.
     fn goes_on(&self, length: usize) -> bool {
-        let last =
-            self.struck.iter().rev().take_while(|(at, ..)| at + LAST_OPS >= length);
-        last.count() >= STRUCK_OF_LAST.min(length)
+        let struck = self
+            .struck
+            .iter()
+            .rev()
+            .take_while(|(at, ..)| at + LAST_OPS >= length)
+            .count();
+        struck >= STRUCK_OF_LAST.min(length)
     }
 }
 
@@ -376,15 +388,15 @@ fn overlap(a: &Places, b: &Places) -> bool {
 }
 
 /// Whether a rank waits, elsewhere, for one that is late and costs as much.
-fn is_victim(late: &Late, culprit: &Late, seen: &[Seen]) -> bool {
-    let waits = |sequence: &Seen| {
+fn is_victim(late: &Late, culprit: &Late, seen: &[TimedSequence]) -> bool {
+    let waits = |sequence: &TimedSequence| {
         let waits = |rank: &u32| {
             sequence.ranks.contains(rank) && !sequence.strikes.contains_key(rank)
         };
         culprit.ranks.iter().any(|rank| sequence.strikes.contains_key(rank))
             && late.ranks.iter().all(waits)
     };
-    let waited_for = |sequence: &Seen| {
+    let waited_for = |sequence: &TimedSequence| {
         let waits = |rank: &u32| {
             sequence.ranks.contains(rank) && !sequence.strikes.contains_key(rank)
         };

@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use model::CollectiveOp;
 
 use crate::Arrivals;
-use crate::arrival::{MAX_FINDINGS, Operation, median};
+use crate::arrival::{MAX_FINDINGS, TimedOperation, median};
 
 /// Operations whose median is one bandwidth. Our choice: logs have no times of day to cut
 /// Mycroft's windows of 10 s by.
@@ -52,7 +52,7 @@ impl Arrivals {
     pub fn slowed(&self) -> Vec<Slowed> {
         let mut found = Vec::new();
         for ((group, op), operations) in self.comparable() {
-            let mut classes: BTreeMap<u32, Vec<(u64, &Operation)>> = BTreeMap::new();
+            let mut classes: BTreeMap<u32, Vec<(u64, &TimedOperation)>> = BTreeMap::new();
             for (number, operation) in operations {
                 if operation.shortest_s() > 0.0 && operation.bytes > 0 {
                     classes
@@ -61,11 +61,10 @@ impl Arrivals {
                         .push((number, operation));
                 }
             }
-            let slow = |(class, operations): (&u32, &Vec<_>)| {
+            for (class, operations) in classes {
                 let key = format!("{group}.{}.{class}", op.0);
-                self.slowed_class(key, (group, op), operations)
-            };
-            found.extend(classes.iter().filter_map(slow));
+                found.extend(self.slowed_class(key, (group, op), &operations));
+            }
         }
         found.sort_by(|a: &Slowed, b| b.cost_s.total_cmp(&a.cost_s));
         found.truncate(MAX_FINDINGS);
@@ -76,7 +75,7 @@ impl Arrivals {
         &self,
         key: String,
         (group, op): (u32, CollectiveOp),
-        class: &[(u64, &Operation)],
+        class: &[(u64, &TimedOperation)],
     ) -> Option<Slowed> {
         let mut healthy: Vec<f64> = Vec::new();
         let (mut slow, mut usual) = (Vec::new(), Vec::new());
@@ -90,10 +89,12 @@ impl Arrivals {
                 && now < self.settings.bandwidth_ratio * baseline;
             if open {
                 first = first.or(window.first().map(|(number, _)| *number));
-                let excess = |(_, op): &(u64, &Operation)| {
-                    (op.shortest_s() - op.bytes as f64 / baseline).max(0.0)
-                };
-                cost_s += window.iter().map(excess).sum::<f64>();
+                cost_s += window
+                    .iter()
+                    .map(|(_, op)| {
+                        (op.shortest_s() - op.bytes as f64 / baseline).max(0.0)
+                    })
+                    .sum::<f64>();
                 slow.push(now);
                 usual.push(baseline);
             } else {

@@ -104,10 +104,11 @@ impl Communication {
 
     /// Seconds slow operations took longer than usual until now: [`Straggler::cost_s`].
     pub fn slow_s(&self) -> f64 {
-        let of_communicators = self.blame.cost_s.values();
-        let costs =
-            of_communicators.map(|ranks| median(ranks.values().copied().collect()));
-        costs.fold(0.0, f64::max)
+        self.blame
+            .cost_s
+            .values()
+            .map(|ranks| median(ranks.values().copied().collect()))
+            .fold(0.0, f64::max)
     }
 
     /// What was said of a rank's look.
@@ -120,15 +121,14 @@ impl Communication {
         if self.ranks.values().all(|look| look.late.is_empty()) {
             return;
         }
-        let key = |root: &Root| (root.communicator, root.wait.op, root.wait.number);
-        let is_late = |rank: &u32, root: &Root| {
-            self.ranks.get(rank).is_some_and(|look| look.late.contains(&key(root)))
-        };
         let mut roots = self.roots();
         let waiting = waiting(&roots);
         roots.retain(|root| match root.cause {
-            Cause::NotEntered => root.wait.entered.iter().any(|rank| is_late(rank, root)),
-            _ => self.last_in(root).is_some_and(|last| is_late(&last, root)),
+            Cause::NotEntered => {
+                root.wait.entered.iter().any(|rank| self.is_late(*rank, root))
+            }
+            // The last to enter it waited for nobody: what it loses is lost inside.
+            _ => self.last_in(root).is_some_and(|last| self.is_late(last, root)),
         });
         // Who enters late may have been held up by what is slow inside another operation.
         if roots.iter().any(|root| is_inside(root.cause)) {
@@ -138,36 +138,51 @@ impl Communication {
         // single operation waits for by parts.
         let mut sharing: BTreeMap<_, u32> = BTreeMap::new();
         for root in &roots {
-            *sharing.entry(key(root)).or_default() += 1;
+            *sharing.entry(key_of(root)).or_default() += 1;
         }
-        let weight = |root: &Root| {
-            let mut of_ranks = root.ranks.iter().filter_map(|rank| waiting.get(rank));
-            let waiting = of_ranks.next().filter(|_| root.cause == Cause::NotEntered);
-            waiting.map_or(1, BTreeSet::len) as f64 / f64::from(sharing[&key(root)])
-        };
-        let all: f64 = roots.iter().map(weight).sum();
-        let parts: Vec<f64> = roots.iter().map(|root| weight(root) / all).collect();
+        let weights: Vec<f64> = roots
+            .iter()
+            .map(|root| {
+                let waiting = root.ranks.iter().find_map(|rank| waiting.get(rank));
+                let count = match root.cause {
+                    Cause::NotEntered => waiting.map_or(1, BTreeSet::len),
+                    _ => 1,
+                };
+                count as f64 / f64::from(sharing[&key_of(root)])
+            })
+            .collect();
+        let all: f64 = weights.iter().sum();
         let blame = &mut self.blame;
         blame.looks += u32::from(!roots.is_empty());
-        for (root, part) in roots.into_iter().zip(parts) {
+        for (root, weight) in roots.into_iter().zip(weights) {
             let Root { cause, ranks, link, wait, .. } = root;
             blame.waits.entry(ranks.clone()).or_insert(wait);
-            *blame.waited_s.entry((cause, ranks, link)).or_default() += for_s * part;
+            *blame.waited_s.entry((cause, ranks, link)).or_default() +=
+                for_s * (weight / all);
         }
+    }
+
+    /// Whether the operation that a root is in takes a rank longer than it should.
+    fn is_late(&self, rank: u32, root: &Root) -> bool {
+        self.ranks.get(&rank).is_some_and(|look| look.late.contains(&key_of(root)))
     }
 
     /// Who entered an operation last: it has been in it for the shortest time, by its own clock.
     fn last_in(&self, root: &Root) -> Option<u32> {
-        let since = |rank: &u32| {
-            let look = self.ranks.get(rank)?;
-            let (_, operation) = look.open.iter().find(|(meeting, operation)| {
-                meeting.lane.communicator == root.communicator
-                    && meeting.op == root.wait.op
-                    && operation.sequence.saturating_add(1) == root.wait.number
-            })?;
-            Some((look.at.0.saturating_sub(operation.begun_at.0), *rank))
-        };
-        root.wait.entered.iter().filter_map(since).min().map(|(_, rank)| rank)
+        root.wait
+            .entered
+            .iter()
+            .filter_map(|rank| {
+                let look = self.ranks.get(rank)?;
+                let (_, operation) = look.open.iter().find(|(meeting, operation)| {
+                    meeting.lane.communicator == root.communicator
+                        && meeting.op == root.wait.op
+                        && operation.sequence.saturating_add(1) == root.wait.number
+                })?;
+                Some((look.at.0.saturating_sub(operation.begun_at.0), *rank))
+            })
+            .min()
+            .map(|(_, rank)| rank)
     }
 
     /// Who makes operations slow, once enough was seen to say.
@@ -182,11 +197,13 @@ impl Communication {
         if blame.looks < MIN_LOOKS {
             return None;
         }
-        let seconds = |of: &dyn Fn(Cause) -> bool| -> f64 {
-            let waited = blame.waited_s.iter().filter(|((cause, ..), _)| of(*cause));
-            waited.map(|(_, waited_s)| waited_s).sum()
-        };
-        let (all_s, inside_s) = (seconds(&|_| true), seconds(&is_inside));
+        let all_s: f64 = blame.waited_s.values().sum();
+        let inside_s: f64 = blame
+            .waited_s
+            .iter()
+            .filter(|((cause, ..), _)| is_inside(*cause))
+            .map(|(_, waited_s)| waited_s)
+            .sum();
         let mut waited_s = blame.waited_s.clone();
         let all_s = if inside_s >= INSIDE_SHARE * all_s {
             waited_s.retain(|(cause, ..), _| is_inside(*cause));
@@ -198,17 +215,20 @@ impl Communication {
         let Cover { ranks: culprits, either, blamed_s, causes, channels, .. } =
             Cover::of(waited_s);
         let (cause, _) = causes.iter().max_by(|(_, a), (_, b)| a.total_cmp(b))?;
-        let mut waits = blame.waits.iter();
-        let (_, wait) =
-            waits.find(|(ranks, _)| ranks.iter().any(|rank| culprits.contains(rank)))?;
+        let (_, wait) = blame
+            .waits
+            .iter()
+            .find(|(ranks, _)| ranks.iter().any(|rank| culprits.contains(rank)))?;
         let blamed_share = blamed_s / all_s;
         // Some ranks always enter a little later than others.
         let lasting = blamed_s >= LATE_START_S && culprits.len() * 2 <= self.ranks.len();
         if *cause == Cause::NotEntered && !lasting {
             return None;
         }
-        let ratio = |slow: &Slow| slow.took_s / slow.usual_s;
-        let slow = blame.slow.values().max_by(|a, b| ratio(a).total_cmp(&ratio(b)))?;
+        let slow = blame
+            .slow
+            .values()
+            .max_by(|a, b| (a.took_s / a.usual_s).total_cmp(&(b.took_s / b.usual_s)))?;
         (blamed_share >= BLAMED_SHARE).then(|| Straggler {
             cause: *cause,
             either,
@@ -228,10 +248,17 @@ impl Communication {
         waited_s: &BTreeMap<u8, f64>,
     ) -> Vec<u8> {
         let most_s = waited_s.values().copied().fold(0.0, f64::max);
-        let slow = waited_s.iter().filter(|(_, s)| **s >= SLOW_CHANNEL_RATIO * most_s);
-        let channels = slow.map(|(channel, _)| *channel).collect::<Vec<_>>();
-        let looks = ranks.iter().filter_map(|rank| self.ranks.get(rank));
-        let all = looks.map(|look| look.channels).max().unwrap_or(0);
+        let channels: Vec<u8> = waited_s
+            .iter()
+            .filter(|(_, waited_s)| **waited_s >= SLOW_CHANNEL_RATIO * most_s)
+            .map(|(channel, _)| *channel)
+            .collect();
+        let all = ranks
+            .iter()
+            .filter_map(|rank| self.ranks.get(rank))
+            .map(|look| look.channels)
+            .max()
+            .unwrap_or(0);
         if channels.len() < all { channels } else { Vec::new() }
     }
 
@@ -239,6 +266,11 @@ impl Communication {
     pub fn forgive(&mut self) {
         self.blame = Blame::default();
     }
+}
+
+/// The operation that a root is in.
+fn key_of(root: &Root) -> OperationKey {
+    (root.communicator, root.wait.op, root.wait.number)
 }
 
 /// Whether it shows in an operation that all have entered.
@@ -290,22 +322,24 @@ impl Cover {
                 return cover;
             }
             cover.worst_s = most_s.max(cover.worst_s);
-            let taken = left.extract_if(.., |(_, ranks, _), _| ranks.contains(rank));
-            let taken = taken.collect::<Vec<_>>();
+            let taken: Vec<_> =
+                left.extract_if(.., |(_, ranks, _), _| ranks.contains(rank)).collect();
             // The other end of its links, if as much was waited for that one.
-            let mut others = taken.iter().flat_map(|((_, ranks, _), _)| ranks);
-            let tied = others
-                .find(|other| *other != rank && of_rank[*other] >= TIE_RATIO * most_s);
-            let tied = tied.filter(|other| {
-                let shared_s: f64 = taken
-                    .iter()
-                    .filter(|((_, ranks, _), _)| ranks.contains(other))
-                    .map(|(_, waited_s)| waited_s)
-                    .sum();
-                let [own_s, others_s] = [most_s - shared_s, of_rank[other] - shared_s];
-                let little_s = APART_S.max(APART_SHARE * shared_s);
-                own_s < little_s.max(APART_RATIO * others_s)
-            });
+            let tied = taken
+                .iter()
+                .flat_map(|((_, ranks, _), _)| ranks)
+                .find(|other| *other != rank && of_rank[*other] >= TIE_RATIO * most_s)
+                .filter(|other| {
+                    let shared_s: f64 = taken
+                        .iter()
+                        .filter(|((_, ranks, _), _)| ranks.contains(other))
+                        .map(|(_, waited_s)| waited_s)
+                        .sum();
+                    let [own_s, others_s] =
+                        [most_s - shared_s, of_rank[other] - shared_s];
+                    let little_s = APART_S.max(APART_SHARE * shared_s);
+                    own_s < little_s.max(APART_RATIO * others_s)
+                });
             cover.either |= tied.is_some();
             cover.ranks.extend(tied);
             cover.ranks.insert(*rank);

@@ -20,7 +20,7 @@ const STILL_HALF_LIFE_S: f64 = 600.0;
 #[derive(Clone, Debug, Default)]
 pub struct Communication {
     pub(crate) settings: HangSettings,
-    pub(crate) communicators: BTreeMap<u64, Members>,
+    pub(crate) communicators: BTreeMap<u64, CommunicatorMembers>,
     pub(crate) ranks: BTreeMap<u32, RankLook>,
     pub(crate) blame: Blame,
     /// Ranks that were looked at since blame was charged last.
@@ -29,7 +29,7 @@ pub struct Communication {
 
 /// Who is in a communicator.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Members {
+pub(crate) struct CommunicatorMembers {
     pub(crate) name: String,
     /// Job ranks by their rank in the communicator.
     pub(crate) ranks: BTreeMap<u32, u32>,
@@ -45,11 +45,11 @@ pub(crate) struct RankLook {
     /// Whether its process has ended.
     pub(crate) gone: bool,
     /// Oldest first.
-    pub(crate) open: Vec<(Meeting, Operation)>,
+    pub(crate) open: Vec<(MeetingPlace, Operation)>,
     /// Those that take it longer than they should.
     pub(crate) late: BTreeSet<OperationKey>,
     /// For each kind of meeting how many the rank has begun.
-    pub(crate) begun: BTreeMap<Meeting, u64>,
+    pub(crate) begun: BTreeMap<MeetingPlace, u64>,
     /// The longest that an operation stood still lately before it went on or ended.
     longest_still_s: f64,
     /// The most channels of one operation.
@@ -59,15 +59,15 @@ pub(crate) struct RankLook {
 /// Where ranks meet again and again: operations of one kind in one communicator, which all
 /// its ranks count alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Meeting {
-    pub(crate) lane: Lane,
+pub(crate) struct MeetingPlace {
+    pub(crate) lane: OperationLane,
     pub(crate) op: CollectiveOp,
 }
 
 /// What runs one after the other: the collectives of a communicator, or what one of its ranks
 /// sends to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Lane {
+pub(crate) struct OperationLane {
     pub(crate) communicator: u64,
     /// Sender and receiver, as job ranks.
     pub(crate) pair: Option<(u32, u32)>,
@@ -102,10 +102,10 @@ impl Communication {
             .into_iter()
             .filter_map(|operation| Some((self.meeting(rank, &operation)?, operation)))
             .collect::<Vec<_>>();
-        let ended = ended
+        let ended: Vec<_> = ended
             .iter()
-            .filter_map(|operation| Some((self.meeting(rank, operation)?, operation)));
-        let ended = ended.collect::<Vec<_>>();
+            .filter_map(|operation| Some((self.meeting(rank, operation)?, operation)))
+            .collect();
         if !self.looked.insert(rank) {
             // All ranks that are looked at have been: that was one moment.
             let before = self.ranks.get(&rank).map_or(at, |look| look.at);
@@ -137,12 +137,15 @@ impl Communication {
             }
         }
         for (_, operation) in &open {
-            let channels = operation.flows.iter().map(|flow| flow.channel);
-            look.channels = look.channels.max(channels.collect::<BTreeSet<_>>().len());
+            let channels: BTreeSet<u8> =
+                operation.flows.iter().map(|flow| flow.channel).collect();
+            look.channels = look.channels.max(channels.len());
         }
-        let moves = open.iter().map(|(_, operation)| operation.moved_at());
-        let ends = ended.iter().filter_map(|(_, operation)| operation.ended_at);
-        look.moved_at = moves.chain(ends).fold(look.moved_at, RankNs::max);
+        look.moved_at = open
+            .iter()
+            .map(|(_, operation)| operation.moved_at())
+            .chain(ended.iter().filter_map(|(_, operation)| operation.ended_at))
+            .fold(look.moved_at, RankNs::max);
         look.at = at;
         look.late = late;
         look.gone = false;
@@ -175,7 +178,7 @@ impl Communication {
     }
 
     /// The ranks that meet in a lane.
-    pub(crate) fn members(&self, lane: Lane) -> BTreeSet<u32> {
+    pub(crate) fn members(&self, lane: OperationLane) -> BTreeSet<u32> {
         match lane.pair {
             Some((from, to)) => [from, to].into(),
             None => self
@@ -192,11 +195,11 @@ impl Communication {
     }
 
     /// Where an operation meets others; `None` if its peer is not known.
-    fn meeting(&self, rank: u32, operation: &Operation) -> Option<Meeting> {
+    fn meeting(&self, rank: u32, operation: &Operation) -> Option<MeetingPlace> {
         let communicator = operation.communicator;
         if !operation.op.is_point_to_point() {
-            let lane = Lane { communicator, pair: None };
-            return Some(Meeting { lane, op: operation.op });
+            let lane = OperationLane { communicator, pair: None };
+            return Some(MeetingPlace { lane, op: operation.op });
         }
         let flow = operation.flows.first()?;
         let peer = self.job_rank(communicator, flow.peer)?;
@@ -204,8 +207,8 @@ impl Communication {
             Direction::Send => (rank, peer),
             Direction::Receive => (peer, rank),
         };
-        let lane = Lane { communicator, pair: Some(pair) };
-        Some(Meeting { lane, op: CollectiveOp::SEND })
+        let lane = OperationLane { communicator, pair: Some(pair) };
+        Some(MeetingPlace { lane, op: CollectiveOp::SEND })
     }
 }
 

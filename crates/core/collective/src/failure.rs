@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{Direction, RankNs};
 
-use crate::communication::{Communication, RankLook};
+use crate::communication::Communication;
 use crate::{Cause, Counted, Link, Root, Stall, StallKind, Wait};
 
 /// Failures that began within so many seconds began together. Ours: what follows from one in a
@@ -49,8 +49,8 @@ impl Failure {
         self.ranks.sort_unstable();
         self.ranks.dedup();
         self.links.extend(other.links);
-        let is_new = |wait: &Wait| !self.waits.contains(wait);
-        let new: Vec<Wait> = other.waits.into_iter().filter(is_new).collect();
+        let new: Vec<Wait> =
+            other.waits.into_iter().filter(|wait| !self.waits.contains(wait)).collect();
         self.waits.extend(new);
         self.still_s = self.still_s.min(other.still_s);
         self.in_flight += other.in_flight;
@@ -70,20 +70,26 @@ impl Communication {
     /// before the links are.
     pub fn failures(&self) -> Vec<Failure> {
         let patience_s = self.patience_s();
-        let stuck = self.roots().into_iter().filter(|root| root.still_s >= patience_s);
         let mut by_cause: BTreeMap<Cause, Vec<Root>> = BTreeMap::new();
-        for root in stuck {
-            by_cause.entry(root.cause).or_default().push(root);
+        for root in self.roots() {
+            if root.still_s >= patience_s {
+                by_cause.entry(root.cause).or_default().push(root);
+            }
         }
-        let certain = by_cause.keys().any(|cause| *cause != Cause::Unknown);
-        let found = by_cause
+        // What nobody can explain may be a consequence of what can be explained.
+        if by_cause.keys().any(|cause| *cause != Cause::Unknown) {
+            by_cause.remove(&Cause::Unknown);
+        }
+        let mut found: Vec<Failure> = by_cause
             .into_iter()
-            .filter(|(cause, _)| !certain || *cause != Cause::Unknown)
-            .flat_map(|(cause, roots)| self.failures_of(cause, &roots));
-        let mut found: Vec<Failure> = found.collect();
+            .flat_map(|(cause, roots)| self.failures_of(cause, &roots))
+            .collect();
         // Who is at fault alone explains what is not delivered over its links.
-        let alone = found.iter().filter(|failure| failure.ranks.len() == 1);
-        let alone: BTreeSet<u32> = alone.map(|failure| failure.ranks[0]).collect();
+        let alone: BTreeSet<u32> = found
+            .iter()
+            .filter(|failure| failure.ranks.len() == 1)
+            .map(|failure| failure.ranks[0])
+            .collect();
         found.retain(|failure| {
             let mut ends = failure.ranks.iter();
             failure.ranks.len() == 1
@@ -103,13 +109,16 @@ impl Communication {
         failures.sort_by(|a, b| b.still_s.total_cmp(&a.still_s));
         let mut failures = failures.into_iter();
         let longest = failures.next()?;
-        let is_equal = |other: &Failure| {
-            other.cause == longest.cause && other.still_s > longest.still_s - TOGETHER_S
-        };
-        let equals: Vec<Failure> = failures.filter(is_equal).collect();
-        let failure = equals.into_iter().fold(longest, Failure::and);
-        let waiting = failure.waits.iter().flat_map(|wait| &wait.entered);
-        let waiting = waiting.filter(|rank| !failure.ranks.contains(rank));
+        let (cause, longest_s) = (longest.cause, longest.still_s);
+        let failure = failures
+            .filter(|it| it.cause == cause && it.still_s > longest_s - TOGETHER_S)
+            .fold(longest, Failure::and);
+        let waiting: BTreeSet<u32> = failure
+            .waits
+            .iter()
+            .flat_map(|wait| wait.entered.iter().copied())
+            .filter(|rank| !failure.ranks.contains(rank))
+            .collect();
         Some(Stall {
             kind: match failure.cause {
                 Cause::NotEntered => StallKind::Missing,
@@ -124,7 +133,7 @@ impl Communication {
                 .copied()
                 .collect(),
             waits: failure.waits.clone(),
-            waiting: waiting.copied().collect::<BTreeSet<_>>().into_iter().collect(),
+            waiting: waiting.into_iter().collect(),
             last_kinds: BTreeMap::new(),
             step: 0,
             since: RankNs(now.0.saturating_sub((failure.still_s * 1e9) as u64)),
@@ -148,8 +157,8 @@ impl Communication {
                     roots.iter().map(|root| (*root.wait).clone()).collect::<Vec<_>>();
                 waits.sort_by_key(|wait| std::cmp::Reverse(wait.entered.len()));
                 waits.dedup();
-                let links = roots.iter().filter_map(|root| root.link);
-                let links = links.collect::<Vec<_>>();
+                let links: Vec<Link> =
+                    roots.iter().filter_map(|root| root.link).collect();
                 let still_s =
                     roots.iter().map(|root| root.still_s).fold(f64::INFINITY, f64::min);
                 Failure {
@@ -170,27 +179,32 @@ impl Communication {
 
     /// What ranks have in flight in operations.
     fn in_flight(&self, ranks: &[u32], waits: &[Wait]) -> u64 {
-        let looks = ranks.iter().filter_map(|rank| self.ranks.get(rank));
-        let of_look = |look: &RankLook| -> u64 {
-            let open = look.open.iter().filter(|(meeting, operation)| {
-                let number = operation.sequence.saturating_add(1);
-                waits.iter().any(|wait| wait.op == meeting.op && wait.number == number)
-            });
-            let flows = open.flat_map(|(_, operation)| &operation.flows);
-            let sends = flows.filter(|flow| flow.direction == Direction::Send);
-            sends.map(|flow| Counted::of_flow(flow, look.at).in_flight()).sum()
-        };
-        looks.map(of_look).sum()
+        let mut in_flight = 0;
+        for look in ranks.iter().filter_map(|rank| self.ranks.get(rank)) {
+            in_flight += look
+                .open
+                .iter()
+                .filter(|(meeting, operation)| {
+                    let number = operation.sequence.saturating_add(1);
+                    waits.iter().any(|it| it.op == meeting.op && it.number == number)
+                })
+                .flat_map(|(_, operation)| &operation.flows)
+                .filter(|flow| flow.direction == Direction::Send)
+                .map(|flow| Counted::of_flow(flow, look.at).in_flight())
+                .sum::<u64>();
+        }
+        in_flight
     }
 
     /// Whether the links are all that a rank has in what it is in.
     fn are_all_flows(&self, ranks: &[u32], links: &[Link]) -> bool {
         let [rank] = ranks else { return false };
         let Some(look) = self.ranks.get(rank) else { return false };
-        let flows = look.open.iter().flat_map(|(_, operation)| &operation.flows);
-        let sends = flows.filter(|flow| flow.direction == Direction::Send);
-        let mut struck = sends.map(|flow| flow.channel);
-        struck.all(|channel| links.iter().any(|link| link.channel == channel))
+        look.open
+            .iter()
+            .flat_map(|(_, operation)| &operation.flows)
+            .filter(|flow| flow.direction == Direction::Send)
+            .all(|flow| links.iter().any(|link| link.channel == flow.channel))
     }
 }
 

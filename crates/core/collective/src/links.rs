@@ -102,8 +102,11 @@ pub fn slow_links(mut returned: BTreeMap<Ends, Vec<Returned>>) -> Vec<SlowLink> 
     for of_link in returned.values_mut() {
         of_link.sort_by_key(|it| it.at_ns);
     }
-    let lasts = returned.values().filter_map(|of_link| of_link.last());
-    let last_ns = lasts.map(|last| last.at_ns).max().unwrap_or(0);
+    let last_ns = returned
+        .values()
+        .filter_map(|of_link| Some(of_link.last()?.at_ns))
+        .max()
+        .unwrap_or(0);
     let mut ports: BTreeMap<&str, (u64, &Ends)> = BTreeMap::new();
     let mut found = Vec::new();
     for (ends, of_link) in &returned {
@@ -118,10 +121,10 @@ pub fn slow_links(mut returned: BTreeMap<Ends, Vec<Returned>>) -> Vec<SlowLink> 
         *of_port = (*of_port).max((last.at_ns, ends));
     }
     for (_, ends) in ports.into_values() {
-        let last = returned[ends].last();
-        found.extend(
-            last.and_then(|last| stalled(ends, last, (last.at_ns, last_ns), true)),
-        );
+        // What is in flight is counted by port: its link that was heard of last stands for it.
+        if let Some(last) = returned[ends].last() {
+            found.extend(stalled(ends, last, (last.at_ns, last_ns), true));
+        }
     }
     found.sort_by(|a, b| b.lost_s().total_cmp(&a.lost_s()));
     found.truncate(MAX_FINDINGS);
@@ -157,10 +160,11 @@ fn stalled(
 fn slower(ends: &Ends, of_link: &[Returned]) -> Vec<SlowLink> {
     let mut connection = Connection::default();
     let mut found: Vec<SlowLink> = Vec::new();
-    let operations = of_link.chunk_by(|a, b| a.operation == b.operation);
-    let windows = operations.flat_map(|of| of.iter().step_by(WINDOW as usize));
     let (mut before_ns, mut was_lost) = (0, false);
-    for window in windows {
+    for window in of_link
+        .chunk_by(|a, b| a.operation == b.operation)
+        .flat_map(|of_operation| of_operation.iter().step_by(WINDOW as usize))
+    {
         connection.read_window(
             RankNs(window.at_ns),
             window.in_flight,

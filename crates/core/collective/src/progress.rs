@@ -25,7 +25,7 @@ const PAUSE_DECAY: f64 = 0.98;
 #[derive(Clone, Debug, Default)]
 pub struct Collectives {
     settings: HangSettings,
-    pub(crate) groups: BTreeMap<u32, Group>,
+    pub(crate) groups: BTreeMap<u32, GroupProgress>,
     pub(crate) ranks: BTreeMap<u32, RankProgress>,
     /// The last mark of any rank.
     last_at: Option<RankNs>,
@@ -38,33 +38,33 @@ pub struct Collectives {
 
 /// One communicator.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Group {
+pub(crate) struct GroupProgress {
     pub(crate) name: String,
     pub(crate) members: BTreeSet<u32>,
     /// As they were told last: each member tells them.
     told: Ranks,
     /// The last collective each member issued.
-    pub(crate) last: BTreeMap<u32, Issue>,
+    pub(crate) last: BTreeMap<u32, LastIssue>,
     /// The latest collectives by their number, and what ranks say they are.
-    pub(crate) recent: BTreeMap<u64, Said>,
+    pub(crate) recent: BTreeMap<u64, ReportedCollective>,
     /// The first collective of each member that is known to be under way on it.
-    pub(crate) under_way: BTreeMap<u32, UnderWay>,
+    pub(crate) under_way: BTreeMap<u32, CollectiveUnderWay>,
     /// The last collective of each member that is known to have ended on it.
     pub(crate) ended: BTreeMap<u32, u64>,
 }
 
 /// A collective that is known to be under way on a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct UnderWay {
+pub(crate) struct CollectiveUnderWay {
     pub(crate) number: u64,
-    pub(crate) what: What,
+    pub(crate) what: CollectiveSignature,
     /// Whether the rank's device has begun it.
     pub(crate) how: InFlight,
 }
 
 /// What a collective is; all ranks that enter it must agree.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct What {
+pub(crate) struct CollectiveSignature {
     pub(crate) op: CollectiveOp,
     /// Bytes, where all ranks must pass as many and they are known.
     pub(crate) bytes: Option<u64>,
@@ -72,7 +72,7 @@ pub(crate) struct What {
     pub(crate) detail: String,
 }
 
-impl What {
+impl CollectiveSignature {
     pub(crate) fn detail(&self) -> String {
         match self.bytes {
             Some(bytes) => format!("({bytes} bytes)"),
@@ -83,18 +83,18 @@ impl What {
 
 /// What the ranks that entered one collective say it is.
 #[derive(Clone, Debug)]
-pub(crate) struct Said {
+pub(crate) struct ReportedCollective {
     /// What the first one says.
-    pub(crate) first: What,
+    pub(crate) first: CollectiveSignature,
     /// Who says something else.
-    pub(crate) others: Vec<(u32, What)>,
+    pub(crate) others: Vec<(u32, CollectiveSignature)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Issue {
+pub(crate) struct LastIssue {
     /// How many collectives the rank has issued in the group, this one included.
     pub(crate) number: u64,
-    pub(crate) what: What,
+    pub(crate) what: CollectiveSignature,
     /// Whether it is known to have ended on the rank.
     pub(crate) completed: bool,
     /// Whether the rank has done anything since.
@@ -126,15 +126,17 @@ pub(crate) struct RankProgress {
     in_group: Option<u32>,
 }
 
-impl Group {
+impl GroupProgress {
     /// Whether it stands for the making of the group of all ranks.
     pub(crate) fn is_of_init(&self) -> bool {
         self.last.values().any(|last| last.what.op == CollectiveOp::INIT)
     }
 
-    fn say(&mut self, rank: u32, number: u64, what: &What) {
-        let new = || Said { first: what.clone(), others: Vec::new() };
-        let said = self.recent.entry(number).or_insert_with(new);
+    fn say(&mut self, rank: u32, number: u64, what: &CollectiveSignature) {
+        let said = self.recent.entry(number).or_insert_with(|| ReportedCollective {
+            first: what.clone(),
+            others: Vec::new(),
+        });
         if said.first != *what {
             said.others.push((rank, what.clone()));
         }
@@ -216,9 +218,11 @@ impl Collectives {
         let group = self.groups.entry(group).or_default();
         group.members.insert(rank);
         let bytes = bytes.filter(|_| op.is_of_one_size());
-        let what = What { op, bytes, detail: String::new() };
+        let what = CollectiveSignature { op, bytes, detail: String::new() };
         group.say(rank, number, &what);
-        group.last.insert(rank, Issue { number, what, completed: false, left: false });
+        group
+            .last
+            .insert(rank, LastIssue { number, what, completed: false, left: false });
     }
 
     /// Says that a rank entered a collective, as another tool recorded it, or making the group
@@ -227,7 +231,7 @@ impl Collectives {
         let Entered { number, op, detail, completed, in_flight } = entered;
         let group = self.groups.entry(group).or_default();
         group.members.insert(rank);
-        let what = What { op, bytes: None, detail };
+        let what = CollectiveSignature { op, bytes: None, detail };
         let ended = group.ended.entry(rank).or_default();
         if completed {
             *ended = number.max(*ended);
@@ -235,16 +239,18 @@ impl Collectives {
         if group.under_way.get(&rank).is_some_and(|first| first.number <= *ended) {
             group.under_way.remove(&rank);
         }
-        let is_first = |first: &UnderWay| number < first.number;
+        // Recorders tell of several at once and in any order: the others wait for the first.
         if !in_flight.is_unknown()
             && number > *ended
-            && group.under_way.get(&rank).is_none_or(is_first)
+            && group.under_way.get(&rank).is_none_or(|first| number < first.number)
         {
-            let first = UnderWay { number, what: what.clone(), how: in_flight };
+            let first = CollectiveUnderWay { number, what: what.clone(), how: in_flight };
             group.under_way.insert(rank, first);
         }
         if group.last.get(&rank).is_none_or(|last| last.number <= number) {
-            group.last.insert(rank, Issue { number, what, completed, left: completed });
+            group
+                .last
+                .insert(rank, LastIssue { number, what, completed, left: completed });
         }
     }
 
@@ -271,8 +277,12 @@ impl Collectives {
 
     /// Ranks of which anything is known but that they belong to a group.
     pub(crate) fn seen(&self) -> BTreeSet<u32> {
-        let issued = self.groups.values().flat_map(|group| group.last.keys());
-        issued.chain(self.ranks.keys()).copied().collect()
+        self.groups
+            .values()
+            .flat_map(|group| group.last.keys())
+            .chain(self.ranks.keys())
+            .copied()
+            .collect()
     }
 
     /// The last mark of any rank.
@@ -299,8 +309,11 @@ impl Collectives {
         let is_long =
             quiet_s >= self.patience_s().max(first * self.settings.first_quiet_s);
         // What follows the loop has no marks, nor need it be short.
-        let is_over = |it: &RankProgress| it.gone || it.kind == Some(MarkKind::DataStop);
-        if !is_long || self.ranks.values().any(is_over) {
+        let is_over = self
+            .ranks
+            .values()
+            .any(|rank| rank.gone || rank.kind == Some(MarkKind::DataStop));
+        if !is_long || is_over {
             return None;
         }
         stall::together(self, u64::from(self.step), self.last_at?)
@@ -328,12 +341,12 @@ impl Collectives {
         if ranks.is_empty() {
             return None;
         }
-        let last_kinds = ranks.iter().filter_map(|rank| {
-            Some((*rank, self.ranks.get(rank).and_then(|progress| progress.kind)?))
-        });
         Some(Stall {
             kind: StallKind::Missing,
-            last_kinds: last_kinds.collect(),
+            last_kinds: ranks
+                .iter()
+                .filter_map(|rank| Some((*rank, self.ranks.get(rank)?.kind?)))
+                .collect(),
             gone: Vec::new(),
             waits: Vec::new(),
             waiting: self.seen().difference(&ranks).copied().collect(),

@@ -121,12 +121,10 @@ impl Connection {
         };
         if counted.completed > before.completed {
             self.window.push_back(counted);
-            let full = |counts: &VecDeque<Counted>| {
-                counts
-                    .get(1)
-                    .is_some_and(|next| counted.completed - next.completed >= WINDOW)
-            };
-            while full(&self.window) {
+            // The first stays as long as the window without it is too short.
+            while let Some(next) = self.window.get(1)
+                && counted.completed - next.completed >= WINDOW
+            {
                 self.window.pop_front();
             }
         }

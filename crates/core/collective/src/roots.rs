@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use model::{Direction, Flow, Operation};
 
-use crate::communication::{Communication, Lane, Meeting};
+use crate::communication::{Communication, MeetingPlace, OperationLane};
 use crate::wait::circle;
 use crate::{FlowState, Wait};
 
@@ -80,7 +80,7 @@ impl Cause {
 
 /// Both ends of a link, as far as they were seen.
 #[derive(Clone, Copy, Debug, Default)]
-struct Ends {
+struct LinkEnds {
     sender: Option<Flow>,
     receiver: Option<Flow>,
     /// Whether the end that has no flow has ended the operation, rather than not been seen.
@@ -100,33 +100,32 @@ impl Communication {
     /// both ends of each flow are compared instead of MinData alone.
     pub fn roots(&self) -> Vec<Root> {
         let fronts = self.fronts();
-        let (lacking, full): (Vec<&Front>, Vec<&Front>) =
+        let (lacking, full): (Vec<&LaneHead>, Vec<&LaneHead>) =
             fronts.iter().partition(|front| !front.wait.missing.is_empty());
-        let ranks_of = |ranks: fn(&Wait) -> &Vec<u32>| -> BTreeSet<u32> {
-            lacking.iter().flat_map(|front| ranks(&front.wait).iter().copied()).collect()
-        };
-        let waiting = ranks_of(|wait| &wait.entered);
-        let awaited = ranks_of(|wait| &wait.missing);
-        let free = awaited.difference(&waiting).copied().collect::<BTreeSet<u32>>();
+        let (mut waiting, mut awaited) = (BTreeSet::new(), BTreeSet::new());
+        for front in &lacking {
+            waiting.extend(&front.wait.entered);
+            awaited.extend(&front.wait.missing);
+        }
+        // Who waits itself is late through somebody else.
+        let free: BTreeSet<u32> = awaited.difference(&waiting).copied().collect();
         if !lacking.is_empty() && free.is_empty() {
             let waits = lacking.iter().map(|front| &*front.wait).collect::<Vec<_>>();
             let ranks = circle(&waits);
-            let front = lacking.iter().filter(|front| {
-                let mut entered = front.wait.entered.iter();
-                entered.any(|rank| ranks.contains(rank))
-            });
-            let ranks = ranks.iter().copied().collect::<Vec<_>>();
-            return front
-                .map(|front| self.root(Cause::Circle, ranks.clone(), None, front))
+            let culprits: Vec<u32> = ranks.iter().copied().collect();
+            return lacking
+                .iter()
+                .filter(|front| front.wait.entered.iter().any(|it| ranks.contains(it)))
+                .map(|front| self.root(Cause::Circle, culprits.clone(), None, front))
                 .collect();
         }
         let mut roots = Vec::new();
         let mut explained: BTreeSet<u32> = BTreeSet::new();
-        // What all have called for may have ended, where only calls are seen.
-        let ends_unseen = |front: &Front<'_>| {
-            front.in_it.values().all(|operation| operation.may_have_ended)
-        };
-        for front in full.into_iter().filter(|front| !ends_unseen(front)) {
+        for front in full {
+            // What all have called for may have ended, where only calls are seen.
+            if front.in_it.values().all(|operation| operation.may_have_ended) {
+                continue;
+            }
             let found = self.explain(front);
             let mut entered = front.wait.entered.iter();
             let awaited = entered.any(|rank| free.contains(rank));
@@ -138,14 +137,19 @@ impl Communication {
             roots.extend(found);
         }
         for front in lacking {
-            let missing = front.wait.missing.iter();
-            let culprits = missing
+            // Who is held up inside an operation cannot enter another.
+            let culprits: Vec<u32> = front
+                .wait
+                .missing
+                .iter()
                 .filter(|rank| free.contains(rank) && !explained.contains(*rank))
                 .copied()
-                .collect::<Vec<_>>();
+                .collect();
             if !culprits.is_empty() {
-                let of_ranks = culprits.iter().map(|rank| self.rank_still_s(*rank));
-                let still_s = of_ranks.fold(f64::INFINITY, f64::min);
+                let still_s = culprits
+                    .iter()
+                    .map(|rank| self.rank_still_s(*rank))
+                    .fold(f64::INFINITY, f64::min);
                 let root = self.root(Cause::NotEntered, culprits, None, front);
                 roots.push(Root { still_s: still_s.min(root.still_s), ..root });
             }
@@ -154,9 +158,9 @@ impl Communication {
     }
 
     /// The operations that are at the head of some rank's lane.
-    fn fronts(&self) -> Vec<Front<'_>> {
+    fn fronts(&self) -> Vec<LaneHead<'_>> {
         // For each lane the operations at its head, and who is in them.
-        let mut heads: BTreeMap<Lane, BTreeMap<(Meeting, u64), InIt<'_>>> =
+        let mut heads: BTreeMap<OperationLane, BTreeMap<(MeetingPlace, u64), InIt<'_>>> =
             BTreeMap::new();
         for (rank, look) in self.ranks.iter().filter(|(_, look)| !look.gone) {
             let mut seen = BTreeSet::new();
@@ -174,26 +178,30 @@ impl Communication {
             let mut heads = heads.into_iter().collect::<Vec<_>>();
             heads.sort_by_key(|(_, in_it)| std::cmp::Reverse(in_it.len()));
             for ((meeting, sequence), in_it) in heads.into_iter().take(MAX_FRONTS) {
-                let behind = |rank: &u32| {
-                    !in_it.contains_key(rank) && !self.is_past(*rank, meeting, sequence)
-                };
                 let wait = Wait {
                     group: self.name_of(lane),
                     number: sequence.saturating_add(1),
                     op: meeting.op,
                     entered: in_it.keys().copied().collect(),
-                    missing: members.iter().copied().filter(behind).collect(),
+                    missing: members
+                        .iter()
+                        .copied()
+                        .filter(|rank| {
+                            !in_it.contains_key(rank)
+                                && !self.is_past(*rank, meeting, sequence)
+                        })
+                        .collect(),
                     ..Wait::default()
                 };
                 let communicator = lane.communicator;
-                fronts.push(Front { wait: Arc::new(wait), communicator, in_it });
+                fronts.push(LaneHead { wait: Arc::new(wait), communicator, in_it });
             }
         }
         fronts
     }
 
     /// Whether a rank has ended an operation.
-    fn is_past(&self, rank: u32, meeting: Meeting, sequence: u64) -> bool {
+    fn is_past(&self, rank: u32, meeting: MeetingPlace, sequence: u64) -> bool {
         // Who was never looked at cannot be blamed for being elsewhere.
         let Some(look) = self.ranks.get(&rank) else { return true };
         let begun = look.begun.get(&meeting).is_some_and(|begun| *begun > sequence);
@@ -203,7 +211,7 @@ impl Communication {
         begun && !open
     }
 
-    fn name_of(&self, lane: Lane) -> String {
+    fn name_of(&self, lane: OperationLane) -> String {
         let known = self.communicators.get(&lane.communicator);
         match known.map(|members| members.name.as_str()) {
             Some(name) if !name.is_empty() => name.to_owned(),
@@ -212,8 +220,8 @@ impl Communication {
     }
 
     /// Says what keeps an operation that all have begun from its end.
-    fn explain(&self, front: &Front<'_>) -> Vec<Root> {
-        let mut links: BTreeMap<Link, Ends> = BTreeMap::new();
+    fn explain(&self, front: &LaneHead<'_>) -> Vec<Root> {
+        let mut links: BTreeMap<Link, LinkEnds> = BTreeMap::new();
         for (rank, operation) in &front.in_it {
             for flow in &operation.flows {
                 let Some(peer) = self.job_rank(operation.communicator, flow.peer) else {
@@ -253,15 +261,16 @@ impl Communication {
             })
             .map(|(end, _)| end)
             .collect::<BTreeSet<_>>();
-        let found = links.iter().filter_map(|(link, ends)| {
-            let cause = cause_of(ends, starved.contains(&(link.from, link.channel)))?;
-            Some((*link, cause))
-        });
-        found
-            .map(|(link, cause)| {
+        links
+            .iter()
+            .filter_map(|(link, ends)| {
+                let is_starved = starved.contains(&(link.from, link.channel));
+                Some((*link, ends, cause_of(ends, is_starved)?))
+            })
+            .map(|(link, ends, cause)| {
                 let ranks = match cause {
                     Cause::GpuNotTaking | Cause::ReceiverNotReady => vec![link.to],
-                    Cause::ProxyStill if links[&link].sender.is_none() => vec![link.to],
+                    Cause::ProxyStill if ends.sender.is_none() => vec![link.to],
                     Cause::NotDelivered => {
                         let mut ends = vec![link.from, link.to];
                         ends.sort_unstable();
@@ -276,7 +285,7 @@ impl Communication {
     }
 
     /// Whether an operation is the oldest that a rank is in: its GPU works on none before.
-    fn has_turn(&self, rank: u32, front: &Front<'_>) -> bool {
+    fn has_turn(&self, rank: u32, front: &LaneHead<'_>) -> bool {
         let oldest = self.ranks.get(&rank).and_then(|look| look.open.first());
         let own = front.in_it.get(&rank);
         oldest.map(|(_, oldest)| oldest) == own.copied()
@@ -287,12 +296,14 @@ impl Communication {
         cause: Cause,
         ranks: Vec<u32>,
         link: Option<Link>,
-        front: &Front<'_>,
+        front: &LaneHead<'_>,
     ) -> Root {
-        let still =
-            front.in_it.iter().map(|(rank, operation)| self.still_s(*rank, operation));
         // An operation moves as long as one of its flows does.
-        let still_s = still.fold(f64::INFINITY, f64::min);
+        let still_s = front
+            .in_it
+            .iter()
+            .map(|(rank, operation)| self.still_s(*rank, operation))
+            .fold(f64::INFINITY, f64::min);
         Root {
             cause,
             ranks,
@@ -308,7 +319,7 @@ impl Communication {
 type InIt<'look> = BTreeMap<u32, &'look Operation>;
 
 /// An operation at the head of a lane.
-struct Front<'look> {
+struct LaneHead<'look> {
     wait: Arc<Wait>,
     communicator: u64,
     in_it: InIt<'look>,
@@ -316,7 +327,7 @@ struct Front<'look> {
 
 /// Says what a link that is not complete waits for; `None` if it is complete or waits for
 /// other links.
-fn cause_of(ends: &Ends, sender_starved: bool) -> Option<Cause> {
+fn cause_of(ends: &LinkEnds, sender_starved: bool) -> Option<Cause> {
     let Some(sender) = ends.sender else {
         let receiver = ends.receiver?;
         return if receiver.done < receiver.transmitted {

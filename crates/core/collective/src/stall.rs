@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use model::{CollectiveOp, MarkKind, RankNs};
 
 use crate::wait::{circle, issued_alike, unmade, wait_in};
-use crate::{Collectives, Failure, Open, Wait};
+use crate::{Collectives, Failure, Wait};
 
 /// Why nothing moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,11 +77,12 @@ impl Stall {
 
     /// Whether recorders say whose devices are behind the others in a collective.
     pub fn is_of_devices(&self) -> bool {
-        let behind = |wait: &Wait| {
-            let behind = wait.open.as_ref().map(Open::behind).unwrap_or_default();
-            behind.iter().any(|rank| self.culprits.contains(rank))
-        };
-        self.kind == StallKind::Inside && self.waits.iter().any(behind)
+        self.kind == StallKind::Inside
+            && self
+                .waits
+                .iter()
+                .filter_map(|wait| wait.open.as_ref())
+                .any(|it| it.behind().iter().any(|rank| self.culprits.contains(rank)))
     }
 
     /// The same, if something else tells that of the culprits only `roots` are waited for, and the
@@ -89,14 +90,14 @@ impl Stall {
     /// missing from stand in front.
     #[must_use]
     pub fn narrowed(mut self, roots: &BTreeSet<u32>) -> Self {
-        let is_root = |rank: &u32| roots.contains(rank);
-        if self.culprits.iter().any(is_root) {
-            let (roots, others) = self.culprits.into_iter().partition(is_root);
-            self.culprits = roots;
-            self.waiting.extend::<Vec<u32>>(others);
+        if self.culprits.iter().any(|rank| roots.contains(rank)) {
+            let others = self.culprits.extract_if(.., |rank| !roots.contains(rank));
+            self.waiting.extend(others);
             self.waiting.sort_unstable();
-            self.gone.retain(is_root);
-            self.waits.sort_by_key(|wait| !wait.missing.iter().any(is_root));
+            self.gone.retain(|rank| roots.contains(rank));
+            self.waits.sort_by_key(|wait| {
+                !wait.missing.iter().any(|rank| roots.contains(rank))
+            });
         }
         self
     }
@@ -135,8 +136,7 @@ pub(crate) fn stuck(job: &Collectives, step: u64, since: RankNs) -> Option<Stall
         waits.iter().flat_map(|w| w.odd.iter().map(|odd| odd.rank)).collect();
     // Where no number is known, whoever is not there could not be reached.
     let told = lacking.iter().any(|wait| wait.number > 0);
-    let progress = |rank: &u32| job.ranks.get(rank);
-    let is_gone = |rank: &u32| progress(rank).is_some_and(|p| p.gone);
+    let is_gone = |rank: &u32| job.ranks.get(rank).is_some_and(|it| it.gone);
     let unseen = told && roots.is_disjoint(&seen);
     // Who entered something else did so whatever those do of which nothing is seen.
     let differs = unseen && !odd.is_empty();
@@ -166,30 +166,33 @@ pub(crate) fn stuck(job: &Collectives, step: u64, since: RankNs) -> Option<Stall
         waits = vec![wait];
         (StallKind::Inside, if gone.is_empty() { entered } else { gone })
     };
-    let concerns = |wait: &Wait| {
-        let mut odd = wait.odd.iter();
-        let is_inside = kind == StallKind::Inside && wait.missing.is_empty();
-        (is_inside && wait.entered.iter().any(|rank| culprits.contains(rank)))
-            || wait.awaited().any(|rank| culprits.contains(&rank))
-            || odd.any(|odd| culprits.contains(&odd.rank))
-    };
-    let mut concerned: Vec<Wait> =
-        waits.iter().filter(|w| concerns(w)).cloned().collect();
+    let mut concerned: Vec<Wait> = waits
+        .iter()
+        .filter(|wait| {
+            let is_inside = kind == StallKind::Inside && wait.missing.is_empty();
+            (is_inside && wait.entered.iter().any(|rank| culprits.contains(rank)))
+                || wait.awaited().any(|rank| culprits.contains(&rank))
+                || wait.odd.iter().any(|odd| culprits.contains(&odd.rank))
+        })
+        .cloned()
+        .collect();
     // Where they stand first; of others the one that most ranks are in says most.
     concerned.sort_by_key(|wait| {
         let is_elsewhere = kind == StallKind::Inside && !wait.missing.is_empty();
         (is_elsewhere, std::cmp::Reverse(wait.entered.len()))
     });
-    let waiting = waits.iter().flat_map(|wait| wait.entered.clone());
-    let waiting: BTreeSet<u32> =
-        waiting.filter(|rank| !culprits.contains(rank)).collect();
-    let gone = culprits.iter().filter(|rank| is_gone(rank));
-    let last_kinds =
-        culprits.iter().filter_map(|rank| Some((*rank, progress(rank)?.kind?)));
+    let waiting: BTreeSet<u32> = waits
+        .iter()
+        .flat_map(|wait| wait.entered.iter().copied())
+        .filter(|rank| !culprits.contains(rank))
+        .collect();
     Some(Stall {
         kind,
-        gone: gone.copied().collect(),
-        last_kinds: last_kinds.collect(),
+        gone: culprits.iter().filter(|rank| is_gone(rank)).copied().collect(),
+        last_kinds: culprits
+            .iter()
+            .filter_map(|rank| Some((*rank, job.ranks.get(rank)?.kind?)))
+            .collect(),
         culprits: culprits.into_iter().collect(),
         waits: concerned,
         waiting: waiting.into_iter().collect(),
@@ -204,8 +207,11 @@ pub(crate) fn stuck(job: &Collectives, step: u64, since: RankNs) -> Option<Stall
 /// collective that all of a group issued alike.
 pub(crate) fn together(job: &Collectives, step: u64, since: RankNs) -> Option<Stall> {
     let ranks: BTreeSet<u32> = job.ranks.keys().copied().collect();
-    let alike = job.groups.values().filter_map(issued_alike);
-    let wait = alike.max_by_key(|wait| wait.entered.len());
+    let wait = job
+        .groups
+        .values()
+        .filter_map(issued_alike)
+        .max_by_key(|wait| wait.entered.len());
     (!ranks.is_empty()).then(|| Stall {
         kind: StallKind::Nowhere,
         culprits: ranks.into_iter().collect(),

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{Entered, FlowProgress, Progress, Ranks};
 
-use crate::communication::{Lane, Meeting, RankLook};
-use crate::progress::Group;
+use crate::communication::{MeetingPlace, OperationLane, RankLook};
+use crate::progress::GroupProgress;
 use crate::{Collectives, Communication};
 
 /// Groups, different last collectives of one, and flows of one that are told. Taste: more is no
@@ -18,29 +18,32 @@ impl Collectives {
     /// How far the ranks of each group have come, groups in which they differ or wait first, the
     /// larger ones in front.
     pub fn progress(&self) -> Vec<Progress> {
-        let mut groups: Vec<&Group> = self.groups.values().collect();
+        let mut groups: Vec<&GroupProgress> = self.groups.values().collect();
         // That a group was made is nothing to look at.
         groups.retain(|group| {
             !group.last.is_empty() && (group.is_apart() || !group.is_of_init())
         });
         groups.sort_by_key(|group| (!group.is_apart(), usize::MAX - group.members.len()));
-        let told = groups.into_iter().take(MAX_GROUPS).map(|group| Progress {
-            group: group.name.clone(),
-            entered: folded(group.members.iter().map(|rank| {
-                let last = group.last.get(rank);
-                let entered = last.map_or((0, String::new(), false), |last| {
-                    let left = last.left || last.completed;
-                    (last.number, last.what.op.name().to_owned(), left)
-                });
-                (*rank, entered)
-            })),
-            flows: Vec::new(),
-        });
-        told.collect()
+        groups
+            .into_iter()
+            .take(MAX_GROUPS)
+            .map(|group| Progress {
+                group: group.name.clone(),
+                entered: folded(group.members.iter().map(|rank| {
+                    let last = group.last.get(rank);
+                    let entered = last.map_or((0, String::new(), false), |last| {
+                        let left = last.left || last.completed;
+                        (last.number, last.what.op.name().to_owned(), left)
+                    });
+                    (*rank, entered)
+                })),
+                flows: Vec::new(),
+            })
+            .collect()
     }
 }
 
-impl Group {
+impl GroupProgress {
     /// Whether its members are in different collectives, or some have not left theirs.
     fn is_apart(&self) -> bool {
         let mut numbers = self.last.values().map(|last| last.number);
@@ -55,18 +58,21 @@ impl Communication {
     /// How far the ranks of each communicator have come that have something in progress, and its
     /// flows.
     pub fn progress(&self) -> Vec<Progress> {
-        let mut open: BTreeMap<u64, BTreeSet<Meeting>> = BTreeMap::new();
+        let mut open: BTreeMap<u64, BTreeSet<MeetingPlace>> = BTreeMap::new();
         for (meeting, _) in self.ranks.values().flat_map(|look| &look.open) {
             open.entry(meeting.lane.communicator).or_default().insert(*meeting);
         }
-        let told =
-            open.into_iter().take(MAX_GROUPS).map(|(communicator, meetings)| {
-                let members = self.members(Lane { communicator, pair: None });
+        open.into_iter()
+            .take(MAX_GROUPS)
+            .map(|(communicator, meetings)| {
+                let members = self.members(OperationLane { communicator, pair: None });
                 let known = self.communicators.get(&communicator);
-                let collectives = meetings.iter().filter(|it| it.lane.pair.is_none());
                 Progress {
                     group: known.map(|known| known.name.clone()).unwrap_or_default(),
-                    entered: collectives
+                    // What ranks send to one another shows in the flows.
+                    entered: meetings
+                        .iter()
+                        .filter(|it| it.lane.pair.is_none())
                         .flat_map(|meeting| {
                             folded(members.iter().map(|rank| {
                                 (*rank, entered(self.ranks.get(rank), meeting))
@@ -76,8 +82,8 @@ impl Communication {
                         .collect(),
                     flows: self.flows(communicator),
                 }
-            });
-        told.collect()
+            })
+            .collect()
     }
 
     fn flows(&self, communicator: u64) -> Vec<FlowProgress> {
@@ -98,17 +104,17 @@ impl Communication {
                 });
             }
         }
-        let order = |flow: &FlowProgress| {
+        // What is not done comes first, so that the cut takes what is.
+        flows.sort_by_key(|flow| {
             (flow.done == flow.total, flow.rank, flow.channel, flow.peer, flow.direction)
-        };
-        flows.sort_by_key(order);
+        });
         flows.truncate(MAX_FLOWS);
         flows
     }
 }
 
 /// The last operation of a kind that a rank began: number, name, and whether it has ended.
-fn entered(look: Option<&RankLook>, meeting: &Meeting) -> (u64, String, bool) {
+fn entered(look: Option<&RankLook>, meeting: &MeetingPlace) -> (u64, String, bool) {
     let number = look.and_then(|look| look.begun.get(meeting)).copied().unwrap_or(0);
     let is_open = look.is_some_and(|look| {
         look.open.iter().any(|(open, operation)| {
@@ -125,12 +131,15 @@ fn folded(ranks: impl Iterator<Item = (u32, (u64, String, bool))>) -> Vec<Entere
     for (rank, entered) in ranks {
         together.entry(entered).or_default().push(rank);
     }
-    let rows = together.into_iter().rev().take(MAX_ENTERED);
-    let rows = rows.map(|((number, op, left), ranks)| {
-        let ranks: Ranks = ranks.into_iter().collect();
-        Entered { number, op, left, ranks }
-    });
-    rows.collect()
+    together
+        .into_iter()
+        .rev()
+        .take(MAX_ENTERED)
+        .map(|((number, op, left), ranks)| {
+            let ranks: Ranks = ranks.into_iter().collect();
+            Entered { number, op, left, ranks }
+        })
+        .collect()
 }
 
 #[cfg(test)]

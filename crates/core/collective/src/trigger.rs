@@ -38,11 +38,11 @@ const SUSPECT_RATIO: f64 = 1.5;
 #[derive(Clone, Debug)]
 pub struct Trigger {
     settings: ArrivalSettings,
-    classes: BTreeMap<(u64, CollectiveOp, u32), Class>,
+    classes: BTreeMap<(u64, CollectiveOp, u32), OperationClass>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Class {
+struct OperationClass {
     usual_s: VecDeque<f64>,
     slow: VecDeque<bool>,
     /// Whether a channel lagged behind the others, and what most took when one did last.
@@ -50,7 +50,7 @@ struct Class {
     siblings_s: f64,
 }
 
-impl Class {
+impl OperationClass {
     fn is_uneven(&self) -> bool {
         self.uneven.iter().filter(|uneven| **uneven).count() >= UNEVEN_OF_LAST
     }
@@ -90,21 +90,19 @@ impl Trigger {
             push(&mut class.usual_s, took_s, USUAL_OPS);
         }
         let often = class.slow.iter().filter(|slow| **slow).count() >= SLOW_OF_LAST;
-        let is_slow =
-            is_slow.filter(|slow| often || slow.took_s - slow.usual_s >= STALL_S);
-        is_slow.or(uneven.filter(|_| class.is_uneven()))
+        is_slow
+            .filter(|slow| often || slow.took_s - slow.usual_s >= STALL_S)
+            .or(uneven.filter(|_| class.is_uneven()))
     }
 
     /// Whether an operation in progress already takes longer than it should: worth a closer
     /// look, and not yet a word.
     pub fn is_suspect(&self, operation: &Operation, now: RankNs) -> bool {
         let took_s = now.seconds_since(operation.begun_at);
-        let class = self.classes.get(&class_of(operation));
-        let is_behind = |class: &Class| {
+        let is_behind = self.classes.get(&class_of(operation)).is_some_and(|class| {
             class.is_uneven() && took_s > SUSPECT_RATIO * class.siblings_s
-        };
-        class.is_some_and(is_behind)
-            || self.beyond(operation, took_s, SUSPECT_RATIO).is_some()
+        });
+        is_behind || self.beyond(operation, took_s, SUSPECT_RATIO).is_some()
     }
 
     /// What the slowest channel of an operation took and what most took, if it is more than twice
@@ -115,9 +113,11 @@ impl Trigger {
     fn uneven(&self, operation: &Operation) -> Option<Slow> {
         let most = operation.flows.iter().map(|flow| flow.total).max()?;
         let mut of_channel: BTreeMap<u8, f64> = BTreeMap::new();
-        for flow in
-            operation.flows.iter().filter(|flow| 2 * u64::from(flow.total) > most.into())
-        {
+        for flow in &operation.flows {
+            // What a few transfers take says little of what as many as the others have would take.
+            if 2 * u64::from(flow.total) <= u64::from(most) {
+                continue;
+            }
             let took_s = flow.moved_at.seconds_since(operation.begun_at);
             let whole_s = took_s * f64::from(most) / f64::from(flow.total);
             let slowest_s = of_channel.entry(flow.channel).or_default();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{CollectiveOp, InFlight};
 
-use crate::progress::{Group, Issue, What};
+use crate::progress::{CollectiveSignature, GroupProgress, LastIssue};
 
 /// A collective that does not end: some ranks are in it and others are not, or all are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,18 +71,17 @@ impl Open {
 impl Wait {
     /// Whether it cannot be told which of the ranks that entered different things is wrong.
     pub fn is_undecided(&self) -> bool {
-        let is_most = |odd: &Odd| (odd.op, &odd.detail) == (self.op, &self.detail);
-        self.odd.iter().any(is_most)
+        self.odd.iter().any(|odd| (odd.op, &odd.detail) == (self.op, &self.detail))
     }
 
     /// Ranks that entered the same, together; each side by its first rank.
     pub fn sides(&self) -> Vec<(Vec<u32>, &Odd)> {
         let mut sides: Vec<(Vec<u32>, &Odd)> = Vec::new();
         for odd in &self.odd {
-            let is_same = |side: &&mut (Vec<u32>, &Odd)| {
-                (side.1.op, &side.1.detail) == (odd.op, &odd.detail)
-            };
-            match sides.iter_mut().find(is_same) {
+            match sides
+                .iter_mut()
+                .find(|(_, first)| (first.op, &first.detail) == (odd.op, &odd.detail))
+            {
                 Some((ranks, _)) => ranks.push(odd.rank),
                 None => sides.push((vec![odd.rank], odd)),
             }
@@ -116,12 +115,15 @@ impl Wait {
 ///
 /// Members that are `seen` elsewhere have entered none. Of others nothing is known, and they
 /// are missing only where nobody else is.
-pub(crate) fn wait_in(group: &Group, seen: &BTreeSet<u32>) -> Option<Wait> {
+pub(crate) fn wait_in(group: &GroupProgress, seen: &BTreeSet<u32>) -> Option<Wait> {
     let numbers = group.last.values().map(|issue| issue.number);
     let furthest = numbers.clone().max()?;
-    let absent = |rank: &&u32| !group.last.contains_key(rank);
-    let no_part = group.members.iter().filter(absent).any(|rank| seen.contains(rank));
+    let no_part = group
+        .members
+        .iter()
+        .any(|rank| !group.last.contains_key(rank) && seen.contains(rank));
     let least = if no_part { 0 } else { numbers.min()? };
+    // A disagreement comes before what numbers say, whoever has gone on since.
     if let Some(wait) = disagreement(group, seen) {
         return Some(wait);
     }
@@ -131,12 +133,12 @@ pub(crate) fn wait_in(group: &Group, seen: &BTreeSet<u32>) -> Option<Wait> {
     }
     let mut number = furthest.min(least.saturating_add(1));
     // With members of which nothing is seen, whoever is behind may wait for them.
-    let mut unseen = group.members.iter().filter(|rank| !seen.contains(rank));
+    let has_unseen = group.members.iter().any(|rank| !seen.contains(rank));
     let mut hindmost = group.last.values().filter(|issue| issue.number == least);
-    if unseen.next().is_some() && !no_part && hindmost.all(|issue| !issue.left) {
+    if has_unseen && !no_part && hindmost.all(|issue| !issue.left) {
         number = least;
     }
-    let (in_it, behind): (BTreeMap<u32, &Issue>, BTreeMap<u32, &Issue>) = group
+    let (in_it, behind): (BTreeMap<u32, &LastIssue>, BTreeMap<u32, &LastIssue>) = group
         .last
         .iter()
         .map(|(rank, issue)| (*rank, issue))
@@ -144,15 +146,19 @@ pub(crate) fn wait_in(group: &Group, seen: &BTreeSet<u32>) -> Option<Wait> {
     if in_it.values().all(|issue| issue.completed) {
         return None;
     }
-    let lags = |rank: &&u32| !in_it.contains_key(rank);
     let known = no_part || !behind.is_empty();
-    let missing = group.members.iter().filter(lags);
-    let missing: Vec<u32> =
-        missing.filter(|rank| !known || seen.contains(rank)).copied().collect();
+    let missing: Vec<u32> = group
+        .members
+        .iter()
+        .filter(|rank| !in_it.contains_key(rank) && (!known || seen.contains(rank)))
+        .copied()
+        .collect();
     // Who went on to the next one has overwritten what it entered here.
-    let comparable = in_it.iter().filter(|(_, issue)| issue.number == number);
-    let whats: Vec<(u32, &What)> =
-        comparable.map(|(rank, issue)| (*rank, &issue.what)).collect();
+    let whats: Vec<(u32, &CollectiveSignature)> = in_it
+        .iter()
+        .filter(|(_, issue)| issue.number == number)
+        .map(|(rank, issue)| (*rank, &issue.what))
+        .collect();
     let unknown = group.members.len().saturating_sub(whats.len());
     let (what, odd) = outvoted(&whats, unknown);
     if missing.is_empty() && odd.is_empty() {
@@ -162,7 +168,7 @@ pub(crate) fn wait_in(group: &Group, seen: &BTreeSet<u32>) -> Option<Wait> {
         group: group.name.clone(),
         number,
         op: what.map_or(CollectiveOp::UNKNOWN, |what| what.op),
-        detail: what.map(What::detail).unwrap_or_default(),
+        detail: what.map(CollectiveSignature::detail).unwrap_or_default(),
         entered: in_it.keys().copied().collect(),
         still_before: behind
             .iter()
@@ -177,7 +183,7 @@ pub(crate) fn wait_in(group: &Group, seen: &BTreeSet<u32>) -> Option<Wait> {
 
 /// A collective that all members of a group that are seen have entered, and that has not ended
 /// on some of them.
-fn not_ended(group: &Group, number: u64, seen: &BTreeSet<u32>) -> Wait {
+fn not_ended(group: &GroupProgress, number: u64, seen: &BTreeSet<u32>) -> Wait {
     let mut open = Open::default();
     for (rank, first) in group.under_way.iter().filter(|(_, it)| it.number == number) {
         open.under_way.push(*rank);
@@ -187,17 +193,15 @@ fn not_ended(group: &Group, number: u64, seen: &BTreeSet<u32>) -> Wait {
     }
     let ended = group.ended.iter().filter(|(_, ended)| **ended >= number);
     open.ended.extend(ended.map(|(rank, _)| *rank));
-    let what = |rank: &u32, last: &'_ Issue| {
-        let first = group.under_way.get(rank).filter(|first| first.number == number);
-        let last = (last.number == number).then(|| last.what.clone());
-        first.map(|first| first.what.clone()).or(last)
-    };
-    let whats: Vec<(u32, What)> = group
+    let whats: Vec<(u32, &CollectiveSignature)> = group
         .last
         .iter()
-        .filter_map(|(rank, last)| Some((*rank, what(rank, last)?)))
+        .filter_map(|(rank, last)| {
+            let first = group.under_way.get(rank).filter(|first| first.number == number);
+            let last = (last.number == number).then_some(&last.what);
+            Some((*rank, first.map(|first| &first.what).or(last)?))
+        })
         .collect();
-    let whats: Vec<(u32, &What)> = whats.iter().map(|(rank, it)| (*rank, it)).collect();
     let unseen = group.members.difference(seen);
     let (what, odd) = outvoted(&whats, unseen.clone().count());
     // It cannot end on a rank before all have entered it.
@@ -207,7 +211,7 @@ fn not_ended(group: &Group, number: u64, seen: &BTreeSet<u32>) -> Wait {
         group: group.name.clone(),
         number,
         op: what.map_or(CollectiveOp::UNKNOWN, |what| what.op),
-        detail: what.map(What::detail).unwrap_or_default(),
+        detail: what.map(CollectiveSignature::detail).unwrap_or_default(),
         entered: group.last.keys().copied().collect(),
         missing,
         odd,
@@ -217,9 +221,13 @@ fn not_ended(group: &Group, number: u64, seen: &BTreeSet<u32>) -> Wait {
 }
 
 /// The group of all ranks, if all have come to make it and some do not get done.
-pub(crate) fn unmade(group: &Group) -> Option<Wait> {
-    let inside = group.last.iter().filter(|(_, issue)| !issue.completed);
-    let entered: Vec<u32> = inside.map(|(rank, _)| *rank).collect();
+pub(crate) fn unmade(group: &GroupProgress) -> Option<Wait> {
+    let entered: Vec<u32> = group
+        .last
+        .iter()
+        .filter(|(_, issue)| !issue.completed)
+        .map(|(rank, _)| *rank)
+        .collect();
     let (_, first) = group.last.first_key_value()?;
     (group.is_of_init() && !entered.is_empty()).then(|| Wait {
         group: group.name.clone(),
@@ -231,13 +239,13 @@ pub(crate) fn unmade(group: &Group) -> Option<Wait> {
 }
 
 /// The last collective of a group if all its members have issued it and none another since.
-pub(crate) fn issued_alike(group: &Group) -> Option<Wait> {
+pub(crate) fn issued_alike(group: &GroupProgress) -> Option<Wait> {
     let mut last = group.last.values();
     let first = last.next()?;
-    let is_alike =
-        |issue: &Issue| (issue.number, &issue.what) == (first.number, &first.what);
+    let are_alike =
+        last.all(|issue| (issue.number, &issue.what) == (first.number, &first.what));
     let is_of_all = group.members.iter().all(|rank| group.last.contains_key(rank));
-    (is_of_all && last.all(is_alike) && !group.is_of_init()).then(|| Wait {
+    (is_of_all && are_alike && !group.is_of_init()).then(|| Wait {
         group: group.name.clone(),
         number: first.number,
         op: first.what.op,
@@ -249,12 +257,14 @@ pub(crate) fn issued_alike(group: &Group) -> Option<Wait> {
 
 /// The first collective of late that ranks disagree on, whoever has gone on since: gloo lets
 /// those pass whose tensors are smaller.
-fn disagreement(group: &Group, seen: &BTreeSet<u32>) -> Option<Wait> {
+fn disagreement(group: &GroupProgress, seen: &BTreeSet<u32>) -> Option<Wait> {
     let (number, said) = group.recent.iter().find(|(_, said)| !said.others.is_empty())?;
-    let others: BTreeMap<u32, &What> =
+    let others: BTreeMap<u32, &CollectiveSignature> =
         said.others.iter().map(|(rank, what)| (*rank, what)).collect();
-    let entered = group.last.iter().filter(|(_, last)| last.number >= *number);
-    let whats: Vec<(u32, &What)> = entered
+    let whats: Vec<(u32, &CollectiveSignature)> = group
+        .last
+        .iter()
+        .filter(|(_, last)| last.number >= *number)
         .map(|(rank, _)| (*rank, *others.get(rank).unwrap_or(&&said.first)))
         .collect();
     let (what, odd) = outvoted(&whats, group.members.len().saturating_sub(whats.len()));
@@ -262,9 +272,11 @@ fn disagreement(group: &Group, seen: &BTreeSet<u32>) -> Option<Wait> {
     let is_decided =
         odd.iter().all(|odd| (odd.op, &odd.detail) != (what.op, &what.detail()));
     // Who has not come yet may say which of them is right, and may be who is waited for.
-    let is_late =
-        |(rank, last): (&u32, &Issue)| last.number < *number && seen.contains(rank);
-    if !is_decided && group.last.iter().any(is_late) {
+    let some_are_late = group
+        .last
+        .iter()
+        .any(|(rank, last)| last.number < *number && seen.contains(rank));
+    if !is_decided && some_are_late {
         return None;
     }
     Some(Wait {
@@ -282,10 +294,10 @@ fn disagreement(group: &Group, seen: &BTreeSet<u32>) -> Option<Wait> {
 /// What most ranks say a collective is, and who says something else: all of them if those of
 /// which it is `unknown` what they say could make the lesser part the larger, or as large.
 fn outvoted<'a>(
-    said: &[(u32, &'a What)],
+    said: &[(u32, &'a CollectiveSignature)],
     unknown: usize,
-) -> (Option<&'a What>, Vec<Odd>) {
-    let mut votes: BTreeMap<&What, usize> = BTreeMap::new();
+) -> (Option<&'a CollectiveSignature>, Vec<Odd>) {
+    let mut votes: BTreeMap<&CollectiveSignature, usize> = BTreeMap::new();
     for (_, what) in said {
         *votes.entry(what).or_default() += 1;
     }
@@ -296,10 +308,12 @@ fn outvoted<'a>(
         votes.iter().filter(|(what, _)| *what != most).map(|(_, count)| count).max();
     let Some(next) = next else { return (Some(*most), Vec::new()) };
     let is_decided = *count > next + unknown;
-    let odd = said.iter().filter(|(_, what)| !is_decided || what != most);
-    let odd =
-        odd.map(|(rank, what)| Odd { rank: *rank, op: what.op, detail: what.detail() });
-    (Some(*most), odd.collect())
+    let odd = said
+        .iter()
+        .filter(|(_, what)| !is_decided || what != most)
+        .map(|(rank, what)| Odd { rank: *rank, op: what.op, detail: what.detail() })
+        .collect();
+    (Some(*most), odd)
 }
 
 /// Ranks that wait for a rank that, in the end, waits for them.
@@ -309,8 +323,10 @@ fn outvoted<'a>(
 pub(crate) fn circle(waits: &[&Wait]) -> BTreeSet<u32> {
     let mut left: BTreeSet<u32> = waits.iter().flat_map(|w| w.entered.clone()).collect();
     let mut entered: Vec<usize> = waits.iter().map(|wait| wait.entered.len()).collect();
-    let in_left = |wait: &&Wait| wait.missing.iter().filter(|r| left.contains(r)).count();
-    let mut missing: Vec<usize> = waits.iter().map(in_left).collect();
+    let mut missing: Vec<usize> = waits
+        .iter()
+        .map(|wait| wait.missing.iter().filter(|rank| left.contains(rank)).count())
+        .collect();
     // For each rank the waits it is in, and those that wait for it.
     let mut is_in: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     let mut awaited: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
