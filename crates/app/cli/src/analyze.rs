@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use formats::{Moment, Recording, TraceSet, write_perfetto};
+use formats::{IncidentTrace, Recording, TraceSet, write_perfetto};
 use model::{Severity, Verdict};
 
 use crate::export::ExportArgs;
@@ -101,7 +101,8 @@ pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {
                     args.export.write(journal)?;
                 }
                 if let Some(path) = perfetto {
-                    annotated += usize::from(write_moment(path, recording, &verdict)?);
+                    annotated +=
+                        usize::from(write_incident_trace(path, recording, &verdict)?);
                 }
             }
             _ => {}
@@ -138,7 +139,11 @@ fn write_annotated(path: &Path, set: &TraceSet, verdict: &Verdict) -> Result<()>
 }
 
 /// Writes the steps around the first incident; whether the recording is one that has steps.
-fn write_moment(path: &Path, recording: &Recording, verdict: &Verdict) -> Result<bool> {
+fn write_incident_trace(
+    path: &Path,
+    recording: &Recording,
+    verdict: &Verdict,
+) -> Result<bool> {
     let inputs: Box<dyn Iterator<Item = _>> = match recording {
         Recording::Journal(journal) => {
             Box::new(journal.inputs().iter().map(|input| (input, 0)))
@@ -147,11 +152,11 @@ fn write_moment(path: &Path, recording: &Recording, verdict: &Verdict) -> Result
         _ => return Ok(false),
     };
     let first = verdict.incidents.first();
-    let mut moment = first
-        .and_then(|first| Moment::of(verdict, &first.id))
+    let mut trace = first
+        .and_then(|first| IncidentTrace::of(verdict, &first.id))
         .context("--perfetto shows the steps around the first incident; there is none")?;
-    inputs.for_each(|(input, shift_ns)| moment.take(input, shift_ns));
-    write_to(path, |out| moment.write(out))?;
+    inputs.for_each(|(input, shift_ns)| trace.take(input, shift_ns));
+    write_to(path, |out| trace.write(out))?;
     Ok(true)
 }
 

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, BufReader};
 
-use formats::{Moment, StoredError, StoredJob};
+use formats::{IncidentTrace, StoredError, StoredJob};
 use model::Verdict;
 
 use crate::collector::Inner;
@@ -18,7 +18,7 @@ pub(crate) fn trace(
     verdict: &Verdict,
     incident: &str,
 ) -> Option<io::Result<Vec<u8>>> {
-    let mut moment = Moment::of(verdict, incident)?;
+    let mut moment = IncidentTrace::of(verdict, incident)?;
     let job = &verdict.job.id;
     let begun_s = inner.catalogue.as_ref().and_then(|it| it.begun_s(job, incident).ok());
     // Batches come after what they tell of.
@@ -33,7 +33,11 @@ pub(crate) fn trace(
     }))
 }
 
-fn take_all(file: File, from_s: u64, moment: &mut Moment) -> Result<(), StoredError> {
+fn take_all(
+    file: File,
+    from_s: u64,
+    moment: &mut IncidentTrace,
+) -> Result<(), StoredError> {
     let reader = BufReader::with_capacity(1 << 16, file);
     let (mut stored, _) = StoredJob::open(reader)?;
     while !moment.is_whole() {

@@ -64,6 +64,7 @@ pub(crate) fn unpack(
         .map_err(BatchError::Packed)?
         .single_frame();
     let mut bytes = Vec::new();
+    // One byte more than is allowed tells a batch that is too large from one that just fits.
     let mut limited = unpacked.by_ref().take(FULL_AT_BYTES + 1);
     limited.read_to_end(&mut bytes).map_err(BatchError::Packed)?;
     if bytes.len() as u64 > FULL_AT_BYTES {
@@ -73,20 +74,23 @@ pub(crate) fn unpack(
     let mut inputs = Vec::new();
     let lines = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
     for (line, number) in lines.split(|byte| *byte == b'\n').zip(1..) {
-        let wrong = |reason| BatchError::Line { line: number, reason };
         if head.is_none() {
-            head = Some(BatchHead::read(line).map_err(wrong)?);
+            let read = BatchHead::read(line);
+            head =
+                Some(read.map_err(|reason| BatchError::Line { line: number, reason })?);
             continue;
         }
         if !with_marks && is_mark(line) {
             continue;
         }
-        let input = input_of(line).map_err(wrong)?;
-        if input.highest_rank().is_some_and(|rank| rank >= MAX_RANKS) {
-            return Err(wrong(format!("ranks are numbered below {MAX_RANKS}")));
-        }
+        let input = checked_input(line)
+            .map_err(|reason| BatchError::Line { line: number, reason })?;
         inputs.push(input);
     }
+    let Some(head) = head else {
+        return Err(BatchError::Line { line: 1, reason: "it is empty".to_owned() });
+    };
+    // A second frame would be kept with the batch, and never read.
     let rest = unpacked.finish();
     if !rest.is_empty() {
         let reason = format!("{} bytes follow it", rest.len());
@@ -95,6 +99,15 @@ pub(crate) fn unpack(
             reason,
         )));
     }
-    let missing = || BatchError::Line { line: 1, reason: "it is empty".to_owned() };
-    Ok((head.ok_or_else(missing)?, inputs))
+    Ok((head, inputs))
+}
+
+/// An input of a batch. What an analysis keeps grows with the highest rank, so a rank that no job
+/// has is refused here, before it is kept.
+fn checked_input(line: &[u8]) -> Result<Input, String> {
+    let input = input_of(line)?;
+    match input.highest_rank() {
+        Some(MAX_RANKS..) => Err(format!("ranks are numbered below {MAX_RANKS}")),
+        _ => Ok(input),
+    }
 }

@@ -24,6 +24,9 @@ const MAX_DAMAGED_SHARE: f64 = 0.01;
 /// Ranks of a job; more are a line that is damaged.
 const MAX_RANKS: u32 = 1 << 20;
 
+/// Nanoseconds from here on have no room in a signed number; a time after it is a damaged line.
+const YEAR_2262_NS: u64 = 1 << 63;
+
 /// The log of one rank.
 #[derive(Clone, Debug)]
 pub(crate) struct CallLog {
@@ -38,7 +41,7 @@ pub(crate) struct CallLog {
 
 /// One line, as far as it is a call.
 #[derive(Default)]
-struct Line<'a> {
+struct CallLine<'a> {
     at_ns: Option<u64>,
     rank: Option<u32>,
     host: Option<&'a str>,
@@ -49,8 +52,8 @@ struct Line<'a> {
     count: Option<u64>,
 }
 
-enum Read<'a> {
-    Call(Line<'a>),
+enum ParsedLine<'a> {
+    Call(CallLine<'a>),
     /// Something that is no call of NCCL's.
     Other,
     /// A new run begins, or the last one ends.
@@ -71,11 +74,6 @@ impl CallLog {
             earlier_runs: 0,
             cut: false,
         };
-        let refuse = |number: u64, reason: String| FormatError::Content {
-            path: path.to_owned(),
-            place: format!("line {number}"),
-            reason,
-        };
         let (mut rank, mut after_header, mut bytes) = (None, false, Vec::new());
         let mut places = Lanes::default();
         let mut number = 0;
@@ -89,20 +87,20 @@ impl CallLog {
             }
             number += 1;
             let whole = bytes.last() == Some(&b'\n');
-            let text = std::str::from_utf8(bytes.trim_ascii());
-            let read = text.map_or(Read::Damaged, read_line);
-            let found = match read {
-                Read::Call(found) => found,
-                Read::Other => continue,
-                Read::Header => {
+            let found = match std::str::from_utf8(bytes.trim_ascii())
+                .map_or(ParsedLine::Damaged, read_line)
+            {
+                ParsedLine::Call(found) => found,
+                ParsedLine::Other => continue,
+                ParsedLine::Header => {
                     after_header = true;
                     continue;
                 }
-                Read::Damaged if !whole => {
+                ParsedLine::Damaged if !whole => {
                     log.cut = true;
                     break;
                 }
-                Read::Damaged => {
+                ParsedLine::Damaged => {
                     let (_, damaged) = log.damaged.get_or_insert((number, 0));
                     *damaged += 1;
                     continue;
@@ -114,9 +112,15 @@ impl CallLog {
                     let reason = format!(
                         "rank {said} in a log of rank {rank}: a file is the log of one rank"
                     );
-                    return Err(refuse(number, reason));
+                    return Err(FormatError::content(
+                        path,
+                        format!("line {number}"),
+                        reason,
+                    ));
                 }
             }
+            // A header after calls begins another run of the job in the same file: its calls must
+            // not be joined with those of the run before.
             if std::mem::take(&mut after_header) && !log.calls.calls.is_empty() {
                 log.calls.calls.clear();
                 log.earlier_runs += 1;
@@ -136,17 +140,17 @@ impl CallLog {
                 "it is no call, and {damaged} of {number} lines are not: \"[1755877674.24] \
                  [Rank 0] Fun AllReduce Data 1 stream 0x5\" is one"
             );
-            return Err(refuse(first, reason));
+            return Err(FormatError::content(path, format!("line {first}"), reason));
         }
-        log.calls.rank =
-            rank.or_else(|| rank_of(path)).ok_or_else(|| FormatError::Content {
-                path: path.to_owned(),
-                place: "its name".to_owned(),
-                reason:
-                    "neither its lines nor its name say of which rank it is: call it \
-                         rank_3.log"
-                        .to_owned(),
-            })?;
+        log.calls.rank = rank.or_else(|| rank_of(path)).ok_or_else(|| {
+            FormatError::content(
+                path,
+                "its name",
+                "neither its lines nor its name say of which rank it is: call it rank_3.log",
+            )
+        })?;
+        // Threads put their entries into the writer's ring in the order they get there, not in
+        // that of their times.
         log.calls.calls.sort_by_key(|call| call.at_ns);
         Ok(log)
     }
@@ -186,13 +190,14 @@ impl Lanes {
     /// the hash is whole in some lines and cut off in longer ones.
     fn of(&mut self, lanes: &mut Vec<Lane>, pointer: &str, hash: &str) -> u32 {
         let hash = decimal(hash);
-        let is = |lane: &Lane| lane.pointer == pointer && is_same(&lane.hash, &hash);
-        if !lanes.get(self.last).is_some_and(is) {
-            self.last = lanes.iter().position(is).unwrap_or_else(|| {
+        let is_its = |lane: &Lane| lane.pointer == pointer && is_same(&lane.hash, &hash);
+        if !lanes.get(self.last).is_some_and(is_its) {
+            self.last = lanes.iter().position(is_its).unwrap_or_else(|| {
                 lanes.push(Lane { pointer: pointer.to_owned(), hash: String::new() });
                 lanes.len() - 1
             });
         }
+        // A longer one was cut off less: the lane keeps the most that is known of its hash.
         let known = &mut lanes[self.last].hash;
         if known.len() < hash.len() {
             *known = hash.into_owned();
@@ -223,29 +228,29 @@ fn decimal(hash: &str) -> std::borrow::Cow<'_, str> {
     }
 }
 
-fn read_line(line: &str) -> Read<'_> {
+fn read_line(line: &str) -> ParsedLine<'_> {
     if line.is_empty() {
-        return Read::Other;
+        return ParsedLine::Other;
     }
     if line.starts_with("===") {
-        return Read::Header;
+        return ParsedLine::Header;
     }
-    let mut found = Line::default();
+    let mut found = CallLine::default();
     let told = if line.starts_with('[') {
         read_words(line, &mut found)
     } else {
         match read_fields(line, &mut found) {
             Some(true) => Some(()),
-            Some(false) => return Read::Other,
+            Some(false) => return ParsedLine::Other,
             None => None,
         }
     };
     let complete = found.at_ns.is_some() && found.op.is_some() && found.size.is_some();
-    if told.is_some() && complete { Read::Call(found) } else { Read::Damaged }
+    if told.is_some() && complete { ParsedLine::Call(found) } else { ParsedLine::Damaged }
 }
 
 /// Reads `[key value] … key value …`: the generations of MegaTrace's own patch.
-fn read_words<'a>(mut line: &'a str, found: &mut Line<'a>) -> Option<()> {
+fn read_words<'a>(mut line: &'a str, found: &mut CallLine<'a>) -> Option<()> {
     while let Some(bracket) = line.strip_prefix('[') {
         let (inside, rest) = bracket.split_once(']')?;
         match inside.split_once(' ') {
@@ -265,7 +270,7 @@ fn read_words<'a>(mut line: &'a str, found: &mut Line<'a>) -> Option<()> {
     Some(())
 }
 
-fn read_pair<'a>(key: &str, value: &'a str, found: &mut Line<'a>) -> Option<()> {
+fn read_pair<'a>(key: &str, value: &'a str, found: &mut CallLine<'a>) -> Option<()> {
     match key {
         "Rank" => found.rank = Some(value.parse().ok().filter(|rank| *rank < MAX_RANKS)?),
         "Fun" | "Func" => found.op = Some(op_of(value)?),
@@ -280,7 +285,7 @@ fn read_pair<'a>(key: &str, value: &'a str, found: &mut Line<'a>) -> Option<()> 
 }
 
 /// Reads `time,NCCL_API,AllGather,count=1,…`; whether it is a call of NCCL's.
-fn read_fields<'a>(line: &'a str, found: &mut Line<'a>) -> Option<bool> {
+fn read_fields<'a>(line: &'a str, found: &mut CallLine<'a>) -> Option<bool> {
     let mut fields = line.split(',');
     found.at_ns = Some(time_ns(fields.next()?)?);
     if fields.next()? != "NCCL_API" {
@@ -318,10 +323,9 @@ fn op_of(name: &str) -> Option<CollectiveOp> {
 /// Nanoseconds of `1755877674.248008482`, or of as many nanoseconds. Never by way of a float:
 /// it has no room for them.
 fn time_ns(text: &str) -> Option<u64> {
-    let until_2242 = |ns: &u64| *ns < 1 << 63;
     let Some((seconds, fraction)) = text.split_once('.') else {
         // Seconds since 1970 have ten digits, nanoseconds nineteen.
-        return text.parse().ok().filter(until_2242).filter(|_| text.len() >= 16);
+        return text.parse().ok().filter(|ns| *ns < YEAR_2262_NS && text.len() >= 16);
     };
     if fraction.is_empty() || fraction.len() > 9 {
         return None;
@@ -329,7 +333,10 @@ fn time_ns(text: &str) -> Option<u64> {
     let digits: u64 = fraction.parse().ok()?;
     let fraction_ns = digits * 10u64.pow(9 - fraction.len() as u32);
     let seconds: u64 = seconds.parse().ok()?;
-    seconds.checked_mul(1_000_000_000)?.checked_add(fraction_ns).filter(until_2242)
+    seconds
+        .checked_mul(1_000_000_000)?
+        .checked_add(fraction_ns)
+        .filter(|ns| *ns < YEAR_2262_NS)
 }
 
 /// The rank a file's name tells: the number after its last `rank`.

@@ -68,7 +68,7 @@ struct GroupStatus {
 
 /// What the dumps of one rank say of a collective.
 #[derive(Clone, Debug)]
-struct Told {
+struct DumpedCollective {
     op: CollectiveOp,
     /// Its sizes and types.
     detail: String,
@@ -79,12 +79,14 @@ struct Told {
 }
 
 /// Collectives of one rank by their group and number.
-type OfRank<'a> = BTreeMap<(&'a str, u64), Told>;
+type OfRank<'a> = BTreeMap<(&'a str, u64), DumpedCollective>;
 
 impl GroupConfig {
     fn ranks(&self) -> impl Iterator<Item = u32> {
-        let ranks = self.ranks.trim_matches(['[', ']']).split(',');
-        ranks.filter_map(|rank| rank.trim().parse().ok())
+        self.ranks
+            .trim_matches(['[', ']'])
+            .split(',')
+            .filter_map(|rank| rank.trim().parse().ok())
     }
 }
 
@@ -92,8 +94,7 @@ impl GroupStatus {
     /// The last collective of the group that is known to have ended, 0 if none is.
     fn ended(&self) -> u64 {
         let number = &self.last_completed_collective;
-        let told = number.as_u64();
-        told.or_else(|| number.as_str()?.parse().ok()).unwrap_or(0)
+        number.as_u64().or_else(|| number.as_str()?.parse().ok()).unwrap_or(0)
     }
 }
 
@@ -112,19 +113,22 @@ impl Entry {
 impl Dump {
     /// Whether the recorder would tell if the device had begun a collective.
     fn is_timed(&self) -> bool {
-        let begun = |entry: &Entry| entry.time_discovered_started_ns.as_u64();
-        self.entries.iter().any(|entry| begun(entry).is_some_and(|at| at > 0))
+        self.entries
+            .iter()
+            .filter_map(|entry| entry.time_discovered_started_ns.as_u64())
+            .any(|at| at > 0)
     }
 
-    fn told(&self, entry: &Entry, is_timed: bool) -> Told {
-        let by_name = || entry.group().and_then(|(group, _)| self.pg_status.get(group));
-        let by_id = |id: u64| self.pg_status.get(&id.to_string());
-        let status = entry.pg_id.as_u64().map_or_else(by_name, by_id);
+    fn collective(&self, entry: &Entry, is_timed: bool) -> DumpedCollective {
+        let status = match entry.pg_id.as_u64() {
+            Some(id) => self.pg_status.get(&id.to_string()),
+            None => entry.group().and_then(|(group, _)| self.pg_status.get(group)),
+        };
         let ended = status.map_or(0, GroupStatus::ended);
         // A collective that was given up counts as completed in the status alone.
         let completed = entry.state == "completed"
             || entry.state != "started" && ended >= entry.collective_seq_id;
-        Told {
+        DumpedCollective {
             op: op_of(&entry.profiling_name),
             detail: format!("{} {}", entry.input_sizes, entry.input_dtypes),
             completed,
@@ -142,8 +146,11 @@ impl Dump {
 
     /// When each entry was made, on a clock that was set.
     fn times(&self) -> Option<Vec<u64>> {
-        let times = self.entries.iter().map(|entry| entry.time_created_ns.as_u64());
-        let times: Vec<u64> = times.collect::<Option<_>>()?;
+        let times = self
+            .entries
+            .iter()
+            .map(|entry| entry.time_created_ns.as_u64())
+            .collect::<Option<Vec<u64>>>()?;
         times.last().is_some_and(|last| *last > SET_CLOCK_NS).then_some(times)
     }
 }
@@ -168,8 +175,8 @@ pub(crate) fn tell<'a>(
         );
         take(Input::Note { text });
     }
-    let is_own = |(rank, _): &(u32, &Dump)| !copied.contains(rank);
-    let dumps: Vec<(u32, &Dump)> = dumps.filter(is_own).collect();
+    let dumps: Vec<(u32, &Dump)> =
+        dumps.filter(|(rank, _)| !copied.contains(rank)).collect();
     let (members_of, names) = groups(&dumps, &ranks);
     let numbers: BTreeMap<&str, u32> = members_of.keys().copied().zip(0..).collect();
     for (group, members) in &members_of {
@@ -188,10 +195,16 @@ pub(crate) fn tell<'a>(
         take(Input::Note { text });
         told.remove(&rank);
     }
-    let default = names.iter().find(|(_, name)| **name == "default_pg");
-    let of_job = default.and_then(|(group, _)| members_of.get(group));
-    let lost = of_job.into_iter().flatten().filter(|rank| !told.contains_key(rank));
-    let lost: Vec<u32> = lost.copied().collect();
+    // The default group has all ranks of the job, so it says who is missing.
+    let lost: Vec<u32> = names
+        .iter()
+        .find(|(_, name)| **name == "default_pg")
+        .and_then(|(group, _)| members_of.get(group))
+        .into_iter()
+        .flatten()
+        .filter(|rank| !told.contains_key(rank))
+        .copied()
+        .collect();
     if !lost.is_empty() {
         let (ranks, plural) = (fold_ranks(&lost), if lost.len() == 1 { "" } else { "s" });
         let text = format!(
@@ -207,7 +220,8 @@ pub(crate) fn tell<'a>(
             let after = collectives.range((group, number.saturating_add(1))..).next();
             let is_last = after.is_none_or(|((other, _), _)| *other != group);
             let is_over = ended.get(group).is_some_and(|(last, _)| *last >= number);
-            let Told { op, detail, completed, mut in_flight, is_exact } = told.clone();
+            let DumpedCollective { op, detail, completed, mut in_flight, is_exact } =
+                told.clone();
             if !is_exact && (!is_last || is_over) {
                 in_flight = InFlight::Unknown;
             }
@@ -241,14 +255,18 @@ fn groups<'a>(dumps: &[(u32, &'a Dump)], ranks: &BTreeSet<u32>) -> Groups<'a> {
     }
     // Gloo tells of one group without a name, which is none of those in the entries: its members
     // are at least ranks of the job.
-    let configs = dumps.iter().flat_map(|(_, dump)| &dump.pg_config);
-    let told: BTreeSet<u32> = configs.flat_map(|(_, config)| config.ranks()).collect();
+    let configured: BTreeSet<u32> = dumps
+        .iter()
+        .flat_map(|(_, dump)| dump.pg_config.values())
+        .flat_map(GroupConfig::ranks)
+        .collect();
     // All of a job are in its default group, also those without a dump.
-    let last = ranks.iter().chain(&told).max().filter(|last| **last < MOST_RANKS);
-    let is_default = |group: &str| names.get(group) == Some(&"default_pg");
-    for (_, members) in groups.iter_mut().filter(|(group, _)| is_default(group)) {
-        members.extend(ranks);
-        members.extend(last.into_iter().flat_map(|last| 0..=*last));
+    let last = ranks.iter().chain(&configured).max().filter(|last| **last < MOST_RANKS);
+    for (group, members) in &mut groups {
+        if names.get(group) == Some(&"default_pg") {
+            members.extend(ranks);
+            members.extend(last.into_iter().flat_map(|last| 0..=*last));
+        }
     }
     for (_, dump) in dumps {
         for (group, config) in &dump.pg_config {
@@ -275,10 +293,10 @@ fn by_rank<'a>(dumps: &[(u32, &'a Dump)]) -> BTreeMap<u32, OfRank<'a>> {
         let of_rank = of_ranks.entry(*rank).or_default();
         for entry in dump.entries.iter().filter(|entry| entry.counts()) {
             let Some((group, _)) = entry.group() else { continue };
-            let new = dump.told(entry, is_timed);
-            let known = of_rank.entry((group, entry.collective_seq_id));
+            let new = dump.collective(entry, is_timed);
             // Of two dumps the one that knows of its end is the later one.
-            known
+            of_rank
+                .entry((group, entry.collective_seq_id))
                 .and_modify(|known| {
                     if !known.completed {
                         *known = new.clone();
@@ -306,8 +324,11 @@ fn copied<'a>(dumps: impl Iterator<Item = (u32, &'a Dump)>) -> BTreeSet<u32> {
 fn ended<'a>(told: &BTreeMap<u32, OfRank<'a>>) -> BTreeMap<&'a str, (u64, u32)> {
     let mut ended: BTreeMap<&str, (u64, u32)> = BTreeMap::new();
     for (rank, collectives) in told {
-        let over = collectives.iter().filter(|(_, it)| it.completed && it.op.joins_all());
-        for ((group, number), _) in over {
+        for ((group, number), collective) in collectives {
+            // A broadcast ends on its root before others have entered it, and so proves nothing.
+            if !collective.completed || !collective.op.joins_all() {
+                continue;
+            }
             let known = ended.entry(group).or_default();
             if *number > known.0 {
                 *known = (*number, *rank);

@@ -1,5 +1,5 @@
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A recording that cannot be read: which file, where in it, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +74,19 @@ pub enum FormatError {
 }
 
 impl FormatError {
+    /// A well-formed document that makes no sense at `place`.
+    pub(crate) fn content(
+        path: &Path,
+        place: impl Into<String>,
+        reason: impl Into<String>,
+    ) -> Self {
+        Self::Content {
+            path: path.to_owned(),
+            place: place.into(),
+            reason: reason.into(),
+        }
+    }
+
     /// What the operator can do about it.
     pub fn hint(&self) -> &'static str {
         match self {

@@ -29,22 +29,26 @@ impl MarkEvents {
     ) -> Result<Self, FormatError> {
         let mut ranks = Vec::with_capacity(lists.len());
         for (rank, list) in lists.into_iter().enumerate() {
-            let refuse = |at: usize, reason: String| FormatError::Content {
-                path: path.to_owned(),
-                place: format!("[{rank}][{at}]"),
-                reason,
-            };
             let mut marks = Vec::with_capacity(list.len());
             let mut counter = StepCounter::default();
             let mut last = 0;
             for (at, (time_ns, kind)) in list.into_iter().enumerate() {
                 let Some(event) = event_of(&kind) else {
-                    return Err(refuse(at, format!("unknown kind {kind:?}")));
+                    let reason = format!("unknown kind {kind:?}");
+                    return Err(FormatError::content(
+                        path,
+                        format!("[{rank}][{at}]"),
+                        reason,
+                    ));
                 };
                 if time_ns < last {
                     let reason =
                         format!("time runs backwards from {last} to {time_ns} ns");
-                    return Err(refuse(at, reason));
+                    return Err(FormatError::content(
+                        path,
+                        format!("[{rank}][{at}]"),
+                        reason,
+                    ));
                 }
                 last = time_ns;
                 let step = counter.count(event.kind());
@@ -54,8 +58,7 @@ impl MarkEvents {
             ranks.push(marks);
         }
         if ranks.iter().all(Vec::is_empty) {
-            let (path, place) = (path.to_owned(), ".".to_owned());
-            return Err(FormatError::Content { path, place, reason: "no event".into() });
+            return Err(FormatError::content(path, ".", "no event"));
         }
         Ok(Self { ranks })
     }

@@ -34,22 +34,23 @@ impl TryFrom<String> for Version {
     type Error = String;
 
     fn try_from(version: String) -> Result<Self, Self::Error> {
-        let is_known = version.split('.').next() == Some("2");
-        let refused = || format!("version {version} of the dump, laggard reads 2.x");
-        is_known.then_some(Self).ok_or_else(refused)
+        if version.split('.').next() != Some("2") {
+            return Err(format!("version {version} of the dump, laggard reads 2.x"));
+        }
+        Ok(Self)
     }
 }
 
 #[derive(Deserialize)]
-struct Dump {
+struct ServedDump {
     #[serde(default, rename = "version")]
     _version: Version,
     #[serde(default)]
-    entries: Vec<Entry>,
+    entries: Vec<ServedEntry>,
 }
 
 #[derive(Deserialize)]
-struct Entry {
+struct ServedEntry {
     record_id: u64,
     profiling_name: String,
     time_created_ns: u64,
@@ -66,23 +67,22 @@ struct Entry {
     input_dtypes: Value,
 }
 
-impl Entry {
+impl ServedEntry {
     /// Bytes that the rank passed, and those of an element of its first tensor.
     fn passed(&self) -> Option<(u64, u64)> {
         let sizes = Vec::<Vec<u64>>::deserialize(&self.input_sizes).ok()?;
         let types = Vec::<&str>::deserialize(&self.input_dtypes).ok()?;
-        let elements: Vec<u64> =
-            types.iter().map(|kind| element_bytes(kind.as_bytes())).collect();
-        if sizes.len() != elements.len() {
+        if sizes.len() != types.len() {
             return None;
         }
         let mut bytes = 0_u64;
-        for (size, element) in sizes.iter().zip(&elements) {
+        for (size, kind) in sizes.iter().zip(&types) {
+            let element = element_bytes(kind.as_bytes());
             let of_tensor =
-                size.iter().try_fold(*element, |all, one| all.checked_mul(*one));
-            bytes = bytes.checked_add(of_tensor?)?;
+                size.iter().try_fold(element, |all, one| all.checked_mul(*one))?;
+            bytes = bytes.checked_add(of_tensor)?;
         }
-        Some((bytes, *elements.first()?))
+        Some((bytes, element_bytes(types.first()?.as_bytes())))
     }
 }
 
@@ -91,12 +91,21 @@ impl Entry {
 /// # Errors
 /// What the JSON parser says.
 pub fn recorded_collectives(json: &[u8]) -> serde_json::Result<Vec<RecordedCollective>> {
-    let dump: Dump = serde_json::from_slice(json)?;
-    let collective = |entry: Entry| {
+    let dump: ServedDump = serde_json::from_slice(json)?;
+    let mut collectives: Vec<_> =
+        dump.entries.into_iter().map(RecordedCollective::from).collect();
+    collectives.sort_by_key(|collective| collective.record_id);
+    Ok(collectives)
+}
+
+impl From<ServedEntry> for RecordedCollective {
+    fn from(entry: ServedEntry) -> Self {
         let op = op_of(&entry.profiling_name);
+        // Either may be all that says so: coalesced sends have no name that tells, some others no
+        // flag.
         let is_counted = !entry.is_p2p && !op.is_point_to_point();
         let passed = entry.passed();
-        RecordedCollective {
+        Self {
             record_id: entry.record_id,
             op,
             bytes: passed.map(|(bytes, _)| bytes),
@@ -105,10 +114,7 @@ pub fn recorded_collectives(json: &[u8]) -> serde_json::Result<Vec<RecordedColle
             number: if is_counted { entry.collective_seq_id } else { 0 },
             issued_unix_ns: entry.time_created_ns,
         }
-    };
-    let mut collectives: Vec<_> = dump.entries.into_iter().map(collective).collect();
-    collectives.sort_by_key(|collective| collective.record_id);
-    Ok(collectives)
+    }
 }
 
 /// The operation in `gloo:all_reduce` or `nccl:send 0->1`.

@@ -7,7 +7,7 @@ use std::path::Path;
 use model::{CollectiveOp, Input};
 use serde::Deserialize;
 
-use crate::ranks::{Place, job_ranks, tell_hosts};
+use crate::ranks::{ProcessPlace, job_ranks, tell_hosts};
 use crate::ras::is_hexadecimal;
 use crate::recording::io_error;
 use crate::{FormatError, Limits};
@@ -16,7 +16,7 @@ use crate::{FormatError, Limits};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InspectorLog {
     /// By communicator: its hash and size.
-    members: BTreeMap<(String, u32), Members>,
+    members: BTreeMap<(String, u32), CommMembers>,
     /// Collectives that were timed by the host, and say nothing of arrivals.
     host_timed: u64,
     /// Whether the last line is cut off: it was being written.
@@ -24,10 +24,10 @@ pub(crate) struct InspectorLog {
 }
 
 /// Rank in the communicator, and the process it runs in.
-type Members = BTreeMap<(u32, Place), Vec<Timed>>;
+type CommMembers = BTreeMap<(u32, ProcessPlace), Vec<TimedCollective>>;
 
 #[derive(Clone, Copy, Debug)]
-struct Timed {
+struct TimedCollective {
     op: CollectiveOp,
     number: u64,
     bytes: u64,
@@ -35,9 +35,9 @@ struct Timed {
 }
 
 #[derive(Deserialize)]
-struct Line {
+struct InspectorLine {
     #[serde(default)]
-    header: Option<Header>,
+    header: Option<CommHeader>,
     #[serde(default)]
     metadata: Option<Metadata>,
     #[serde(default)]
@@ -45,7 +45,7 @@ struct Line {
 }
 
 #[derive(Deserialize)]
-struct Header {
+struct CommHeader {
     id: String,
     rank: u32,
     n_ranks: u32,
@@ -87,40 +87,37 @@ impl InspectorLog {
             if length == 0 {
                 break;
             }
-            let refuse = |place: String, reason: String| FormatError::Content {
-                path: path.to_owned(),
-                place: format!("line {number}{place}"),
-                reason,
-            };
             if text.trim_ascii().is_empty() {
                 continue;
             }
             let mut json = serde_json::Deserializer::from_slice(&text);
-            let line: Line = match serde_path_to_error::deserialize(&mut json) {
+            let line: InspectorLine = match serde_path_to_error::deserialize(&mut json) {
                 Ok(line) => line,
                 Err(error) if error.inner().is_eof() && text.last() != Some(&b'\n') => {
                     log.cut = true;
                     break;
                 }
                 Err(error) => {
-                    let place = format!(", {}", error.path());
+                    let place = format!("line {number}, {}", error.path());
+                    // serde_json repeats line and column at the end of its message.
                     let reason = error.inner().to_string();
                     let reason = reason.split(" at line ").next().unwrap_or_default();
-                    return Err(refuse(place, reason.to_owned()));
+                    return Err(FormatError::content(path, place, reason));
                 }
             };
-            log.add(line)
-                .map_err(|(place, reason)| refuse(format!(", {place}"), reason))?;
+            log.add(line).map_err(|(place, reason)| {
+                FormatError::content(path, format!("line {number}, {place}"), reason)
+            })?;
         }
         Ok(log)
     }
 
-    fn add(&mut self, line: Line) -> Result<(), (&'static str, String)> {
+    fn add(&mut self, line: InspectorLine) -> Result<(), (&'static str, String)> {
         // Lines about sends, receives and the log itself.
         let Some(timed) = line.coll_perf else { return Ok(()) };
-        let missing = |place| (place, "it is missing".to_owned());
-        let header = line.header.ok_or_else(|| missing("header"))?;
-        let metadata = line.metadata.ok_or_else(|| missing("metadata"))?;
+        let header = line.header.ok_or_else(|| ("header", "it is missing".to_owned()))?;
+        let metadata =
+            line.metadata.ok_or_else(|| ("metadata", "it is missing".to_owned()))?;
         let version = &metadata.inspector_output_format_version;
         if !version.starts_with("v4.") {
             let reason = format!("{version:?} is not v4.x, which is what is read");
@@ -131,7 +128,7 @@ impl InspectorLog {
             return Err(("header.id", reason));
         }
         if header.rank >= header.n_ranks {
-            let Header { rank, n_ranks, .. } = header;
+            let CommHeader { rank, n_ranks, .. } = header;
             let reason = format!("rank {rank} in a communicator of {n_ranks}");
             return Err(("header.rank", reason));
         }
@@ -146,7 +143,7 @@ impl InspectorLog {
         }
         let communicator = self.members.entry((header.id, header.n_ranks)).or_default();
         let place = (metadata.hostname, metadata.pid, 0);
-        communicator.entry((header.rank, place)).or_default().push(Timed {
+        communicator.entry((header.rank, place)).or_default().push(TimedCollective {
             op: CollectiveOp::from_name(&timed.coll),
             number: timed.coll_sn,
             bytes: timed.coll_msg_size_bytes,
@@ -157,21 +154,22 @@ impl InspectorLog {
 }
 
 /// What logs say of one rank of a communicator.
-struct Member<'a> {
-    place: &'a Place,
+struct InspectedRank<'a> {
+    place: &'a ProcessPlace,
     /// Of each of its files.
-    timed: Vec<&'a [Timed]>,
+    timed: Vec<&'a [TimedCollective]>,
 }
 
 /// Tells a job what logs say; groups are numbered from `group` on.
 pub(crate) fn tell(logs: &[&InspectorLog], group: u32, take: &mut dyn FnMut(Input)) {
-    let mut all: BTreeMap<&(String, u32), BTreeMap<u32, Member>> = BTreeMap::new();
+    let mut all: BTreeMap<&(String, u32), BTreeMap<u32, InspectedRank>> = BTreeMap::new();
     let mut notes = Vec::new();
     for (communicator, ranks) in logs.iter().flat_map(|log| &log.members) {
         let members = all.entry(communicator).or_default();
         for ((rank, place), timed) in ranks {
-            let new = || Member { place, timed: Vec::new() };
-            let member = members.entry(*rank).or_insert_with(new);
+            let member = members
+                .entry(*rank)
+                .or_insert_with(|| InspectedRank { place, timed: Vec::new() });
             if member.place == place {
                 member.timed.push(timed);
             } else {
@@ -183,7 +181,7 @@ pub(crate) fn tell(logs: &[&InspectorLog], group: u32, take: &mut dyn FnMut(Inpu
             }
         }
     }
-    let places: Vec<Vec<(u32, Place)>> = all
+    let places: Vec<Vec<(u32, ProcessPlace)>> = all
         .values()
         .map(|ranks| {
             ranks.iter().map(|(rank, told)| (*rank, told.place.clone())).collect()
@@ -216,7 +214,7 @@ pub(crate) fn tell(logs: &[&InspectorLog], group: u32, take: &mut dyn FnMut(Inpu
         for (rank, member) in members {
             let Some(rank) = of_job.get(rank).copied() else { continue };
             for timed in member.timed.iter().copied().flatten() {
-                let Timed { op, number, bytes, busy_ns } = *timed;
+                let TimedCollective { op, number, bytes, busy_ns } = *timed;
                 take(Input::Timed { rank, group, op, number, bytes, busy_ns });
             }
         }

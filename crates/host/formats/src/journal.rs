@@ -26,7 +26,7 @@ const FULL_AT_BYTES: u64 = 4 << 30;
 const LONGEST_LINE_BYTES: u64 = 1 << 20;
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Header {
+struct JournalHeader {
     schema: String,
     job: String,
 }
@@ -86,7 +86,7 @@ impl JournalWriter {
         };
         let mut journal =
             Self { out, path: path.to_owned(), written: 0, line: Vec::new() };
-        let header = Header { schema: SCHEMA.to_owned(), job: job.to_owned() };
+        let header = JournalHeader { schema: SCHEMA.to_owned(), job: job.to_owned() };
         serde_json::to_writer(&mut journal.line, &header)?;
         journal.line.push(b'\n');
         journal.end_line()?;
@@ -200,7 +200,8 @@ impl Journal {
     /// Whether the first bytes of a file are those of a journal.
     pub(crate) fn begins(bytes: &[u8]) -> bool {
         let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        serde_json::from_slice::<Header>(line).is_ok_and(|header| header.schema == SCHEMA)
+        serde_json::from_slice::<JournalHeader>(line)
+            .is_ok_and(|header| header.schema == SCHEMA)
     }
 
     /// Reads a journal.
@@ -208,18 +209,14 @@ impl Journal {
     /// A recording that was cut off, as by a full disk or a kill, is read up to the cut.
     pub(crate) fn read(path: &Path, reader: impl BufRead) -> Result<Self, FormatError> {
         let mut inputs = Vec::new();
-        let content = |number: usize, reason: String| FormatError::Content {
-            path: path.to_owned(),
-            place: format!("line {number}"),
-            reason,
-        };
         let mut lines = Lines(reader).zip(1..).skip(1).peekable();
         while let Some((line, number)) = lines.next() {
             let line = match line {
                 Ok(line) => line,
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
                 Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
-                    return Err(content(number, error.to_string()));
+                    let place = format!("line {number}");
+                    return Err(FormatError::content(path, place, error.to_string()));
                 }
                 Err(source) => {
                     return Err(FormatError::Io { path: path.to_owned(), source });
@@ -227,12 +224,19 @@ impl Journal {
             };
             match input_of(&line) {
                 Ok(input) => inputs.push(input),
+                // The writer was killed in the middle of its last line.
                 Err(_) if lines.peek().is_none() => break,
-                Err(reason) => return Err(content(number, reason)),
+                Err(reason) => {
+                    return Err(FormatError::content(
+                        path,
+                        format!("line {number}"),
+                        reason,
+                    ));
+                }
             }
         }
         if inputs.is_empty() {
-            return Err(content(2, "no input".into()));
+            return Err(FormatError::content(path, "line 2", "no input"));
         }
         Ok(Self { inputs })
     }
@@ -256,40 +260,44 @@ pub(crate) fn input_of(line: &[u8]) -> Result<Input, String> {
     if !is_mark(line) {
         return serde_json::from_slice(line).map_err(|error| error.to_string());
     }
-    let Numbers { values, count } =
+    let MarkNumbers { values, count } =
         serde_json::from_slice(line).map_err(|error| error.to_string())?;
     let ([rank, at, step, kind, on_loop, code, numbers @ ..], 6..) = (values, count)
     else {
         return Err(format!("a mark has at least 6 numbers, this one {count}"));
     };
-    let too_large = |_| "a number is too large for its place".to_owned();
-    let number = u8::try_from(kind).ok();
-    let kind = number
+    let kind = u8::try_from(kind)
+        .ok()
         .and_then(MarkKind::from_number)
         .ok_or_else(|| format!("unknown kind of mark {kind}"))?;
-    let code = u16::try_from(code).map_err(too_large)?;
+    let code = fitting(code)?;
     let mark = Mark {
         at: RankNs(at),
-        step: u32::try_from(step).map_err(too_large)?,
+        step: fitting(step)?,
         on_loop_thread: on_loop != 0,
         event: Event::decode(kind, code, numbers)
             .ok_or_else(|| format!("unknown numbers in a mark of kind {}", kind as u8))?,
     };
-    Ok(Input::Mark { rank: u32::try_from(rank).map_err(too_large)?, mark })
+    Ok(Input::Mark { rank: fitting(rank)?, mark })
+}
+
+/// A number of a mark as the type of its place.
+fn fitting<T: TryFrom<u64>>(number: u64) -> Result<T, String> {
+    T::try_from(number).map_err(|_| "a number is too large for its place".to_owned())
 }
 
 /// The numbers of a mark, those that are left out zero.
-struct Numbers {
+struct MarkNumbers {
     values: [u64; 11],
     count: usize,
 }
 
 /// Without a list of its own for each of the marks, which are nearly all there is to read.
-impl<'de> Deserialize<'de> for Numbers {
+impl<'de> Deserialize<'de> for MarkNumbers {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Each;
         impl<'de> Visitor<'de> for Each {
-            type Value = Numbers;
+            type Value = MarkNumbers;
 
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
                 formatter.write_str("6 to 11 numbers")
@@ -298,8 +306,8 @@ impl<'de> Deserialize<'de> for Numbers {
             fn visit_seq<A: SeqAccess<'de>>(
                 self,
                 mut list: A,
-            ) -> Result<Numbers, A::Error> {
-                let mut numbers = Numbers { values: [0; 11], count: 0 };
+            ) -> Result<MarkNumbers, A::Error> {
+                let mut numbers = MarkNumbers { values: [0; 11], count: 0 };
                 while let Some(value) = list.next_element()? {
                     let count = numbers.count;
                     let place = numbers.values.get_mut(count);

@@ -10,10 +10,10 @@ mod scan;
 use std::io::{self, Read};
 
 use memchr::memmem;
-use scan::{Stop, event, next_event, unquoted, value_end, visible};
+use scan::{ScanStop, event, next_event, unquoted, value_end, visible};
 use trace::Trace;
 
-use build::{Builder, YEAR_2000_NS};
+use build::{TraceBuilder, YEAR_2000_NS};
 
 /// Bytes read at a time.
 const BLOCK_BYTES: usize = 1 << 20;
@@ -34,8 +34,8 @@ const EVENTS: &[u8] = b"\"traceEvents\"";
 /// What the reader says; malformed content is no error.
 pub(crate) fn read(reader: impl Read) -> io::Result<Trace> {
     let mut scanner = Scanner {
-        blocks: Blocks::new(reader),
-        builder: Builder::default(),
+        blocks: FileWindow::new(reader),
+        builder: TraceBuilder::default(),
         first_key: Vec::new(),
         shift_ns: 0,
         malformed: 0,
@@ -48,7 +48,7 @@ pub(crate) fn read(reader: impl Read) -> io::Result<Trace> {
 }
 
 /// A window over the file: all bytes that may still be needed.
-struct Blocks<R> {
+struct FileWindow<R> {
     reader: R,
     bytes: Vec<u8>,
     /// Where the unread bytes begin, and end.
@@ -61,7 +61,7 @@ struct Blocks<R> {
     damage: Option<String>,
 }
 
-impl<R: Read> Blocks<R> {
+impl<R: Read> FileWindow<R> {
     fn new(reader: R) -> Self {
         let bytes = vec![0; BLOCK_BYTES];
         Self { reader, bytes, from: 0, to: 0, offset: 0, is_at_end: false, damage: None }
@@ -84,6 +84,7 @@ impl<R: Read> Blocks<R> {
         self.bytes.copy_within(self.from..self.to, 0);
         self.offset += self.from as u64;
         (self.from, self.to) = (0, self.to - self.from);
+        // Doubled, so that an event of many blocks is moved a few times only.
         if self.to + BLOCK_BYTES / 2 > self.bytes.len() {
             self.bytes.resize(self.bytes.len() * 2, 0);
         }
@@ -134,15 +135,15 @@ fn is_damage(error: &io::Error) -> bool {
 
 /// How a document ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ended {
+enum DocumentEnd {
     Well,
     /// In the middle of something.
     CutOff,
 }
 
 struct Scanner<R> {
-    blocks: Blocks<R>,
-    builder: Builder,
+    blocks: FileWindow<R>,
+    builder: TraceBuilder,
     /// The key that stands first in events of this file.
     first_key: Vec<u8>,
     /// What is to be added to all times.
@@ -157,7 +158,7 @@ struct Scanner<R> {
 }
 
 impl<R: Read> Scanner<R> {
-    fn document(&mut self) -> io::Result<Ended> {
+    fn document(&mut self) -> io::Result<DocumentEnd> {
         match self.blocks.next()? {
             Some(b'[') => {
                 self.blocks.from += 1;
@@ -167,20 +168,20 @@ impl<R: Read> Scanner<R> {
                 self.blocks.from += 1;
                 self.object()
             }
-            _ => Ok(Ended::CutOff),
+            _ => Ok(DocumentEnd::CutOff),
         }
     }
 
     /// The members of the document.
-    fn object(&mut self) -> io::Result<Ended> {
-        let mut ended = Ended::CutOff;
+    fn object(&mut self) -> io::Result<DocumentEnd> {
+        let mut ended = DocumentEnd::CutOff;
         loop {
             match self.blocks.next()? {
                 None => return Ok(ended),
                 // The end of the document, or of what a damaged member has left.
                 Some(b'}') => {
                     self.blocks.from += 1;
-                    ended = Ended::Well;
+                    ended = DocumentEnd::Well;
                     continue;
                 }
                 Some(_) => {}
@@ -189,8 +190,8 @@ impl<R: Read> Scanner<R> {
             let stop = match key_of(rest) {
                 Ok((b"traceEvents", from)) if rest[from] == b'[' => {
                     self.blocks.from += from + 1;
-                    if self.events()? == Ended::CutOff {
-                        return Ok(Ended::CutOff);
+                    if self.events()? == DocumentEnd::CutOff {
+                        return Ok(DocumentEnd::CutOff);
                     }
                     continue;
                 }
@@ -204,27 +205,27 @@ impl<R: Read> Scanner<R> {
                     // A bracket that is not closed has swallowed the events.
                     Ok(end) => {
                         self.swallowed += end as u64;
-                        Stop::Malformed(from)
+                        ScanStop::Malformed(from)
                     }
                     Err(stop) => stop,
                 },
                 Err(stop) => stop,
             };
             if !self.pass_over(stop)? {
-                return Ok(Ended::CutOff);
+                return Ok(DocumentEnd::CutOff);
             }
         }
     }
 
     /// Reads more of a member, or goes on behind what is wrong with it; `false` if there is nothing
     /// to go on with.
-    fn pass_over(&mut self, stop: Stop) -> io::Result<bool> {
+    fn pass_over(&mut self, stop: ScanStop) -> io::Result<bool> {
         let place = self.blocks.place();
         let (at, swallowed) = match stop {
-            Stop::More if self.blocks.more()? => return Ok(true),
+            ScanStop::More if self.blocks.more()? => return Ok(true),
             // Cut off, or a bracket that is not closed.
-            Stop::More => (0, self.blocks.rest().len()),
-            Stop::Malformed(at) => (at, at),
+            ScanStop::More => (0, self.blocks.rest().len()),
+            ScanStop::Malformed(at) => (at, at),
         };
         self.swallowed += swallowed as u64;
         // A quote too many may have swallowed where the events begin.
@@ -242,14 +243,14 @@ impl<R: Read> Scanner<R> {
     fn skip_member(&mut self) -> io::Result<bool> {
         loop {
             let rest = self.blocks.rest();
-            let mut lines = memchr::memchr_iter(b'\n', rest).map(|at| at + 1);
-            let line = lines.find(|at| {
+            // Keys are shorter than 60 bytes: a quote without a colon soon behind it is text.
+            let line = memchr::memchr_iter(b'\n', rest).map(|at| at + 1).find(|at| {
                 let line = rest[*at..].trim_ascii_start();
                 line.starts_with(b"\"") && line.iter().take(60).any(|byte| *byte == b':')
             });
             let before = &rest[..line.unwrap_or(rest.len())];
-            let members = MEMBERS.iter().filter_map(|key| memmem::find(before, key));
-            if let Some(at) = members.min().or(line) {
+            let needed = MEMBERS.iter().filter_map(|key| memmem::find(before, key)).min();
+            if let Some(at) = needed.or(line) {
                 self.blocks.from += at;
                 return Ok(true);
             }
@@ -261,19 +262,19 @@ impl<R: Read> Scanner<R> {
     }
 
     /// The events, up to the end of their list.
-    fn events(&mut self) -> io::Result<Ended> {
+    fn events(&mut self) -> io::Result<DocumentEnd> {
         loop {
             match self.blocks.next()? {
-                None => return Ok(Ended::CutOff),
+                None => return Ok(DocumentEnd::CutOff),
                 Some(b']') => {
                     self.blocks.from += 1;
-                    return Ok(Ended::Well);
+                    return Ok(DocumentEnd::Well);
                 }
                 Some(b'{') => {}
                 Some(_) => {
                     self.note_malformed(self.blocks.place());
                     if !self.resume(1)? {
-                        return Ok(Ended::CutOff);
+                        return Ok(DocumentEnd::CutOff);
                     }
                 }
             }
@@ -289,7 +290,7 @@ impl<R: Read> Scanner<R> {
                     self.builder.take(&event);
                     self.blocks.from += length;
                 }
-                Err(Stop::More) => {
+                Err(ScanStop::More) => {
                     // An open string or bracket may swallow all that follows.
                     let place = self.blocks.place();
                     let is_all = limit == self.blocks.rest().len();
@@ -299,15 +300,15 @@ impl<R: Read> Scanner<R> {
                     }
                     if is_open || !self.blocks.more()? {
                         if !self.resume(1)? {
-                            return Ok(Ended::CutOff);
+                            return Ok(DocumentEnd::CutOff);
                         }
                         self.note_malformed(place);
                     }
                 }
-                Err(Stop::Malformed(at)) => {
+                Err(ScanStop::Malformed(at)) => {
                     self.note_malformed(self.blocks.place() + at as u64);
                     if !self.resume(1)? {
-                        return Ok(Ended::CutOff);
+                        return Ok(DocumentEnd::CutOff);
                     }
                 }
             }
@@ -358,7 +359,7 @@ impl<R: Read> Scanner<R> {
         }
     }
 
-    fn finish(self, ended: Ended) -> Trace {
+    fn finish(self, ended: DocumentEnd) -> Trace {
         let mut trace = self.builder.finish(self.shift_ns);
         let first = trace.slices.first().map_or(0, |slice| slice.start_ns);
         trace.absolute = first > YEAR_2000_NS;
@@ -371,7 +372,7 @@ impl<R: Read> Scanner<R> {
                 places.join(", ")
             ));
         }
-        if ended == Ended::CutOff {
+        if ended == DocumentEnd::CutOff {
             let place = self.blocks.place();
             let why =
                 self.blocks.damage.map(|why| format!(": {why}")).unwrap_or_default();
@@ -382,15 +383,15 @@ impl<R: Read> Scanner<R> {
 }
 
 /// The key of the first member, and where its value begins.
-fn key_of(bytes: &[u8]) -> Result<(&[u8], usize), Stop> {
+fn key_of(bytes: &[u8]) -> Result<(&[u8], usize), ScanStop> {
     let from = visible(bytes, 0)?;
     if bytes[from] != b'"' {
-        return Err(Stop::Malformed(from));
+        return Err(ScanStop::Malformed(from));
     }
     let end = value_end(bytes, from)?;
     let colon = visible(bytes, end)?;
     if bytes[colon] != b':' {
-        return Err(Stop::Malformed(colon));
+        return Err(ScanStop::Malformed(colon));
     }
     Ok((&bytes[from + 1..end - 1], visible(bytes, colon + 1)?))
 }

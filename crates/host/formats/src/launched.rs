@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{CollectiveOp, InFlight, Input, Ranks, fold_ranks};
 
-use crate::ranks::{Place, job_ranks, tell_hosts};
-use crate::ras::{Communicator, Present, RasReply, Why};
+use crate::ranks::{ProcessPlace, job_ranks, tell_hosts};
+use crate::ras::{Present, RasCommunicator, RasReply, Why};
 
 /// Tells a job what the latest of some replies says; groups are numbered from `group` on.
 pub(crate) fn tell(
@@ -17,22 +17,19 @@ pub(crate) fn tell(
     let mut replies = replies.to_vec();
     replies.sort_by(|a, b| a.at.cmp(&b.at));
     let Some((latest, before)) = replies.split_last() else { return group };
-    let members = |communicator: &Communicator| -> Vec<(u32, Place)> {
-        let present = communicator.ranks.iter().map(|(rank, told)| (*rank, &told.place));
-        let missing =
-            communicator.missing.iter().map(|(rank, told)| (*rank, &told.place));
-        present.chain(missing).map(|(rank, place)| (rank, place.clone())).collect()
-    };
-    let places: Vec<Vec<(u32, Place)>> =
-        latest.communicators.iter().map(members).collect();
+    let places: Vec<Vec<(u32, ProcessPlace)>> =
+        latest.communicators.iter().map(RasCommunicator::places).collect();
     let (ranks, numbering) = job_ranks(&places);
     tell_hosts(&places, &ranks, take);
     let mut notes: Vec<String> = latest.notes.clone();
     notes.extend(numbering.note());
-    let mut absent: BTreeMap<(u32, Why), &Place> = BTreeMap::new();
-    let before_by_name = before.last().into_iter().flat_map(|reply| &reply.communicators);
-    let before_by_name: BTreeMap<&str, &Communicator> =
-        before_by_name.map(|known| (known.name.as_str(), known)).collect();
+    let mut absent: BTreeMap<(u32, Why), &ProcessPlace> = BTreeMap::new();
+    let before_by_name: BTreeMap<&str, &RasCommunicator> = before
+        .last()
+        .into_iter()
+        .flat_map(|reply| &reply.communicators)
+        .map(|known| (known.name.as_str(), known))
+        .collect();
     for (communicator, of_job) in latest.communicators.iter().zip(&ranks) {
         let earlier = before_by_name.get(communicator.name.as_str()).copied();
         group = communicator.tell(of_job, earlier, group, &mut notes, take);
@@ -53,6 +50,7 @@ pub(crate) fn tell(
         let process =
             if *pid < 0 { String::new() } else { format!(" (process {pid} on {host})") };
         notes.push(format!("rank {rank}{process} {text}"));
+        // A rank that is only silent may come back: a stopped process does.
         if why == Why::Dead {
             take(Input::Left { rank, step: 0, orderly: false });
         }
@@ -66,7 +64,14 @@ pub(crate) fn tell(
     group
 }
 
-impl Communicator {
+impl RasCommunicator {
+    /// Where each of its ranks runs, those that did not answer included.
+    fn places(&self) -> Vec<(u32, ProcessPlace)> {
+        let present = self.ranks.iter().map(|(rank, told)| (*rank, told.place.clone()));
+        let missing = self.missing.iter().map(|(rank, told)| (*rank, told.place.clone()));
+        present.chain(missing).collect()
+    }
+
     /// Tells a group for each function in which ranks are apart, or one of all ranks.
     fn tell(
         &self,
@@ -76,16 +81,18 @@ impl Communicator {
         notes: &mut Vec<String>,
         take: &mut dyn FnMut(Input),
     ) -> u32 {
-        let unreachable = |why: Why| why == Why::Dead || why == Why::Silent;
         let unreachable: Vec<u32> = self
             .missing
             .iter()
-            .filter(|(_, missing)| unreachable(missing.why))
+            .filter(|(_, missing)| matches!(missing.why, Why::Dead | Why::Silent))
             .filter_map(|(rank, _)| of_job.get(rank).copied())
             .collect();
-        let elsewhere =
-            self.missing.iter().filter(|(_, told)| told.why == Why::Elsewhere);
-        let elsewhere: Vec<u32> = elsewhere.map(|(rank, _)| *rank).collect();
+        let elsewhere: Vec<u32> = self
+            .missing
+            .iter()
+            .filter(|(_, missing)| missing.why == Why::Elsewhere)
+            .map(|(rank, _)| *rank)
+            .collect();
         if !elsewhere.is_empty() {
             let ranks = fold_ranks(&elsewhere);
             let name = &self.name;
@@ -99,36 +106,29 @@ impl Communicator {
             let name = &self.name;
             notes.push(format!("{name}: ranks are apart, and moved between the replies"));
         }
-        let entered = |rank: &u32, group, number, op: &str, completed| {
-            let (rank, op) = (*of_job.get(rank)?, op.to_owned());
-            let detail = String::new();
-            let in_flight = InFlight::Unknown;
-            Some(Input::Entered { rank, group, number, op, detail, completed, in_flight })
-        };
+        let there: Vec<u32> =
+            self.ranks.keys().filter_map(|rank| of_job.get(rank).copied()).collect();
         if !apart || moved {
             // How far a rank came that cannot be reached nobody knows.
             let completed = unreachable.is_empty();
-            let (name, op) = (self.name.clone(), CollectiveOp::UNKNOWN.name());
-            let there = self.ranks.keys().filter_map(|rank| of_job.get(rank).copied());
-            let members = there.chain(unreachable).collect();
-            take(Input::Group { group, name, members });
-            let ranks = self.ranks.keys();
-            ranks
-                .filter_map(|rank| entered(rank, group, 0, op, completed))
-                .for_each(take);
+            let members = there.iter().copied().chain(unreachable).collect();
+            take(Input::Group { group, name: self.name.clone(), members });
+            for rank in there {
+                take(entered(rank, group, 0, CollectiveOp::UNKNOWN.name(), completed));
+            }
             return group + 1;
         }
         let caveat = "launched collectives were counted at one moment, at which ranks of a \
                       healthy job may be apart too; a second reply some seconds later tells \
                       whether they stay so";
         notes.push(caveat.to_owned());
-        let there = self.ranks.keys().filter_map(|rank| of_job.get(rank).copied());
-        let members: Ranks = there.collect();
+        let members: Ranks = there.into_iter().collect();
         if let Some((op, number)) = self.crossed(&ahead) {
             take(Input::Group { group, name: self.name.clone(), members });
             for (rank, ahead) in &ahead {
+                let Some(rank) = of_job.get(rank) else { continue };
                 let own = ahead.keys().next().copied().unwrap_or(op);
-                entered(rank, group, number, own, false).into_iter().for_each(&mut *take);
+                take(entered(*rank, group, number, own, false));
             }
             return group + 1;
         }
@@ -142,8 +142,9 @@ impl Communicator {
             // that they launched more since then says nothing.
             let least = self.least(op);
             for (rank, ahead) in &ahead {
+                let Some(rank) = of_job.get(rank) else { continue };
                 let number = least.saturating_add(u64::from(ahead.contains_key(op)));
-                entered(rank, group, number, op, false).into_iter().for_each(&mut *take);
+                take(entered(*rank, group, number, op, false));
             }
         }
         next_group
@@ -151,8 +152,11 @@ impl Communicator {
 
     /// The fewest collectives of a function that a rank has launched.
     fn least(&self, op: &str) -> u64 {
-        let counts = self.ranks.values().map(|told| told.launched.get(op).copied());
-        counts.map(Option::unwrap_or_default).min().unwrap_or(0)
+        self.ranks
+            .values()
+            .map(|told| told.launched.get(op).copied().unwrap_or_default())
+            .min()
+            .unwrap_or(0)
     }
 
     /// What each rank has launched beyond what all have.
@@ -165,14 +169,16 @@ impl Communicator {
             .collect();
         let least: BTreeMap<&str, u64> =
             functions.into_iter().map(|op| (op, self.least(op))).collect();
-        let of_rank = |(rank, told): (&u32, &Present)| {
-            let beyond = least.iter().filter_map(|(op, least)| {
-                let launched = told.launched.get(*op).copied().unwrap_or(0);
-                (launched > *least).then(|| (*op, launched - least))
-            });
-            (*rank, beyond.collect())
-        };
-        self.ranks.iter().map(of_rank).collect()
+        self.ranks
+            .iter()
+            .map(|(rank, told)| {
+                let beyond = least.iter().filter_map(|(op, least)| {
+                    let launched = told.launched.get(*op).copied().unwrap_or(0);
+                    (launched > *least).then(|| (*op, launched - least))
+                });
+                (*rank, beyond.collect())
+            })
+            .collect()
     }
 
     /// Where every rank went on with one function, and not all with the same: that of most of
@@ -197,13 +203,34 @@ impl Communicator {
         ahead: &BTreeMap<u32, BTreeMap<&str, u64>>,
     ) -> bool {
         let furthest = ahead.values().map(BTreeMap::len).max().unwrap_or(0);
-        let behind = ahead.iter().filter(|(_, ahead)| ahead.len() < furthest.max(1));
-        let sum = |told: &Present| {
-            told.launched.values().fold(0, |sum: u64, count| sum.saturating_add(*count))
-        };
-        behind.into_iter().any(|(rank, _)| {
-            let now = self.ranks.get(rank).map(sum);
-            earlier.ranks.get(rank).map(sum).is_some_and(|before| Some(before) < now)
-        })
+        // A rank that leads may go on for a while when others hang; one that is behind and moves
+        // says that nobody hangs.
+        ahead.iter().filter(|(_, ahead)| ahead.len() < furthest.max(1)).any(
+            |(rank, _)| {
+                let before = earlier.ranks.get(rank).map(Present::all_launched);
+                before.is_some()
+                    && before < self.ranks.get(rank).map(Present::all_launched)
+            },
+        )
+    }
+}
+
+impl Present {
+    /// Collectives it has launched, of all functions.
+    fn all_launched(&self) -> u64 {
+        self.launched.values().fold(0, |sum, count| sum.saturating_add(*count))
+    }
+}
+
+fn entered(rank: u32, group: u32, number: u64, op: &str, completed: bool) -> Input {
+    Input::Entered {
+        rank,
+        group,
+        number,
+        op: op.to_owned(),
+        detail: String::new(),
+        completed,
+        // RAS counts launches by the host: what the device does with them it does not say.
+        in_flight: InFlight::Unknown,
     }
 }

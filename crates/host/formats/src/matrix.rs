@@ -79,63 +79,70 @@ impl StageMatrix {
     /// Durations in seconds, `[step][rank][stage]`, of the steps that every rank delivered.
     pub fn durations_s(&self) -> Vec<Vec<Vec<f64>>> {
         let unit_s = self.nanoseconds().unwrap_or(1e9) * 1e-9;
-        let seconds = |row: &Vec<f64>| row.iter().map(|value| value * unit_s).collect();
-        let of_step = |step: &Vec<Option<Vec<f64>>>| {
-            step.iter().map(|rank| rank.as_ref().map(seconds)).collect()
-        };
-        self.chosen().2.iter().filter_map(of_step).collect()
+        let (_, _, matrix) = self.chosen();
+        matrix
+            .iter()
+            .filter_map(|step| {
+                step.iter()
+                    .map(|row| Some(row.as_ref()?.iter().map(|it| it * unit_s).collect()))
+                    .collect()
+            })
+            .collect()
     }
 
     /// Refuses what the analysis must not see.
     pub(crate) fn check(&self, path: &Path) -> Result<(), FormatError> {
-        let refuse = |place: String, reason: String| {
-            Err(FormatError::Content { path: path.to_owned(), place, reason })
-        };
+        self.first_mistake()
+            .map_err(|(place, reason)| FormatError::content(path, place, reason))
+    }
+
+    /// Nothing, or the place of what is wrong and why.
+    fn first_mistake(&self) -> Result<(), (String, String)> {
         if self.schema != Self::SCHEMA {
             let reason = format!("expected {:?}, found {:?}", Self::SCHEMA, self.schema);
-            return refuse("schema".into(), reason);
+            return Err(("schema".into(), reason));
         }
         let Some(unit_ns) = self.nanoseconds() else {
             let reason = format!("expected s, ms, us or ns, found {:?}", self.unit);
-            return refuse("unit".into(), reason);
+            return Err(("unit".into(), reason));
         };
         let (name, stages, matrix) = self.chosen();
         if stages.is_empty() || matrix.is_empty() {
-            return refuse(name.into(), "no step or no stage".into());
+            return Err((name.into(), "no step or no stage".into()));
         }
         if self.micro_stages.is_some() != self.micro_matrix.is_some() {
             let reason = "micro_stages and micro_matrix belong together".into();
-            return refuse("micro_stages".into(), reason);
+            return Err(("micro_stages".into(), reason));
         }
         if stages.len() > MAX_STAGES {
             let reason = format!("{} stages, at most {MAX_STAGES}", stages.len());
-            return refuse(name.into(), reason);
+            return Err((name.into(), reason));
         }
         let ranks = matrix[0].len();
         if ranks == 0 || matrix.len().saturating_mul(ranks * stages.len()) > MAX_CELLS {
             let reason = format!("{} steps of {ranks} ranks", matrix.len());
-            return refuse(name.into(), reason);
+            return Err((name.into(), reason));
         }
         for (step, rows) in matrix.iter().enumerate() {
             if rows.len() != ranks {
                 let reason = format!("{} ranks, the first step has {ranks}", rows.len());
-                return refuse(format!("{name}[{step}]"), reason);
+                return Err((format!("{name}[{step}]"), reason));
             }
             for (rank, row) in rows.iter().enumerate() {
                 let Some(row) = row else { continue };
-                let place = || format!("{name}[{step}][{rank}]");
                 if row.len() != stages.len() {
                     let reason =
                         format!("{} values for {} stages", row.len(), stages.len());
-                    return refuse(place(), reason);
+                    return Err((format!("{name}[{step}][{rank}]"), reason));
                 }
                 if let Some((stage, value)) = bad_duration(row) {
                     let reason = format!("{value} is not a duration");
-                    return refuse(format!("{}[{stage}]", place()), reason);
+                    return Err((format!("{name}[{step}][{rank}][{stage}]"), reason));
                 }
             }
         }
-        self.check_companions(path, matrix.len(), ranks)?;
+        self.check_companions(matrix.len(), ranks)?;
+        // Replay lays steps end to end on a clock of whole nanoseconds, which must not run over.
         let mut until_ns = vec![0.0; ranks];
         for (step, rows) in matrix.iter().enumerate() {
             for (rank, row) in rows.iter().enumerate() {
@@ -144,7 +151,7 @@ impl StageMatrix {
                 until_ns[rank] += row.iter().sum::<f64>().max(wall) * unit_ns;
                 if until_ns[rank] >= MAX_NS {
                     let reason = "the steps of this rank take centuries".into();
-                    return refuse(format!("{name}[{step}][{rank}]"), reason);
+                    return Err((format!("{name}[{step}][{rank}]"), reason));
                 }
             }
         }
@@ -153,22 +160,18 @@ impl StageMatrix {
 
     fn check_companions(
         &self,
-        path: &Path,
         steps: usize,
         ranks: usize,
-    ) -> Result<(), FormatError> {
-        let refuse = |place: String, reason: String| {
-            Err(FormatError::Content { path: path.to_owned(), place, reason })
-        };
+    ) -> Result<(), (String, String)> {
         if let Some(wall) = &self.wall {
             let fits = wall.len() == steps && wall.iter().all(|row| row.len() == ranks);
             if !fits {
-                return refuse("wall".into(), "not as large as the matrix".into());
+                return Err(("wall".into(), "not as large as the matrix".into()));
             }
             for (step, row) in wall.iter().enumerate() {
                 if let Some((rank, value)) = bad_duration(row) {
                     let reason = format!("{value} is not a duration");
-                    return refuse(format!("wall[{step}][{rank}]"), reason);
+                    return Err((format!("wall[{step}][{rank}]"), reason));
                 }
             }
         }
@@ -182,14 +185,12 @@ impl StageMatrix {
                 });
             if !fits {
                 let reason = "not durations, or not as large as the matrix".into();
-                return refuse("python_collective_time".into(), reason);
+                return Err(("python_collective_time".into(), reason));
             }
         }
         if self.roles.as_ref().is_some_and(|roles| roles.len() != ranks) {
-            return refuse(
-                "roles".into(),
-                format!("expected one for each of {ranks} ranks"),
-            );
+            let reason = format!("expected one for each of {ranks} ranks");
+            return Err(("roles".into(), reason));
         }
         Ok(())
     }
@@ -241,8 +242,12 @@ impl StageMatrix {
         for (step, rows) in matrix.iter().enumerate() {
             for (rank, row) in rows.iter().enumerate() {
                 let Some(row) = row else { continue };
-                let waits = self.python_collective_time.as_ref().filter(|_| !expanded);
-                let waits = waits.map(|waits| waits[step].as_slice());
+                // They have a value for each stage of the plain matrix, not of the expanded one.
+                let waits = self
+                    .python_collective_time
+                    .as_ref()
+                    .filter(|_| !expanded)
+                    .map(|waits| waits[step].as_slice());
                 let wall = self.wall(step, rank);
                 let row = closed(row, &ids, wall);
                 let ticks = Ticks { unit_ns, now: &mut now[rank] };
@@ -306,10 +311,14 @@ fn rank_step(
     let mut segments = Vec::with_capacity(row.len());
     let mut after = MarkKind::StepBegin;
     for (at, (stage, duration)) in stages.iter().zip(row).enumerate() {
-        let wait_of = |rank: &Vec<f64>| rank.get(at).copied().unwrap_or(0.0);
-        let synchronises =
-            waits.is_some_and(|waits| waits.iter().any(|rank| wait_of(rank) > 0.0));
-        let wait = waits.map_or(0.0, |waits| wait_of(&waits[rank])).min(*duration);
+        // Of all ranks: the one that comes last does not wait, and is at the collective too.
+        let synchronises = waits.is_some_and(|waits| {
+            waits.iter().any(|of_rank| of_rank.get(at).is_some_and(|wait| *wait > 0.0))
+        });
+        let wait = waits
+            .and_then(|waits| waits[rank].get(at).copied())
+            .unwrap_or(0.0)
+            .min(*duration);
         if synchronises {
             let ending = Ending::Issue { op: CollectiveOp::BARRIER, group: 0 };
             let end = ticks.advance(duration - wait);
@@ -320,8 +329,12 @@ fn rank_step(
         segments.push(Segment { stage: *stage, after, ending: Ending::Mark(kind), end });
         after = kind;
     }
-    let named = stages.iter().zip(row).filter(|(stage, _)| **stage != StageId::OTHER);
-    let named: f64 = named.map(|(_, duration)| duration).sum();
+    let named: f64 = stages
+        .iter()
+        .zip(row)
+        .filter(|(stage, _)| **stage != StageId::OTHER)
+        .map(|(_, duration)| duration)
+        .sum();
     let overlap = wall.map_or(0.0, |wall| (named - wall).max(0.0));
     let backward = stages.iter().filter(|stage| **stage == StageId::BACKWARD).count();
     RankStep {
@@ -349,8 +362,11 @@ fn end_of(stage: StageId) -> MarkKind {
 }
 
 fn bad_duration(values: &[f64]) -> Option<(usize, f64)> {
-    let bad = |value: &f64| !value.is_finite() || *value < 0.0;
-    values.iter().copied().enumerate().find(|(_, value)| bad(value))
+    values
+        .iter()
+        .copied()
+        .enumerate()
+        .find(|(_, value)| !value.is_finite() || *value < 0.0)
 }
 
 #[cfg(test)]

@@ -13,9 +13,11 @@ pub(crate) fn collective_of_kernel(name: &str) -> Option<String> {
             return Some(op.filter(|op| *op != "Generic").unwrap_or_default().to_owned());
         }
     }
-    let op = name.strip_prefix("hccl:").or_else(|| name.strip_prefix("hccl_"));
-    let old = name.starts_with("nccl").then_some("");
-    op.or(old).map(str::to_owned)
+    name.strip_prefix("hccl:")
+        .or_else(|| name.strip_prefix("hccl_"))
+        // Another kernel of NCCL's is a collective of which the name does not tell the operation.
+        .or_else(|| name.starts_with("nccl").then_some(""))
+        .map(str::to_owned)
 }
 
 /// A name without the addresses of objects in it: they differ from process to process.
@@ -25,6 +27,7 @@ pub(crate) fn without_addresses(name: &str) -> Cow<'_, str> {
     while let Some(at) = rest.find("0x") {
         let digits = rest[at + 2..].bytes().take_while(u8::is_ascii_hexdigit).count();
         out += &rest[..at];
+        // An address has at least six digits; fewer are a constant, such as in `mask_0xff`.
         out += if digits >= 6 { "0x…" } else { &rest[at..at + 2 + digits] };
         rest = &rest[at + 2 + digits..];
     }
@@ -33,8 +36,9 @@ pub(crate) fn without_addresses(name: &str) -> Cow<'_, str> {
 
 /// A name without the counts that `emit_nvtx` writes behind it.
 pub(crate) fn without_counts(name: &str) -> &str {
-    let ends = [", op_id = ", ", seq = "].iter().filter_map(|count| name.find(count));
-    &name[..ends.min().unwrap_or(name.len())]
+    let end =
+        [", op_id = ", ", seq = "].iter().filter_map(|count| name.find(count)).min();
+    &name[..end.unwrap_or(name.len())]
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use trace::{Counter, NameId, Slice, SliceKind, Trace, Track, Transfer};
 use crate::names::{collective_of_kernel, without_counts};
 use crate::recording::io_error;
 use crate::{FormatError, Limits};
-use calls::Calls;
+use calls::NvtxCalls;
 use tables::{Loss, MAX_PACKED_BYTES, Tables};
 
 pub(crate) use tables::MAGIC;
@@ -51,7 +51,7 @@ const METRICS: [(&str, Resource); 6] = [
 
 /// One process of a report.
 #[derive(Default)]
-struct Process {
+struct ReportProcess {
     trace: Trace,
     tracks: HashMap<(i64, i64), u16>,
     /// Devices it uses.
@@ -89,13 +89,12 @@ pub(crate) fn read_packed(
 }
 
 fn read(path: &Path, tables: &Tables) -> Result<Vec<Trace>, FormatError> {
-    let refused = |found: &str| {
-        Err(FormatError::Unknown { path: path.to_owned(), found: found.to_owned() })
-    };
     if !tables.has("StringIds")? {
-        return refused(
-            "it is an SQLite file, but no export of Nsight Systems: no StringIds",
-        );
+        let found = "it is an SQLite file, but no export of Nsight Systems: no StringIds";
+        return Err(FormatError::Unknown {
+            path: path.to_owned(),
+            found: found.to_owned(),
+        });
     }
     let mut strings: HashMap<i64, String> = HashMap::new();
     tables.rows("StringIds", ["id", "value"], |row| {
@@ -116,11 +115,12 @@ fn read(path: &Path, tables: &Tables) -> Result<Vec<Trace>, FormatError> {
     let mut report = Report {
         strings,
         processes: BTreeMap::new(),
-        calls: Calls::of(tables),
+        calls: NvtxCalls::of(tables),
         launched: HashMap::new(),
         kept: 0,
         too_many: 0,
     };
+    // Kernels first: calls of the runtime are joined with the kernels they launch.
     report.device(tables);
     report.ranges(tables);
     report.runtime(tables);
@@ -128,13 +128,16 @@ fn read(path: &Path, tables: &Tables) -> Result<Vec<Trace>, FormatError> {
     report.name_transfers();
     let seats = report.seats();
     let (too_many, shift_ns) = (report.too_many, started_ns.unwrap_or(0));
-    let mut processes: Vec<(i64, Process)> = report.processes.into_iter().collect();
+    let mut processes: Vec<(i64, ReportProcess)> = report.processes.into_iter().collect();
+    // Launchers and data loaders are annotated too: beside processes with devices they are no
+    // ranks.
     if processes.iter().any(|(_, process)| !process.devices.is_empty()) {
         processes.retain(|(_, process)| !process.devices.is_empty());
     }
     processes.sort_by_key(|(_, process)| process.devices.iter().min().copied());
     let (several, losses) = (processes.len() > 1, tables.losses());
-    let traces = processes.into_iter().enumerate().map(|(at, (pid, process))| {
+    let mut traces = Vec::with_capacity(processes.len());
+    for (at, (pid, process)) in processes.into_iter().enumerate() {
         let mut trace = process.trace;
         trace.rank = several.then(|| u32::try_from(at).unwrap_or(u32::MAX));
         if let Some((size, rank)) = seats.get(&pid) {
@@ -145,31 +148,33 @@ fn read(path: &Path, tables: &Tables) -> Result<Vec<Trace>, FormatError> {
         if too_many > 0 {
             trace.losses.push(format!("{too_many} events beyond what is kept"));
         }
-        let losses = losses.iter().map(|Loss { place, reason }| {
+        trace.losses.extend(losses.iter().map(|Loss { place, reason }| {
             format!("{place}: {reason}; what follows there is left out")
-        });
-        trace.losses.extend(losses);
+        }));
         trace.settle(shift_ns);
         number_steps(&mut trace);
-        trace
-    });
-    let traces: Vec<Trace> = traces.filter(|trace| !trace.slices.is_empty()).collect();
+        if !trace.slices.is_empty() {
+            traces.push(trace);
+        }
+    }
     if traces.is_empty() {
         if let Some(Loss { place, reason }) = losses.first().cloned() {
             return Err(FormatError::Damaged { path: path.to_owned(), place, reason });
         }
-        return refused(
-            "the report has neither NVTX ranges nor CUDA events: record them with \
-             nsys profile --trace=cuda,nvtx",
-        );
+        let found = "the report has neither NVTX ranges nor CUDA events: record them with \
+                     nsys profile --trace=cuda,nvtx";
+        return Err(FormatError::Unknown {
+            path: path.to_owned(),
+            found: found.to_owned(),
+        });
     }
     Ok(traces)
 }
 
 struct Report {
     strings: HashMap<i64, String>,
-    processes: BTreeMap<i64, Process>,
-    calls: Calls,
+    processes: BTreeMap<i64, ReportProcess>,
+    calls: NvtxCalls,
     /// Transfers by the process and the correlation number of their kernels.
     launched: HashMap<(i64, i64), usize>,
     kept: usize,
@@ -177,7 +182,7 @@ struct Report {
 }
 
 /// Where a slice lies: a device and a stream, or nothing and a thread.
-type Place = (i64, i64);
+type SlicePlace = (i64, i64);
 /// Device of tracks that are threads of the host.
 const HOST: i64 = -1;
 
@@ -195,23 +200,22 @@ fn text(value: ValueRef<'_>) -> Option<Cow<'_, str>> {
 impl Report {
     /// A text, or the one whose number is given instead.
     fn text<'a>(&'a self, value: ValueRef<'a>) -> Option<Cow<'a, str>> {
-        let numbered =
-            || self.strings.get(&number(value)?).map(|t| Cow::from(t.as_str()));
-        text(value).or_else(numbered)
+        text(value)
+            .or_else(|| Some(Cow::from(self.strings.get(&number(value)?)?.as_str())))
     }
 
     /// Adds a slice; the place of its transfer if it is a collective.
     fn add(
         &mut self,
         process: i64,
-        place: Place,
+        place: SlicePlace,
         name: &str,
         kind: SliceKind,
         row: &[ValueRef<'_>],
     ) -> Option<usize> {
-        let time = |at: usize| row.get(at).copied().and_then(number);
+        let [start, end, ..] = row else { return None };
         // A range that never ended has no length.
-        let (start_ns, end_ns) = time(0).zip(time(1))?;
+        let (start_ns, end_ns) = number(*start).zip(number(*end))?;
         let process = self.processes.entry(process).or_default();
         let tracks = process.tracks.len();
         let known = process.tracks.contains_key(&place);
@@ -245,16 +249,14 @@ impl Report {
     fn device(&mut self, tables: &Tables) {
         let [start, end, device, stream, process] =
             ["start", "end", "deviceId", "streamId", "globalPid"];
-        let place = |row: &[ValueRef<'_>]| {
-            let (device, stream) = (number(row[2])?, number(row[3])?);
-            Some((number(row[4]).map_or(0, pid_of), (device.max(0), stream)))
-        };
         let [short, long, number_of] = ["shortName", "demangledName", "correlationId"];
         let kernels = [start, end, device, stream, process, short, long, number_of];
         tables.rows("CUPTI_ACTIVITY_KIND_KERNEL", kernels, |row| {
-            let Some((process, place)) = place(row) else { return };
-            let name = self.text(row[5]).or_else(|| self.text(row[6]));
-            let name = name.map_or_else(|| "kernel".to_owned(), Cow::into_owned);
+            let Some((process, place)) = device_place(row) else { return };
+            let name = self
+                .text(row[5])
+                .or_else(|| self.text(row[6]))
+                .map_or_else(|| "kernel".to_owned(), Cow::into_owned);
             let kind = match collective_of_kernel(&name) {
                 Some(_) => SliceKind::Collective,
                 None => SliceKind::Kernel,
@@ -266,15 +268,17 @@ impl Report {
         });
         let copies = [start, end, device, stream, process, "copyKind"];
         tables.rows("CUPTI_ACTIVITY_KIND_MEMCPY", copies, |row| {
-            let Some((process, place)) = place(row) else { return };
+            let Some((process, place)) = device_place(row) else { return };
             let kind = number(row[5]).unwrap_or(0);
-            let known = COPIES.iter().find(|(number, _)| *number == kind);
-            let name = known.map_or("Memcpy", |(_, name)| name);
+            let name = COPIES
+                .iter()
+                .find(|(number, _)| *number == kind)
+                .map_or("Memcpy", |(_, name)| name);
             self.add(process, place, name, SliceKind::Memory, row);
         });
         let sets = [start, end, device, stream, process];
         tables.rows("CUPTI_ACTIVITY_KIND_MEMSET", sets, |row| {
-            let Some((process, place)) = place(row) else { return };
+            let Some((process, place)) = device_place(row) else { return };
             self.add(process, place, "Memset", SliceKind::Memory, row);
         });
     }
@@ -286,10 +290,10 @@ impl Report {
         tables.rows("NVTX_EVENTS", columns, |row| {
             let is_range = number(row[2]).is_some_and(|kind| RANGES.contains(&kind));
             let Some(thread) = number(row[3]).filter(|_| is_range) else { return };
-            let name = self.text(row[4]).or_else(|| self.text(row[5]));
-            let Some(name) = name.map(|name| without_counts(&name).to_owned()) else {
+            let Some(name) = self.text(row[4]).or_else(|| self.text(row[5])) else {
                 return;
             };
+            let name = without_counts(&name).to_owned();
             let is_op = name.starts_with("aten::")
                 || name.starts_with("autograd::")
                 || name.contains("Backward");
@@ -309,8 +313,12 @@ impl Report {
             if let Some((transfer, at_ns)) = launched.zip(number(row[0])) {
                 self.calls.launch(thread, at_ns, *transfer);
             }
-            let name = self.text(row[3]).filter(|name| name.contains("Synchronize"));
-            let Some(name) = name.map(Cow::into_owned) else { return };
+            let Some(name) =
+                self.text(row[3]).filter(|name| name.contains("Synchronize"))
+            else {
+                return;
+            };
+            let name = name.into_owned();
             let place = (HOST, thread & 0xff_ffff);
             self.add(pid_of(thread), place, &name, SliceKind::Wait, row);
         });
@@ -330,11 +338,13 @@ impl Report {
     /// The size of the largest communicator of each process, and its rank there, if all processes say
     /// so, of the same size, and each another rank.
     fn seats(&self) -> BTreeMap<i64, (u32, u32)> {
-        let on_device = |(_, process): &(&i64, &Process)| !process.devices.is_empty();
-        let processes = self.processes.iter().filter(on_device);
-        let seats = processes.map(|(pid, _)| Some((*pid, self.calls.seat(*pid)?)));
-        let seats: BTreeMap<i64, (u32, u32)> =
-            seats.collect::<Option<_>>().unwrap_or_default();
+        let seats: BTreeMap<i64, (u32, u32)> = self
+            .processes
+            .iter()
+            .filter(|(_, process)| !process.devices.is_empty())
+            .map(|(pid, _)| Some((*pid, self.calls.seat(*pid)?)))
+            .collect::<Option<_>>()
+            .unwrap_or_default();
         let sizes: BTreeSet<u32> = seats.values().map(|(size, _)| *size).collect();
         let ranks: BTreeSet<u32> = seats.values().map(|(_, rank)| *rank).collect();
         if sizes.len() == 1 && ranks.len() == seats.len() {
@@ -391,13 +401,22 @@ impl Report {
             for (_, share) in &mut samples {
                 *share = share.min(1.0);
             }
-            let uses = |process: &&mut Process| process.devices.contains(&device);
-            for process in self.processes.values_mut().filter(uses) {
-                let samples = samples.clone();
-                process.trace.counters.push(Counter { resource, samples });
+            for process in self.processes.values_mut() {
+                if process.devices.contains(&device) {
+                    let samples = samples.clone();
+                    process.trace.counters.push(Counter { resource, samples });
+                }
             }
         }
     }
+}
+
+/// The process of something on a device, and where it lies: the columns are its times, device,
+/// stream and process.
+fn device_place(row: &[ValueRef<'_>]) -> Option<(i64, SlicePlace)> {
+    let (device, stream) = (number(row[2])?, number(row[3])?);
+    // Not below zero: that would be a thread of the host.
+    Some((number(row[4]).map_or(0, pid_of), (device.max(0), stream)))
 }
 
 /// The process in a global id.
@@ -405,32 +424,37 @@ fn pid_of(global: i64) -> i64 {
     global >> 24 & 0xff_ffff
 }
 
+/// How ranges of steps are called; "iteration" stands before "iter", with which it begins.
+const STEP_WORDS: [&str; 6] =
+    ["profilerstep", "train_step", "training_step", "iteration", "iter", "step"];
+
+/// The number of the step that a range is called by, `Some(None)` if it has none; `None` of a range
+/// that is not called like a step.
+fn step_in(name: &str) -> Option<Option<u32>> {
+    let name = name.to_lowercase();
+    let rest = STEP_WORDS.iter().find_map(|word| name.strip_prefix(word))?;
+    let number = rest.trim_start_matches([' ', '_', '#', ':', '=', '-', '[']);
+    let digits = number.bytes().take_while(u8::is_ascii_digit).count();
+    match number[..digits].parse::<u32>() {
+        // Such as "step 12" and "Step 0 to 10", not "step2vec".
+        Ok(found) if !number[digits..].starts_with(char::is_alphabetic) => {
+            Some(Some(found))
+        }
+        _ => rest.is_empty().then_some(None),
+    }
+}
+
 /// Takes ranges that are called like steps for steps: numbered ones, or one name again and again.
 fn number_steps(trace: &mut Trace) {
-    let words =
-        ["profilerstep", "train_step", "training_step", "iteration", "iter", "step"];
-    let numbered = |name: &str| {
-        let name = name.to_lowercase();
-        let word = words.iter().find(|word| name.starts_with(*word))?;
-        let rest = &name[word.len()..];
-        let number = rest.trim_start_matches([' ', '_', '#', ':', '=', '-', '[']);
-        let digits = number.bytes().take_while(u8::is_ascii_digit).count();
-        match number[..digits].parse::<u32>() {
-            // Such as "step 12" and "Step 0 to 10", not "step2vec".
-            Ok(found) if !number[digits..].starts_with(char::is_alphabetic) => {
-                Some(Some(found))
-            }
-            _ => rest.is_empty().then_some(None),
-        }
-    };
     let mut next = 0;
     let mut end_ns = i64::MIN;
     for at in 0..trace.slices.len() {
         let slice = trace.slices[at];
+        // What is called like a step within a step is a part of it, such as "iter" of an optimizer.
         if slice.kind != SliceKind::Annotation || slice.start_ns < end_ns {
             continue;
         }
-        let Some(number) = numbered(trace.names.text(slice.name)) else { continue };
+        let Some(number) = step_in(trace.names.text(slice.name)) else { continue };
         let number = number.unwrap_or(next);
         (next, end_ns) = (number.saturating_add(1), slice.end_ns);
         let name = trace.names.intern(&format!("ProfilerStep#{number}"));

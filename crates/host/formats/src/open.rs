@@ -46,12 +46,12 @@ impl<R: Read> Read for Limited<R> {
 }
 
 /// A reader that counts what it hands out.
-struct Counted<'a, R> {
+struct CountingReader<'a, R> {
     inner: R,
     read: &'a AtomicU64,
 }
 
-impl<R: Read> Read for Counted<'_, R> {
+impl<R: Read> Read for CountingReader<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(buffer)?;
         self.read.fetch_add(read as u64, Ordering::Relaxed);
@@ -66,10 +66,13 @@ pub(crate) fn open<'a>(
     limits: Limits,
     read: &'a AtomicU64,
 ) -> Result<impl BufRead + 'a, FormatError> {
-    let io_error = |source| FormatError::Io { path: path.to_owned(), source };
-    let inner = File::open(path).map_err(io_error)?;
-    let file = Counted { inner, read };
-    unpack(BufReader::with_capacity(1 << 18, file), limits).map_err(io_error)
+    File::open(path)
+        .and_then(|inner| {
+            // Counted below the unpacking: progress is told in bytes of the file.
+            let file = CountingReader { inner, read };
+            unpack(BufReader::with_capacity(1 << 18, file), limits)
+        })
+        .map_err(|source| FormatError::Io { path: path.to_owned(), source })
 }
 
 /// The same for bytes in memory.

@@ -1,7 +1,7 @@
 //! Annotated traces for ui.perfetto.dev and chrome://tracing: steps, stages, collectives, who was
 //! late to them, the functions that count, incidents.
 
-mod moment;
+mod incident_trace;
 mod spans;
 
 use std::collections::BTreeMap;
@@ -12,8 +12,8 @@ use serde_json::json;
 use trace::{Clocks, Matches, Trace, executions, match_collectives};
 
 use crate::TraceSet;
-pub use moment::Moment;
-use spans::{Span, Track, add_steps, write_spans};
+pub use incident_trace::IncidentTrace;
+use spans::{SpanTrack, TraceSpan, add_steps, write_spans};
 
 /// Executions shorter than this part of a rank's recording are left out: nobody would see them.
 const SHORT: i64 = 20_000;
@@ -35,15 +35,15 @@ pub fn write_perfetto(
 ) -> io::Result<()> {
     let traces = set.traces().map(|(rank, _, trace, _)| (rank, trace)).collect();
     let matches = match_collectives(&traces);
-    let offset = |rank: u32| matches.clocks.offsets_ns.get(&rank).copied().unwrap_or(0);
     let mut spans = Vec::new();
     for (rank, kept, _, profiled) in set.traces() {
-        let origin_ns = kept.origin_ns() - offset(rank);
+        let offset_ns = matches.clocks.offsets_ns.get(&rank).copied().unwrap_or(0);
+        let origin_ns = kept.origin_ns() - offset_ns;
         add_steps(rank, &profiled.steps, &profiled.names, origin_ns, &mut spans);
         let functions =
             verdict.profile.as_ref().map_or(&[][..], |found| &found.functions);
         if let Some(trace) = kept.whole().map_err(io::Error::other)? {
-            add_functions(rank, &trace, functions, offset(rank), &mut spans);
+            add_functions(rank, &trace, functions, offset_ns, &mut spans);
         }
     }
     add_collectives(&matches, &mut spans);
@@ -56,7 +56,7 @@ pub fn write_perfetto(
 }
 
 /// Collectives with how long each rank waited in them, and by how much the last to come was late.
-fn add_collectives(matches: &Matches, spans: &mut Vec<Span>) {
+fn add_collectives(matches: &Matches, spans: &mut Vec<TraceSpan>) {
     let clocks: &Clocks = &matches.clocks;
     for collective in &matches.collectives {
         let last = collective.last(clocks);
@@ -73,9 +73,9 @@ fn add_collectives(matches: &Matches, spans: &mut Vec<Span>) {
                 "waited_for_rank": last.map(|last| last.rank), "waited_s": waited_ns as f64 * 1e-9,
             });
             let (start_ns, end_ns) = (arrival.start_ns, arrival.end_ns);
-            spans.push(Span {
+            spans.push(TraceSpan {
                 rank: arrival.rank,
-                track: Track::Collectives,
+                track: SpanTrack::Collectives,
                 name,
                 start_ns,
                 end_ns,
@@ -84,13 +84,24 @@ fn add_collectives(matches: &Matches, spans: &mut Vec<Span>) {
         }
         let before = collective.arrivals.iter().map(|arrival| arrival.start_ns).min();
         if let Some((last, start_ns)) = last.zip(before) {
-            let waiting = collective.arrivals.iter().map(|arrival| arrival.rank);
-            let waiting: Vec<u32> = waiting.filter(|rank| *rank != last.rank).collect();
+            let waiting: Vec<u32> = collective
+                .arrivals
+                .iter()
+                .map(|arrival| arrival.rank)
+                .filter(|rank| *rank != last.rank)
+                .collect();
             let name = format!("late to {}", collective.op);
             let told =
                 json!({ "number": collective.number, "waited_for_by_ranks": waiting });
             let (rank, end_ns) = (last.rank, last.start_ns);
-            spans.push(Span { rank, track: Track::Late, name, start_ns, end_ns, told });
+            spans.push(TraceSpan {
+                rank,
+                track: SpanTrack::Late,
+                name,
+                start_ns,
+                end_ns,
+                told,
+            });
         }
     }
 }
@@ -101,7 +112,7 @@ fn add_functions(
     trace: &Trace,
     functions: &[FunctionSummary],
     offset_ns: i64,
-    spans: &mut Vec<Span>,
+    spans: &mut Vec<TraceSpan>,
 ) {
     let (events, dictionary) = executions(trace);
     let mut known: BTreeMap<FunctionId, Option<&FunctionSummary>> = BTreeMap::new();
@@ -119,9 +130,9 @@ fn add_functions(
             "beta_here": here.map(|here| here.beta), "usual_beta": function.beta,
         });
         let unlike = if here.is_some() { " (unlike)" } else { "" };
-        spans.push(Span {
+        spans.push(TraceSpan {
             rank,
-            track: Track::Functions,
+            track: SpanTrack::Functions,
             name: format!("{}{unlike}", function.name),
             start_ns: event.start_ns - offset_ns,
             end_ns: event.end_ns - offset_ns,
@@ -139,9 +150,9 @@ fn is_called(told: &FunctionSummary, id: FunctionId, dictionary: &Dictionary) ->
 }
 
 /// Incidents lie over all that was recorded of their ranks.
-fn add_incidents(verdict: &Verdict, spans: &mut Vec<Span>) {
+fn add_incidents(verdict: &Verdict, spans: &mut Vec<TraceSpan>) {
     let mut recorded: BTreeMap<u32, (i64, i64)> = BTreeMap::new();
-    for Span { rank, start_ns, end_ns, .. } in &*spans {
+    for TraceSpan { rank, start_ns, end_ns, .. } in &*spans {
         let whole = recorded.entry(*rank).or_insert((*start_ns, *end_ns));
         *whole = (whole.0.min(*start_ns), whole.1.max(*end_ns));
     }
@@ -152,9 +163,9 @@ fn add_incidents(verdict: &Verdict, spans: &mut Vec<Span>) {
                 let told = json!({"advice": incident.advice, "cost_s": incident.cost_s});
                 let (name, start_ns, end_ns) =
                     (incident.text.clone(), *start_ns, *end_ns);
-                spans.push(Span {
+                spans.push(TraceSpan {
                     rank: *rank,
-                    track: Track::Incidents,
+                    track: SpanTrack::Incidents,
                     name,
                     start_ns,
                     end_ns,

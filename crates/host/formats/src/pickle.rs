@@ -13,7 +13,7 @@ const MAX_DEPTH: usize = 32;
 
 /// A pickle that is not read, and the byte at which that became clear.
 #[derive(Debug)]
-pub(crate) struct Refused {
+pub(crate) struct PickleError {
     pub(crate) at: usize,
     pub(crate) reason: String,
 }
@@ -27,8 +27,8 @@ enum Node {
 }
 
 /// Reads a pickle into JSON. Opcodes that import or call anything are refused.
-pub(crate) fn read(bytes: &[u8]) -> Result<Value, Refused> {
-    let mut machine = Machine {
+pub(crate) fn read(bytes: &[u8]) -> Result<Value, PickleError> {
+    let mut machine = PickleMachine {
         bytes,
         at: 0,
         nodes: Vec::new(),
@@ -41,7 +41,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Value, Refused> {
     machine.json(root, MAX_DEPTH, &mut left)
 }
 
-struct Machine<'a> {
+struct PickleMachine<'a> {
     bytes: &'a [u8],
     at: usize,
     nodes: Vec<Node>,
@@ -50,8 +50,8 @@ struct Machine<'a> {
     memo: HashMap<u32, usize>,
 }
 
-impl Machine<'_> {
-    fn run(&mut self) -> Result<usize, Refused> {
+impl PickleMachine<'_> {
+    fn run(&mut self) -> Result<usize, PickleError> {
         loop {
             let opcode = self.number::<1>()?[0];
             match opcode {
@@ -145,11 +145,11 @@ impl Machine<'_> {
         }
     }
 
-    fn refuse(&self, reason: &str) -> Refused {
-        Refused { at: self.at, reason: reason.to_owned() }
+    fn refuse(&self, reason: &str) -> PickleError {
+        PickleError { at: self.at, reason: reason.to_owned() }
     }
 
-    fn take(&mut self, count: usize) -> Result<&[u8], Refused> {
+    fn take(&mut self, count: usize) -> Result<&[u8], PickleError> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         let Some(taken) = rest.get(..count) else {
             return Err(self.refuse("it is cut off"));
@@ -158,14 +158,14 @@ impl Machine<'_> {
         Ok(taken)
     }
 
-    fn number<const N: usize>(&mut self) -> Result<[u8; N], Refused> {
+    fn number<const N: usize>(&mut self) -> Result<[u8; N], PickleError> {
         let mut number = [0; N];
         number.copy_from_slice(self.take(N)?);
         Ok(number)
     }
 
     /// An integer of any length; what no dump needs reads as the largest one.
-    fn long(&mut self) -> Result<i64, Refused> {
+    fn long(&mut self) -> Result<i64, PickleError> {
         let length = self.number::<1>()?[0];
         let bytes = self.take(length.into())?;
         let negative = bytes.last().is_some_and(|last| last & 0x80 != 0);
@@ -175,7 +175,7 @@ impl Machine<'_> {
         Ok(i64::from_le_bytes(wide))
     }
 
-    fn text(&mut self, length: usize) -> Result<(), Refused> {
+    fn text(&mut self, length: usize) -> Result<(), PickleError> {
         let text = String::from_utf8_lossy(self.take(length)?).into_owned();
         self.push(Node::Leaf(text.into()));
         Ok(())
@@ -186,20 +186,22 @@ impl Machine<'_> {
         self.stack.push(self.nodes.len() - 1);
     }
 
-    fn pop(&mut self, count: usize) -> Result<Vec<usize>, Refused> {
+    fn pop(&mut self, count: usize) -> Result<Vec<usize>, PickleError> {
         let Some(from) = self.stack.len().checked_sub(count) else {
             return Err(self.refuse("a value is missing"));
         };
         Ok(self.stack.split_off(from))
     }
 
-    fn pop_mark(&mut self) -> Result<Vec<usize>, Refused> {
-        let mark = self.marks.pop().filter(|mark| *mark <= self.stack.len());
-        let Some(mark) = mark else { return Err(self.refuse("a mark is missing")) };
-        Ok(self.stack.split_off(mark))
+    fn pop_mark(&mut self) -> Result<Vec<usize>, PickleError> {
+        match self.marks.pop() {
+            // What stood below the mark may have been popped since, in a hostile pickle.
+            Some(mark) if mark <= self.stack.len() => Ok(self.stack.split_off(mark)),
+            _ => Err(self.refuse("a mark is missing")),
+        }
     }
 
-    fn extend(&mut self, items: Vec<usize>) -> Result<(), Refused> {
+    fn extend(&mut self, items: Vec<usize>) -> Result<(), PickleError> {
         let top = self.stack.last().copied();
         match top.and_then(|top| self.nodes.get_mut(top)) {
             Some(Node::List(list) | Node::Dict(list)) => list.extend(items),
@@ -208,7 +210,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    fn remember(&mut self, place: u32) -> Result<(), Refused> {
+    fn remember(&mut self, place: u32) -> Result<(), PickleError> {
         let Some(top) = self.stack.last() else {
             return Err(self.refuse("nothing to remember"));
         };
@@ -216,7 +218,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    fn recall(&mut self, place: u32) -> Result<(), Refused> {
+    fn recall(&mut self, place: u32) -> Result<(), PickleError> {
         let Some(node) = self.memo.get(&place) else {
             return Err(self.refuse("a value it refers to is missing"));
         };
@@ -230,7 +232,7 @@ impl Machine<'_> {
         node: usize,
         depth: usize,
         left: &mut usize,
-    ) -> Result<Value, Refused> {
+    ) -> Result<Value, PickleError> {
         let enough = depth > 0 && *left > 0;
         let (Some(node), true) = (self.nodes.get(node), enough) else {
             return Err(self.refuse("it is too large or too deep"));
@@ -244,7 +246,7 @@ impl Machine<'_> {
             }
             Node::List(items) => {
                 let items = items.iter().map(|item| self.json(*item, depth - 1, left));
-                Ok(Value::Array(items.collect::<Result<_, _>>()?))
+                items.collect::<Result<_, _>>().map(Value::Array)
             }
             Node::Dict(items) => {
                 let mut map = Map::new();

@@ -5,29 +5,29 @@ use std::collections::{BTreeMap, BTreeSet};
 use model::Input;
 
 /// Where a rank of a communicator runs: host, process, device.
-pub(crate) type Place = (String, i64, i64);
+pub(crate) type ProcessPlace = (String, i64, i64);
 
 /// Which rank of the job each rank of each communicator is, and whether that is known.
 ///
 /// The communicator that has all processes numbers them. Without one they are counted in
 /// order of host, process and device, which is a guess.
 pub(crate) fn job_ranks(
-    communicators: &[Vec<(u32, Place)>],
+    communicators: &[Vec<(u32, ProcessPlace)>],
 ) -> (Vec<BTreeMap<u32, u32>>, Numbering) {
-    let mut of_rank: Vec<BTreeMap<u32, (&Place, u32)>> = Vec::new();
+    let mut of_rank: Vec<BTreeMap<u32, (&ProcessPlace, u32)>> = Vec::new();
     for members in communicators {
-        let members: BTreeMap<u32, &Place> =
+        let members: BTreeMap<u32, &ProcessPlace> =
             members.iter().map(|(rank, place)| (*rank, place)).collect();
         // A process may have several ranks on one device: they are told apart by their order.
-        let mut times: BTreeMap<&Place, u32> = BTreeMap::new();
-        let named = members.into_iter().map(|(rank, place)| {
+        let mut times: BTreeMap<&ProcessPlace, u32> = BTreeMap::new();
+        let told_apart = members.into_iter().map(|(rank, place)| {
             let nth = times.entry(place).or_default();
             *nth += 1;
             (rank, (place, *nth))
         });
-        of_rank.push(named.collect());
+        of_rank.push(told_apart.collect());
     }
-    let all: BTreeSet<(&Place, u32)> =
+    let all: BTreeSet<(&ProcessPlace, u32)> =
         of_rank.iter().flat_map(|members| members.values().copied()).collect();
     if all.is_empty() {
         return (vec![BTreeMap::new(); of_rank.len()], Numbering::Told);
@@ -39,13 +39,16 @@ pub(crate) fn job_ranks(
         }
         None => (all.into_iter().zip(0..).collect(), Numbering::Guessed),
     };
-    let of_job = |members: &BTreeMap<u32, (&Place, u32)>| {
-        let numbers = &numbers;
-        let known =
-            |(rank, place): (&u32, &(&Place, u32))| Some((*rank, *numbers.get(place)?));
-        members.iter().filter_map(known).collect()
-    };
-    (of_rank.iter().map(of_job).collect(), numbering)
+    let of_job = of_rank
+        .iter()
+        .map(|members| {
+            members
+                .iter()
+                .filter_map(|(rank, place)| Some((*rank, *numbers.get(place)?)))
+                .collect()
+        })
+        .collect();
+    (of_job, numbering)
 }
 
 /// Whether a communicator says which rank of the job a process is.
@@ -66,16 +69,19 @@ impl Numbering {
 
 /// Tells a job on which hosts its ranks are.
 pub(crate) fn tell_hosts(
-    places: &[Vec<(u32, Place)>],
+    places: &[Vec<(u32, ProcessPlace)>],
     ranks: &[BTreeMap<u32, u32>],
     take: &mut dyn FnMut(Input),
 ) {
     let mut hosts: BTreeMap<u32, &String> = BTreeMap::new();
     for (places, of_job) in places.iter().zip(ranks) {
-        let known = places.iter().filter(|(_, (host, ..))| !host.is_empty());
-        hosts.extend(
-            known.filter_map(|(rank, (host, ..))| Some((*of_job.get(rank)?, host))),
-        );
+        for (rank, (host, ..)) in places {
+            if let Some(of_job) = of_job.get(rank)
+                && !host.is_empty()
+            {
+                hosts.insert(*of_job, host);
+            }
+        }
     }
     let world_size = hosts.len() as u32;
     for (rank, host) in hosts {
@@ -90,7 +96,7 @@ pub(crate) fn tell_hosts(
 mod tests {
     use super::*;
 
-    fn place(pid: i64) -> Place {
+    fn place(pid: i64) -> ProcessPlace {
         ("host".to_owned(), pid, 0)
     }
 

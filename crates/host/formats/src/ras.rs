@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::FormatError;
-use crate::ranks::Place;
+use crate::ranks::ProcessPlace;
 use crate::snapshot::content;
 
 /// `ncclInProgress`: no error.
@@ -22,12 +22,12 @@ const MAX_FUNCTIONS: usize = 64;
 pub(crate) struct RasReply {
     /// Local time of the answering host; empty if it was not told.
     pub(crate) at: String,
-    pub(crate) communicators: Vec<Communicator>,
+    pub(crate) communicators: Vec<RasCommunicator>,
     pub(crate) notes: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Communicator {
+pub(crate) struct RasCommunicator {
     pub(crate) name: String,
     pub(crate) ranks: BTreeMap<u32, Present>,
     pub(crate) missing: BTreeMap<u32, Missing>,
@@ -45,14 +45,14 @@ pub struct RasJob {
 /// A rank that answered.
 #[derive(Clone, Debug)]
 pub(crate) struct Present {
-    pub(crate) place: Place,
+    pub(crate) place: ProcessPlace,
     /// Collectives it has launched, by function.
     pub(crate) launched: BTreeMap<String, u64>,
 }
 
 impl Present {
     /// One of which no more is known.
-    pub(crate) fn new(place: Place) -> Self {
+    pub(crate) fn new(place: ProcessPlace) -> Self {
         Self { place, launched: BTreeMap::new() }
     }
 }
@@ -60,7 +60,7 @@ impl Present {
 /// A rank that did not, or not for this communicator.
 #[derive(Clone, Debug)]
 pub(crate) struct Missing {
-    pub(crate) place: Place,
+    pub(crate) place: ProcessPlace,
     pub(crate) why: Why,
 }
 
@@ -139,7 +139,7 @@ fn unknown() -> i64 {
 }
 
 /// Where a rank runs; one that is nowhere known stands for itself.
-pub(crate) fn place(host: String, pid: i64, device: i64, rank: u32) -> Place {
+pub(crate) fn place(host: String, pid: i64, device: i64, rank: u32) -> ProcessPlace {
     if pid < 0 { (host, -1, i64::from(rank)) } else { (host, pid, device) }
 }
 
@@ -148,16 +148,19 @@ impl RasReply {
     pub(crate) fn job(&self) -> RasJob {
         let mut job = RasJob::default();
         for communicator in &self.communicators {
-            let hash = communicator.name.strip_prefix("comm 0x").and_then(|rest| {
-                let digits = rest.split(' ').next().unwrap_or_default();
-                u64::from_str_radix(digits, 16).ok()
-            });
-            job.hashes.extend(hash);
+            job.hashes.extend(communicator.name.strip_prefix("comm 0x").and_then(
+                |rest| {
+                    let digits = rest.split(' ').next().unwrap_or_default();
+                    u64::from_str_radix(digits, 16).ok()
+                },
+            ));
             let present = communicator.ranks.values().map(|told| &told.place);
             let missing = communicator.missing.values().map(|told| &told.place);
-            let processes = present.chain(missing);
-            for (host, pid, _) in processes.filter(|(_, pid, _)| *pid >= 0) {
-                job.processes.entry(host.clone()).or_default().insert(*pid);
+            for (host, pid, _) in present.chain(missing) {
+                // Below zero: the reply does not say which process it is.
+                if *pid >= 0 {
+                    job.processes.entry(host.clone()).or_default().insert(*pid);
+                }
             }
         }
         job
@@ -168,61 +171,32 @@ impl RasReply {
         let document: Document = content(path, document)?;
         let mut reply = Self { at: document.timestamp, ..Self::default() };
         let mut known = BTreeSet::new();
-        let hashes = document.communicators.iter().map(|communicator| &communicator.hash);
         let mut times: BTreeMap<String, usize> = BTreeMap::new();
-        for hash in hashes {
-            *times.entry(hash.clone()).or_default() += 1;
+        for communicator in &document.communicators {
+            *times.entry(communicator.hash.clone()).or_default() += 1;
         }
         for (at, communicator) in document.communicators.into_iter().enumerate() {
-            let refuse = |place: String, reason: String| FormatError::Content {
-                path: path.to_owned(),
-                place: format!("communicators[{at}].{place}"),
-                reason,
-            };
             let hash = &communicator.hash;
             if !is_hexadecimal(hash) {
+                let place = format!("communicators[{at}].hash");
                 let reason = format!("{hash:?} is no hexadecimal number such as 0x1f");
-                return Err(refuse("hash".to_owned(), reason));
+                return Err(FormatError::content(path, place, reason));
             }
             let mut name = format!("comm {hash}");
+            // The parts of a split communicator may share the hash.
             if times.get(hash).is_some_and(|times| *times > 1) {
                 name += &format!(" ({})", communicator.secondary_hash);
             }
             if !known.insert(name.clone()) {
-                return Err(refuse(
-                    "hash".to_owned(),
-                    format!("{name} is told of twice"),
-                ));
+                let place = format!("communicators[{at}].hash");
+                let reason = format!("{name} is told of twice");
+                return Err(FormatError::content(path, place, reason));
             }
-            let present = communicator.ranks.iter().map(|rank| rank.rank).enumerate();
-            let missing =
-                communicator.missing_ranks.iter().map(|rank| rank.rank).enumerate();
-            let lists = present.map(|rank| ("ranks", rank));
-            let mut seen = BTreeSet::new();
-            for (list, (at, rank)) in
-                lists.chain(missing.map(|rank| ("missing_ranks", rank)))
-            {
-                let place = format!("{list}[{at}].rank");
-                if rank >= communicator.size {
-                    let size = communicator.size;
-                    let reason = format!("rank {rank} in a communicator of {size}");
-                    return Err(refuse(place, reason));
-                }
-                if !seen.insert(rank) {
-                    return Err(refuse(place, format!("rank {rank} is told of twice")));
-                }
-            }
-            let functions: BTreeSet<&String> = communicator
-                .ranks
-                .iter()
-                .flat_map(|r| r.collective_counts.keys())
-                .collect();
-            if functions.len() > MAX_FUNCTIONS {
-                let reason = format!("{} functions are counted", functions.len());
-                return Err(refuse("ranks".to_owned(), reason));
-            }
+            communicator.check_ranks().map_err(|(place, reason)| {
+                FormatError::content(path, format!("communicators[{at}].{place}"), reason)
+            })?;
             reply.notes.extend(troubles(&name, &communicator.ranks));
-            reply.communicators.push(Communicator {
+            reply.communicators.push(RasCommunicator {
                 name,
                 ranks: communicator
                     .ranks
@@ -240,6 +214,35 @@ impl RasReply {
     }
 }
 
+impl DocumentCommunicator {
+    /// Nothing, or the field that is wrong and why.
+    fn check_ranks(&self) -> Result<(), (String, String)> {
+        let present = self.ranks.iter().map(|it| it.rank).enumerate();
+        let missing = self.missing_ranks.iter().map(|it| it.rank).enumerate();
+        let mut seen = BTreeSet::new();
+        for (list, (at, rank)) in present
+            .map(|rank| ("ranks", rank))
+            .chain(missing.map(|rank| ("missing_ranks", rank)))
+        {
+            let place = format!("{list}[{at}].rank");
+            if rank >= self.size {
+                let reason = format!("rank {rank} in a communicator of {}", self.size);
+                return Err((place, reason));
+            }
+            if !seen.insert(rank) {
+                return Err((place, format!("rank {rank} is told of twice")));
+            }
+        }
+        let functions: BTreeSet<&String> =
+            self.ranks.iter().flat_map(|rank| rank.collective_counts.keys()).collect();
+        if functions.len() > MAX_FUNCTIONS {
+            let reason = format!("{} functions are counted", functions.len());
+            return Err(("ranks".to_owned(), reason));
+        }
+        Ok(())
+    }
+}
+
 impl DocumentRank {
     fn present(self) -> (u32, Present) {
         let place = place(self.host, self.pid, self.cuda_dev, self.rank);
@@ -252,19 +255,16 @@ impl DocumentRank {
         if status.abort_flag {
             return Some("aborts it".to_owned());
         }
-        let error = |state: i64| (state != 0 && state != IN_PROGRESS).then_some(state);
-        match (error(status.async_error), error(status.init_state)) {
-            (Some(error), _) => {
-                Some(format!("reports {} (async_error {error})", error_name(error)))
-            }
-            (None, Some(error)) => Some(format!(
+        match (status.async_error, status.init_state) {
+            (0 | IN_PROGRESS, 0) => None,
+            (0 | IN_PROGRESS, IN_PROGRESS) => Some("has not joined it yet".to_owned()),
+            (0 | IN_PROGRESS, error) => Some(format!(
                 "could not join it: {} (init_state {error})",
                 error_name(error)
             )),
-            (None, None) if status.init_state == IN_PROGRESS => {
-                Some("has not joined it yet".to_owned())
+            (error, _) => {
+                Some(format!("reports {} (async_error {error})", error_name(error)))
             }
-            (None, None) => None,
         }
     }
 }
@@ -307,9 +307,11 @@ fn troubles(name: &str, ranks: &[DocumentRank]) -> Vec<String> {
             by_trouble.entry(trouble).or_default().push(rank.rank);
         }
     }
-    let note = |(trouble, mut ranks): (String, Vec<u32>)| {
-        ranks.sort_unstable();
-        format!("{name}: its rank {} {trouble}", fold_ranks(&ranks))
-    };
-    by_trouble.into_iter().map(note).collect()
+    by_trouble
+        .into_iter()
+        .map(|(trouble, mut ranks)| {
+            ranks.sort_unstable();
+            format!("{name}: its rank {} {trouble}", fold_ranks(&ranks))
+        })
+        .collect()
 }

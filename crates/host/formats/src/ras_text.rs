@@ -10,8 +10,8 @@ use std::path::Path;
 use model::fold_ranks;
 
 use crate::FormatError;
-use crate::ranks::Place;
-use crate::ras::{Communicator, Missing, Present, RasReply, Why, place};
+use crate::ranks::ProcessPlace;
+use crate::ras::{Missing, Present, RasCommunicator, RasReply, Why, place};
 
 /// How every report begins.
 pub(crate) const BEGINNING: &[u8] = b"NCCL version ";
@@ -26,23 +26,23 @@ pub(crate) fn is_acknowledgement(line: &[u8]) -> bool {
 
 /// What the report says of one communicator.
 #[derive(Default)]
-struct Said {
+struct ReportedComm {
     name: String,
     kind: String,
     size: u32,
     /// By function, how many ranks have launched how many.
-    classes: BTreeMap<String, Vec<Class>>,
+    classes: BTreeMap<String, Vec<CountClass>>,
     /// Functions and ranks that were listed with a class.
     listed: BTreeSet<(String, u32)>,
     missing: BTreeMap<u32, Missing>,
     troubles: BTreeMap<String, Vec<u32>>,
 }
 
-struct Class {
+struct CountClass {
     launched: u64,
     count: u64,
     /// Those that are listed.
-    ranks: BTreeMap<u32, Place>,
+    ranks: BTreeMap<u32, ProcessPlace>,
 }
 
 /// What the ranks that are listed next are.
@@ -54,12 +54,12 @@ enum Listing {
     Trouble(String),
 }
 
-struct Reader<'a> {
+struct RasTextReader<'a> {
     path: &'a Path,
     line: usize,
     sizes: BTreeMap<u32, u32>,
     dead: BTreeSet<(String, i64)>,
-    said: Vec<Said>,
+    said: Vec<ReportedComm>,
     /// Where in it a communicator is told of, by name and size.
     places: BTreeMap<(String, u32), usize>,
     /// The one that is told of now.
@@ -69,7 +69,7 @@ struct Reader<'a> {
 
 /// Reads a report.
 pub(crate) fn read(path: &Path, text: &str) -> Result<RasReply, FormatError> {
-    let mut reader = Reader {
+    let mut reader = RasTextReader {
         path,
         line: 0,
         sizes: BTreeMap::new(),
@@ -90,10 +90,9 @@ pub(crate) fn read(path: &Path, text: &str) -> Result<RasReply, FormatError> {
     Ok(reader.reply())
 }
 
-impl Reader<'_> {
+impl RasTextReader<'_> {
     fn refuse(&self, reason: String) -> FormatError {
-        let (path, place) = (self.path.to_owned(), format!("line {}", self.line));
-        FormatError::Content { path, place, reason }
+        FormatError::content(self.path, format!("line {}", self.line), reason)
     }
 
     fn number<T: std::str::FromStr>(&self, text: &str) -> Result<T, FormatError> {
@@ -193,7 +192,12 @@ impl Reader<'_> {
         self.current =
             *self.places.entry((name.clone(), size)).or_insert(self.said.len());
         if self.current == self.said.len() {
-            self.said.push(Said { name, size, kind: kind.to_owned(), ..Said::default() });
+            self.said.push(ReportedComm {
+                name,
+                size,
+                kind: kind.to_owned(),
+                ..ReportedComm::default()
+            });
         }
         Ok(())
     }
@@ -203,20 +207,16 @@ impl Reader<'_> {
             (&self.listing, self.said.get_mut(self.current))
         {
             let classes = said.classes.entry(function.clone()).or_default();
-            classes.push(Class { launched, count, ranks: BTreeMap::new() });
+            classes.push(CountClass { launched, count, ranks: BTreeMap::new() });
         }
     }
 
     /// A rank of what is being listed: `Rank 3 -- GPU 3 managed by process 9 on node 10.0.0.1`.
     fn rank(&mut self, rank: &str, words: &[&str]) -> Result<(), FormatError> {
         let rank: u32 = self.number(rank)?;
-        let after = |word: &str| {
-            let at = words.iter().position(|known| *known == word)?;
-            words.get(at + 1).copied()
-        };
-        let pid = after("process").map_or(Ok(-1), |pid| self.number(pid))?;
-        let host = after("node").unwrap_or_default().to_owned();
-        let device = after("GPU").map_or(Ok(-1), |device| self.number(device))?;
+        let pid = after("process", words).map_or(Ok(-1), |pid| self.number(pid))?;
+        let host = after("node", words).unwrap_or_default().to_owned();
+        let device = after("GPU", words).map_or(Ok(-1), |device| self.number(device))?;
         let dead = self.dead.contains(&(host.clone(), pid));
         let place = place(host, pid, device, rank);
         let twice = match (&self.listing, self.said.get_mut(self.current)) {
@@ -255,10 +255,9 @@ impl Reader<'_> {
         let Some(at) = self.said.iter().position(|said| Some(said.size) == size) else {
             // Nothing is wrong with any.
             let size = self.sizes.values().copied().max().unwrap_or(0);
-            let present = |rank| (rank, Present::new(place(String::new(), -1, -1, rank)));
-            let ranks = (0..size).map(present).collect();
+            let ranks = (0..size).map(|rank| (rank, unlisted(rank))).collect();
             let (name, missing) = ("comm".to_owned(), BTreeMap::new());
-            reply.communicators.push(Communicator { name, ranks, missing });
+            reply.communicators.push(RasCommunicator { name, ranks, missing });
             return reply;
         };
         let said = self.said.remove(at);
@@ -286,21 +285,35 @@ impl Reader<'_> {
     }
 }
 
+/// A rank that the report does not list: where it runs is not known.
+fn unlisted(rank: u32) -> Present {
+    Present::new(place(String::new(), -1, -1, rank))
+}
+
+/// What follows a word.
+fn after<'a>(word: &str, words: &[&'a str]) -> Option<&'a str> {
+    let at = words.iter().position(|known| *known == word)?;
+    words.get(at + 1).copied()
+}
+
 fn is_number(word: &str) -> bool {
     word.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-impl Said {
-    fn communicator(self, notes: &mut Vec<String>) -> Communicator {
-        let all = (0..self.size).filter(|rank| !self.missing.contains_key(rank));
-        let present = |rank| (rank, Present::new(place(String::new(), -1, -1, rank)));
-        let mut ranks: BTreeMap<u32, Present> = all.map(present).collect();
+impl ReportedComm {
+    fn communicator(self, notes: &mut Vec<String>) -> RasCommunicator {
+        let mut ranks: BTreeMap<u32, Present> = (0..self.size)
+            .filter(|rank| !self.missing.contains_key(rank))
+            .map(|rank| (rank, unlisted(rank)))
+            .collect();
         for (function, classes) in self.classes {
             let listed: BTreeSet<u32> =
                 classes.iter().flat_map(|class| class.ranks.keys().copied()).collect();
-            let unlisted: Vec<&Class> =
+            let counted: Vec<&CountClass> =
                 classes.iter().filter(|class| class.ranks.is_empty()).collect();
-            let unlisted = match unlisted.as_slice() {
+            // The report counts its largest class and lists the others: if there is one such and
+            // the numbers add up, who is not listed is in it.
+            let launched_by_rest = match counted.as_slice() {
                 [] => None,
                 [class] if class.count + listed.len() as u64 == ranks.len() as u64 => {
                     Some(class.launched)
@@ -314,11 +327,11 @@ impl Said {
                     continue;
                 }
             };
-            if let Some(launched) = unlisted {
-                for (_, told) in
-                    ranks.iter_mut().filter(|(rank, _)| !listed.contains(rank))
-                {
-                    told.launched.insert(function.clone(), launched);
+            if let Some(launched) = launched_by_rest {
+                for (rank, told) in &mut ranks {
+                    if !listed.contains(rank) {
+                        told.launched.insert(function.clone(), launched);
+                    }
                 }
             }
             for class in classes {
@@ -329,6 +342,6 @@ impl Said {
                 }
             }
         }
-        Communicator { name: self.name, ranks, missing: self.missing }
+        RasCommunicator { name: self.name, ranks, missing: self.missing }
     }
 }

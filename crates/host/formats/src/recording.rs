@@ -15,9 +15,9 @@ use whatif::Findings;
 use crate::nsys;
 use crate::open::{OVER_LIMIT, open, open_bytes};
 use crate::{
-    FormatError, Journal, Limits, MarkEvents, Part, ProfilerTrace, RankTrace, RasJob,
-    Snapshot, StageMatrix, StoredBatches, TraceSet, call_log, kineto, pickle, ras_text,
-    stored, what_if, work_requests,
+    FormatError, Journal, Limits, MarkEvents, ProfilerTrace, RankTrace, RasJob, Snapshot,
+    SnapshotPart, StageMatrix, StoredBatches, TraceSet, call_log, kineto, pickle,
+    ras_text, stored, what_if, work_requests,
 };
 
 /// One job, as recorded in one file.
@@ -32,7 +32,7 @@ pub enum Recording {
     /// What a collector kept of a job.
     Stored(StoredBatches),
     /// What another tool says of a job, or of one of its ranks.
-    Part(Part),
+    Part(SnapshotPart),
     /// What every operation of sampled steps shows.
     WhatIf(Box<Findings>),
     /// What a profiler recorded of a rank.
@@ -59,6 +59,8 @@ pub fn load_watched(
     let mut reader = open(path, limits, read)?;
     #[cfg(feature = "nsys")]
     if is_report(&mut reader) {
+        // SQLite reads a file that is not packed itself, page by page; another is unpacked into
+        // memory, of which there is less.
         let mut start = [0; nsys::MAGIC.len()];
         let read = File::open(path).and_then(|mut file| file.read_exact(&mut start));
         let is_plain = read.is_ok() && start == nsys::MAGIC;
@@ -122,31 +124,31 @@ fn load_from(
     mut reader: impl BufRead,
     limits: Limits,
 ) -> Result<Recording, FormatError> {
-    let is_damaged = |source| io_error(path, source, limits);
-    skip_replies(&mut reader).map_err(is_damaged)?;
-    match first_visible(&mut reader).map_err(is_damaged)? {
+    // By the first byte, then by keys near it. Several formats begin alike, so the order of the
+    // arms counts.
+    match skip_replies(&mut reader)
+        .and_then(|()| first_visible(&mut reader))
+        .map_err(|source| io_error(path, source, limits))?
+    {
         Some(0x80) => {
             let mut bytes = Vec::new();
             reader
                 .read_to_end(&mut bytes)
                 .map_err(|error| io_error(path, error, limits))?;
-            let document =
-                pickle::read(&bytes).map_err(|refused| FormatError::Content {
-                    path: path.to_owned(),
-                    place: format!("byte {}", refused.at),
-                    reason: refused.reason,
-                })?;
-            Ok(Recording::Part(Part::dump(path, document)?))
+            let document = pickle::read(&bytes).map_err(|refused| {
+                FormatError::content(path, format!("byte {}", refused.at), refused.reason)
+            })?;
+            Ok(Recording::Part(SnapshotPart::dump(path, document)?))
         }
         Some(b'T') if begins_as(&mut reader, work_requests::HEADER.as_bytes()) => {
-            Ok(Recording::Part(Part::work_requests(path, reader, limits)?))
+            Ok(Recording::Part(SnapshotPart::work_requests(path, reader, limits)?))
         }
         Some(b'N') if is_ras_text(&mut reader) => {
             let mut text = String::new();
             reader
                 .read_to_string(&mut text)
                 .map_err(|error| io_error(path, error, limits))?;
-            Ok(Recording::Part(Part::ras_text(path, &text)?))
+            Ok(Recording::Part(SnapshotPart::ras_text(path, &text)?))
         }
         Some(b'P') if begins_as(&mut reader, &stored::MAGIC) => {
             Ok(Recording::Stored(StoredBatches::read(path, reader)?))
@@ -162,22 +164,22 @@ fn load_from(
             read_trace(path, reader, limits)
         }
         Some(b'[' | b'=' | b'0'..=b'9') if is_call_log(&mut reader) => {
-            Ok(Recording::Part(Part::calls(path, reader, limits)?))
+            Ok(Recording::Part(SnapshotPart::calls(path, reader, limits)?))
         }
         Some(b'[') if begins_with(&mut reader, &EVENT_KEYS) => {
             read_trace(path, reader, limits)
         }
         Some(b'{') if begins_with(&mut reader, &LOG_KEYS) => {
-            Ok(Recording::Part(Part::inspector(path, reader, limits)?))
+            Ok(Recording::Part(SnapshotPart::inspector(path, reader, limits)?))
         }
         Some(b'{') if begins_with(&mut reader, &RAS_KEYS) => {
-            Ok(Recording::Part(Part::ras(path, parse(path, reader, limits)?)?))
+            Ok(Recording::Part(SnapshotPart::ras(path, parse(path, reader, limits)?)?))
         }
         Some(b'{') if begins_with(&mut reader, &DUMP_KEYS) => {
-            Ok(Recording::Part(Part::dump(path, parse(path, reader, limits)?)?))
+            Ok(Recording::Part(SnapshotPart::dump(path, parse(path, reader, limits)?)?))
         }
         Some(b'[') if begins_with(&mut reader, &STACK_KEYS) => {
-            Ok(Recording::Part(Part::stacks(path, parse(path, reader, limits)?)?))
+            Ok(Recording::Part(SnapshotPart::stacks(path, parse(path, reader, limits)?)?))
         }
         Some(b'{') if Journal::begins(reader.fill_buf().unwrap_or_default()) => {
             Ok(Recording::Journal(Journal::read(path, reader)?))
@@ -209,21 +211,15 @@ fn foreign(path: &Path, reader: impl BufRead) -> Option<FormatError> {
         schema: Option<String>,
     }
     let mut json = serde_json::Deserializer::from_reader(reader);
-    let path = path.to_owned();
+    let unknown = |found| FormatError::Unknown { path: path.to_owned(), found };
     match Begin::deserialize(&mut json).ok()?.schema {
         Some(schema) if schema.starts_with("stage-matrix/") => None,
         Some(schema) if schema.starts_with("laggard.") => {
             let reason = format!("{schema:?} is no recording this version reads");
-            Some(FormatError::Content { path, place: "schema".into(), reason })
+            Some(FormatError::content(path, "schema", reason))
         }
-        Some(schema) => {
-            let found = format!("its schema is {schema:?}");
-            Some(FormatError::Unknown { path, found })
-        }
-        None => {
-            let found = "it is a JSON object without a schema".to_owned();
-            Some(FormatError::Unknown { path, found })
-        }
+        Some(schema) => Some(unknown(format!("its schema is {schema:?}"))),
+        None => Some(unknown("it is a JSON object without a schema".to_owned())),
     }
 }
 
@@ -303,8 +299,9 @@ fn what_if(
 ) -> Result<Recording, FormatError> {
     let mut text = String::new();
     let unwatched = AtomicU64::new(0);
-    let read = open(meta, limits, &unwatched)?.read_to_string(&mut text);
-    read.map_err(|error| io_error(meta, error, limits))?;
+    open(meta, limits, &unwatched)?
+        .read_to_string(&mut text)
+        .map_err(|error| io_error(meta, error, limits))?;
     let layout = what_if::read_layout(meta, &text)?;
     let mut bytes = Vec::new();
     reader.read_to_end(&mut bytes).map_err(|error| io_error(path, error, limits))?;
@@ -340,15 +337,13 @@ pub(crate) fn parse<T: DeserializeOwned>(
     limits: Limits,
 ) -> Result<T, FormatError> {
     let mut json = serde_json::Deserializer::from_reader(reader);
-    let parsed = serde_path_to_error::deserialize(&mut json);
-    let ended = |error: serde_json::Error| json_error(path, ".", error, limits);
-    match parsed {
-        Ok(value) => json.end().map(|()| value).map_err(ended),
-        Err(error) => {
-            let place = error.path().to_string();
-            Err(json_error(path, &place, error.into_inner(), limits))
-        }
-    }
+    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let place = error.path().to_string();
+        json_error(path, &place, error.into_inner(), limits)
+    })?;
+    // A document with something behind it is two files in one, or damaged.
+    json.end().map_err(|error| json_error(path, ".", error, limits))?;
+    Ok(value)
 }
 
 fn json_error(

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use collective::{SlowLink, idle_ports, slow_links};
 use model::{Frame, Input, ProcessState, Source, Stack};
-use schedule::{Lane, Layout, LayoutError, RankCalls};
+use schedule::{Layout, LayoutError, RankCalls};
 use serde::Deserialize;
 use serde_json::Value;
 use verdict::{Job, Settings, WorkRequests};
@@ -22,10 +22,10 @@ use crate::{FormatError, Limits, launched};
 
 /// What one file says of a job.
 #[derive(Clone, Debug)]
-pub struct Part(What);
+pub struct SnapshotPart(PartContent);
 
 #[derive(Clone, Debug)]
-enum What {
+enum PartContent {
     Dump { rank: u32, dump: Dump },
     Stack { rank: u32, stack: Stack },
     Ras(RasReply),
@@ -56,50 +56,56 @@ struct SpyFrame {
     line: i32,
 }
 
-impl Part {
+impl SnapshotPart {
     /// Reads a Flight Recorder dump.
     pub(crate) fn dump(path: &Path, document: Value) -> Result<Self, FormatError> {
         let (rank, dump) = (rank_of(path)?, content(path, document)?);
-        Ok(Self(What::Dump { rank, dump }))
+        Ok(Self(PartContent::Dump { rank, dump }))
     }
 
     /// Reads what `py-spy dump --json` prints.
     pub(crate) fn stacks(path: &Path, document: Value) -> Result<Self, FormatError> {
         let threads: Vec<Thread> = content(path, document)?;
-        let is_main = |thread: &&Thread| {
-            thread.os_thread_id == Some(thread.pid)
-                || thread.name.as_deref() == Some("MainThread")
-        };
-        let main = threads.iter().find(is_main).or(threads.first());
-        let frames =
-            main.into_iter().flat_map(|thread| &thread.frames).map(|frame| Frame {
+        // The training loop runs on the main thread; the first is better than none.
+        let main = threads
+            .iter()
+            .find(|thread| {
+                thread.os_thread_id == Some(thread.pid)
+                    || thread.name.as_deref() == Some("MainThread")
+            })
+            .or(threads.first());
+        let frames = main
+            .into_iter()
+            .flat_map(|thread| &thread.frames)
+            .map(|frame| Frame {
                 function: frame.name.clone(),
                 file: frame.filename.clone(),
                 line: frame.line,
-            });
+            })
+            .collect();
         let active = main.is_some_and(|thread| thread.active);
         let state = if active { ProcessState::Running } else { ProcessState::Sleeping };
         let holds_gil = main.and_then(|thread| thread.owns_gil);
-        let stack = Stack::new(state, holds_gil, frames.collect());
-        Ok(Self(What::Stack { rank: rank_of(path)?, stack }))
+        let stack = Stack::new(state, holds_gil, frames);
+        Ok(Self(PartContent::Stack { rank: rank_of(path)?, stack }))
     }
 
     /// Reads what NCCL's RAS answers in JSON.
     pub(crate) fn ras(path: &Path, document: Value) -> Result<Self, FormatError> {
-        Ok(Self(What::Ras(RasReply::read(path, document)?)))
+        Ok(Self(PartContent::Ras(RasReply::read(path, document)?)))
     }
 
     /// Which job it is about, if it is a reply of NCCL's RAS.
     pub(crate) fn ras_job(&self) -> Option<RasJob> {
         match &self.0 {
-            What::Ras(reply) => Some(reply.job()),
+            PartContent::Ras(reply) => Some(reply.job()),
             _ => None,
         }
     }
 
     /// Reads what NCCL's RAS answers in words.
     pub(crate) fn ras_text(path: &Path, text: &str) -> Result<Self, FormatError> {
-        Ok(Self(What::Ras(ras_text::read(path, text)?)))
+        Ok(Self(PartContent::Ras(ras_text::read(path, text)?)))
     }
 
     /// Reads a log of NCCL Inspector.
@@ -108,7 +114,7 @@ impl Part {
         reader: impl BufRead,
         limits: Limits,
     ) -> Result<Self, FormatError> {
-        Ok(Self(What::Inspector(InspectorLog::read(path, reader, limits)?)))
+        Ok(Self(PartContent::Inspector(InspectorLog::read(path, reader, limits)?)))
     }
 
     /// Reads telemetry of work requests.
@@ -117,7 +123,7 @@ impl Part {
         reader: impl BufRead,
         limits: Limits,
     ) -> Result<Self, FormatError> {
-        Ok(Self(What::Requests(work_requests::read(path, reader, limits)?)))
+        Ok(Self(PartContent::Requests(work_requests::read(path, reader, limits)?)))
     }
 
     /// Reads a log of NCCL calls.
@@ -126,7 +132,7 @@ impl Part {
         reader: impl BufRead,
         limits: Limits,
     ) -> Result<Self, FormatError> {
-        Ok(Self(What::Calls(CallLog::read(path, reader, limits)?)))
+        Ok(Self(PartContent::Calls(CallLog::read(path, reader, limits)?)))
     }
 }
 
@@ -146,27 +152,29 @@ fn rank_of(path: &Path) -> Result<u32, FormatError> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let stem = name.split('.').next().unwrap_or_default();
     let digits = stem.len() - stem.trim_end_matches(|c: char| c.is_ascii_digit()).len();
-    stem[stem.len() - digits..].parse().ok().ok_or_else(|| FormatError::Content {
-        path: path.to_owned(),
-        place: "its name".to_owned(),
-        reason: "it does not end with the number of a rank, as in dump_rank_3.json"
-            .to_owned(),
+    stem[stem.len() - digits..].parse().ok().ok_or_else(|| {
+        FormatError::content(
+            path,
+            "its name",
+            "it does not end with the number of a rank, as in dump_rank_3.json",
+        )
     })
 }
 
 /// One job, from the files of several ranks or tools.
 #[derive(Clone, Debug)]
-pub struct Snapshot(Vec<Part>);
+pub struct Snapshot(Vec<SnapshotPart>);
 
 impl Snapshot {
     /// Puts the files of one job together.
-    pub fn new(parts: Vec<Part>) -> Self {
+    pub fn new(parts: Vec<SnapshotPart>) -> Self {
         Self(parts)
     }
 
     /// Runs the snapshot through the analysis and returns the finished job.
     pub fn replay(&self, id: &str, settings: Settings) -> Job {
-        let logs = self.logs();
+        let logs: Vec<&InspectorLog> = self.inspector_logs().collect();
+        let replies: Vec<&RasReply> = self.replies().collect();
         let calls = self.call_logs().count() + self.request_logs().count();
         let source = match (logs.len(), calls) {
             (_, calls) if calls == self.0.len() => Source::Calls,
@@ -176,7 +184,8 @@ impl Snapshot {
         let mut job = Job::new(id, source, settings);
         self.tell_calls(&mut job);
         let group = self.tell_dumps(&mut job);
-        let group = launched::tell(&self.replies(), group, &mut |input| job.take(input));
+        let group = launched::tell(&replies, group, &mut |input| job.take(input));
+        // In the order of a live job: that it stands still, stacks of its ranks, that they are all.
         job.take(Input::Stuck);
         for (rank, stack) in self.stacks() {
             job.take(Input::Stack { rank, stack: stack.clone() });
@@ -203,10 +212,10 @@ impl Snapshot {
     fn tell_calls(&self, job: &mut Job) {
         let mut logs: BTreeMap<u32, &RankCalls> = BTreeMap::new();
         for log in self.call_logs() {
-            let ends = |log: &RankCalls| log.calls.last().map(|call| call.at_ns);
             let calls = &log.calls;
-            let notes = log.notes().into_iter();
-            notes.for_each(|text| job.take(Input::Note { text }));
+            for text in log.notes() {
+                job.take(Input::Note { text });
+            }
             let known = logs.entry(calls.rank).or_insert(calls);
             if !std::ptr::eq(*known, calls) {
                 let text = format!(
@@ -214,7 +223,8 @@ impl Snapshot {
                     calls.rank
                 );
                 job.take(Input::Note { text });
-                if ends(calls) > ends(known) {
+                let (end, known_end) = (calls.calls.last(), known.calls.last());
+                if end.map(|call| call.at_ns) > known_end.map(|call| call.at_ns) {
                     *known = calls;
                 }
             }
@@ -245,15 +255,15 @@ impl Snapshot {
     }
 
     fn request_logs(&self) -> impl Iterator<Item = &RequestLog> {
-        self.0.iter().filter_map(|Part(what)| match what {
-            What::Requests(log) => Some(log),
+        self.0.iter().filter_map(|SnapshotPart(what)| match what {
+            PartContent::Requests(log) => Some(log),
             _ => None,
         })
     }
 
     fn call_logs(&self) -> impl Iterator<Item = &CallLog> {
-        self.0.iter().filter_map(|Part(what)| match what {
-            What::Calls(log) => Some(log),
+        self.0.iter().filter_map(|SnapshotPart(what)| match what {
+            PartContent::Calls(log) => Some(log),
             _ => None,
         })
     }
@@ -265,33 +275,31 @@ impl Snapshot {
     }
 
     fn dumps(&self) -> impl Iterator<Item = (u32, &Dump)> + Clone {
-        self.0.iter().filter_map(|Part(what)| match what {
-            What::Dump { rank, dump } => Some((*rank, dump)),
+        self.0.iter().filter_map(|SnapshotPart(what)| match what {
+            PartContent::Dump { rank, dump } => Some((*rank, dump)),
             _ => None,
         })
     }
 
     fn stacks(&self) -> impl Iterator<Item = (u32, &Stack)> {
-        self.0.iter().filter_map(|Part(what)| match what {
-            What::Stack { rank, stack } => Some((*rank, stack)),
+        self.0.iter().filter_map(|SnapshotPart(what)| match what {
+            PartContent::Stack { rank, stack } => Some((*rank, stack)),
             _ => None,
         })
     }
 
-    fn replies(&self) -> Vec<&RasReply> {
-        let replies = self.0.iter().filter_map(|Part(what)| match what {
-            What::Ras(reply) => Some(reply),
+    fn replies(&self) -> impl Iterator<Item = &RasReply> {
+        self.0.iter().filter_map(|SnapshotPart(what)| match what {
+            PartContent::Ras(reply) => Some(reply),
             _ => None,
-        });
-        replies.collect()
+        })
     }
 
-    fn logs(&self) -> Vec<&InspectorLog> {
-        let logs = self.0.iter().filter_map(|Part(what)| match what {
-            What::Inspector(log) => Some(log),
+    fn inspector_logs(&self) -> impl Iterator<Item = &InspectorLog> {
+        self.0.iter().filter_map(|SnapshotPart(what)| match what {
+            PartContent::Inspector(log) => Some(log),
             _ => None,
-        });
-        logs.collect()
+        })
     }
 }
 
@@ -300,20 +308,31 @@ fn named(
     links: Vec<SlowLink>,
     logs: &BTreeMap<u32, &RankCalls>,
 ) -> Vec<(SlowLink, Option<[u32; 2]>)> {
-    let ranks = |link: &SlowLink| {
-        let hash = link.ends.communicator.cast_signed().to_string();
-        // The writer of call logs cuts long lines, and so the end of a hash.
-        let is_it = |lane: &Lane| lane.hash.len() > 8 && hash.starts_with(&lane.hash);
-        let is_member = |log: &&&RankCalls| {
-            log.lanes.iter().any(|lane| lane.hash == hash || is_it(lane))
-        };
-        let members: Vec<u32> =
-            logs.values().filter(is_member).map(|log| log.rank).collect();
-        let rank = |place: u32| members.get(place as usize).copied();
-        Some([rank(link.ends.from)?, rank(link.ends.to)?])
-    };
-    let links = links.into_iter();
-    links.map(|link| (link.clone(), ranks(&link))).collect()
+    links
+        .into_iter()
+        .map(|link| {
+            let members = members_of(link.ends.communicator, logs);
+            let ends = [link.ends.from, link.ends.to]
+                .map(|place| members.get(place as usize).copied());
+            let [Some(from), Some(to)] = ends else { return (link, None) };
+            (link, Some([from, to]))
+        })
+        .collect()
+}
+
+/// Ranks of the job that have called NCCL for a communicator, in the order they have there.
+fn members_of(communicator: u64, logs: &BTreeMap<u32, &RankCalls>) -> Vec<u32> {
+    let hash = communicator.cast_signed().to_string();
+    logs.values()
+        .filter(|log| {
+            // The writer of call logs cuts long lines, and so the end of a hash: more than eight
+            // characters of it are taken for the whole.
+            log.lanes.iter().any(|lane| {
+                lane.hash == hash || lane.hash.len() > 8 && hash.starts_with(&lane.hash)
+            })
+        })
+        .map(|log| log.rank)
+        .collect()
 }
 
 #[cfg(test)]
@@ -330,8 +349,11 @@ mod tests {
         };
         for order in [[41, 40], [40, 41]] {
             let of = |id| thread(id, if id == 40 { "main" } else { "helper" });
-            let read = Part::stacks(Path::new("rank3.json"), json!(order.map(of)));
-            let Ok(Part(What::Stack { rank, stack })) = read else { panic!("{read:?}") };
+            let read =
+                SnapshotPart::stacks(Path::new("rank3.json"), json!(order.map(of)));
+            let Ok(SnapshotPart(PartContent::Stack { rank, stack })) = read else {
+                panic!("{read:?}")
+            };
             assert_eq!((rank, stack.frames[0].function.as_str()), (3, "main"));
         }
     }

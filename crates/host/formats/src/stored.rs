@@ -84,6 +84,19 @@ pub enum StoredError {
     Io(io::Error),
 }
 
+impl StoredError {
+    fn at(self, path: &Path, bytes: u64) -> FormatError {
+        match self {
+            Self::Io(source) => FormatError::Io { path: path.to_owned(), source },
+            other => FormatError::Damaged {
+                path: path.to_owned(),
+                place: format!("byte {bytes}"),
+                reason: other.to_string(),
+            },
+        }
+    }
+}
+
 impl StoredEntry {
     /// The first entry of a file.
     pub fn of_job(job: &str) -> Self {
@@ -109,22 +122,14 @@ pub struct StoredBatches(Vec<(StoredEntry, Option<Batch>)>);
 impl StoredBatches {
     /// Reads the file of a job; one that was cut off is read up to the cut.
     pub(crate) fn read(path: &Path, reader: impl Read) -> Result<Self, FormatError> {
-        let damaged = |bytes: u64, error: StoredError| match error {
-            StoredError::Io(source) => FormatError::Io { path: path.to_owned(), source },
-            other => FormatError::Damaged {
-                path: path.to_owned(),
-                place: format!("byte {bytes}"),
-                reason: other.to_string(),
-            },
-        };
         let (mut stored, _) =
-            StoredJob::open(reader).map_err(|error| damaged(0, error))?;
+            StoredJob::open(reader).map_err(|error| error.at(path, 0))?;
         let mut entries = Vec::new();
         loop {
             match stored.next() {
                 Ok(Some(entry)) => entries.push(entry),
                 Ok(None) | Err(StoredError::Torn) => return Ok(Self(entries)),
-                Err(error) => return Err(damaged(stored.whole_bytes(), error)),
+                Err(error) => return Err(error.at(path, stored.whole_bytes())),
             }
         }
     }
@@ -132,8 +137,10 @@ impl StoredBatches {
     /// What was told, in the order it came, with what leads from the clock of each host to that of
     /// the job.
     pub fn inputs(&self) -> impl Iterator<Item = (&Input, i64)> {
-        let batches = self.0.iter().filter_map(|(_, batch)| batch.as_ref());
-        batches.flat_map(|batch| batch.inputs.iter().map(|input| (input, batch.shift_ns)))
+        self.0
+            .iter()
+            .filter_map(|(_, batch)| batch.as_ref())
+            .flat_map(|batch| batch.inputs.iter().map(|input| (input, batch.shift_ns)))
     }
 
     pub(crate) fn replay(&self, id: &str, settings: Settings) -> Job {
@@ -223,6 +230,7 @@ impl<R: Read> StoredJob<R> {
 
     /// The next entry and its length.
     fn entry(&mut self) -> Result<Option<(StoredEntry, u64)>, StoredError> {
+        // One byte alone: to end here is the end of the file, to end later a torn entry.
         let mut first = [0];
         if self.inner.read(&mut first).map_err(StoredError::Io)? == 0 {
             return Ok(None);

@@ -40,10 +40,14 @@ impl RankTrace {
         settings: &PatternSettings,
     ) -> Vec<Self> {
         let ProfilerTrace { tool, traces } = recorded;
-        let traces = traces.into_iter().enumerate();
-        let kept =
-            |(place, trace)| Self { place, ..Self::new(path, tool, trace, settings) };
-        traces.map(kept).collect()
+        traces
+            .into_iter()
+            .enumerate()
+            .map(|(place, trace)| Self {
+                place,
+                ..Self::new(path, tool, trace, settings)
+            })
+            .collect()
     }
 
     fn new(
@@ -57,6 +61,8 @@ impl RankTrace {
         let origin_ns = if trace.absolute { 0 } else { start_ns };
         let steps = rank_steps(&trace, origin_ns, |name| names.intern(name));
         let profile = profile(&trace, settings);
+        // All traces of a job are in memory at once, each may have millions of slices. Collectives
+        // stay: they are matched across ranks once all are read.
         trace.slices.retain(|slice| slice.kind == SliceKind::Collective);
         trace.slices.shrink_to_fit();
         trace.frames = Vec::new();
@@ -88,7 +94,7 @@ impl RankTrace {
 
     /// What travels of it where traces stay on the host that recorded them.
     pub fn patterns(&self) -> WorkerPatterns {
-        let worker = self.trace.rank.or_else(|| self.rank_in_name()).unwrap_or(0);
+        let worker = self.said_rank().unwrap_or(0);
         let profile = &self.profiled.profile;
         costliest(worker, &profile.patterns, &profile.dictionary)
     }
@@ -96,13 +102,17 @@ impl RankTrace {
     /// The rank in the file's name: the number after the word `rank` or `worker`.
     fn rank_in_name(&self) -> Option<u32> {
         let name = self.path.file_name()?.to_string_lossy().to_lowercase();
-        let number_at = |at: usize| {
-            let rest = name[at..].trim_start_matches(['-', '_', '.', '=']);
+        ["rank", "worker"].into_iter().find_map(|word| {
+            let (_, rest) = name.split_once(word)?;
+            let rest = rest.trim_start_matches(['-', '_', '.', '=']);
             let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
             rest[..end].parse().ok()
-        };
-        let mut words = ["rank", "worker"].into_iter();
-        words.find_map(|word| number_at(name.find(word)? + word.len()))
+        })
+    }
+
+    /// The rank that the trace says it is of, or else its name.
+    fn said_rank(&self) -> Option<u32> {
+        self.trace.rank.or_else(|| self.rank_in_name())
     }
 }
 
@@ -153,21 +163,23 @@ impl TraceSet {
     pub fn sets(mut traces: Vec<RankTrace>) -> Vec<Self> {
         traces.sort_by(|a, b| (a.start_ns, &a.path).cmp(&(b.start_ns, &b.path)));
         let mut sets: Vec<Self> = Vec::new();
-        // Those that say whose they are first, in time order; the others by name.
-        let said = |trace: &RankTrace| trace.trace.rank.or_else(|| trace.rank_in_name());
+        // Those that say whose they are first, in time order; the others by name, as they get the
+        // ranks that are left.
         let (known, mut unknown): (Vec<_>, Vec<_>) =
-            traces.into_iter().partition(|trace| said(trace).is_some());
+            traces.into_iter().partition(|trace| trace.said_rank().is_some());
         unknown.sort_by(|a, b| a.path.cmp(&b.path));
         for trace in known.into_iter().chain(unknown) {
-            let rank = said(&trace);
-            let fits = |set: &Self| {
-                set.is_of(&trace)
-                    && rank.is_none_or(|rank| !set.ranks.contains_key(&rank))
-            };
-            let at = sets.iter().position(fits).unwrap_or_else(|| {
-                sets.push(Self::default());
-                sets.len() - 1
-            });
+            let rank = trace.said_rank();
+            let at = sets
+                .iter()
+                .position(|set| {
+                    set.is_of(&trace)
+                        && rank.is_none_or(|rank| !set.ranks.contains_key(&rank))
+                })
+                .unwrap_or_else(|| {
+                    sets.push(Self::default());
+                    sets.len() - 1
+                });
             sets[at].add(rank, trace);
         }
         sets

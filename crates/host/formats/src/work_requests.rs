@@ -54,37 +54,44 @@ pub(crate) fn read(
     Ok(log)
 }
 
+/// A column, and why it is wrong.
+type BadColumn = (&'static str, String);
+
 /// One line, or the column that is wrong and why.
-fn row(text: &str, port: &str) -> Result<(Ends, Returned), (&'static str, String)> {
-    let values: Vec<&str> = text.split(',').map(str::trim).collect();
+fn row(text: &str, port: &str) -> Result<(Ends, Returned), BadColumn> {
     let names: Vec<&'static str> = HEADER.split(',').collect();
+    let values: Vec<&str> = text.split(',').map(str::trim).collect();
     if values.len() != names.len() {
         let reason = format!("{} values instead of {}", values.len(), names.len());
         return Err(("its end", reason));
     }
-    let number = |at: usize| {
-        let refused = |_| (names[at], format!("{:?} is no whole number", values[at]));
-        values[at].parse::<u64>().map_err(refused)
-    };
-    let rank = |at: usize| {
-        let refused = |_| (names[at], format!("{:?} is no rank", values[at]));
-        values[at].parse::<u32>().map_err(refused)
-    };
-    let bandwidth = number(9)? as f64;
+    let cells: Vec<(&'static str, &str)> = names.into_iter().zip(values).collect();
+    let bandwidth = number(cells[9])? as f64;
     let ends = Ends {
-        communicator: number(1)?,
-        from: rank(2)?,
-        to: rank(3)?,
-        port: format!("{port}{}", if number(4)? == 0 { "" } else { ", second port" }),
+        communicator: number(cells[1])?,
+        from: rank(cells[2])?,
+        to: rank(cells[3])?,
+        port: match number(cells[4])? {
+            0 => port.to_owned(),
+            _ => format!("{port}, second port"),
+        },
     };
     let returned = Returned {
-        at_ns: number(12)?,
-        operation: number(6)?,
+        at_ns: number(cells[12])?,
+        operation: number(cells[6])?,
         bytes_per_s: bandwidth * UNIT_BYTES_PER_S,
         rounded_bytes_per_s: UNIT_BYTES_PER_S,
-        in_flight: number(10)?,
+        in_flight: number(cells[10])?,
     };
     Ok((ends, returned))
+}
+
+fn number((column, value): (&'static str, &str)) -> Result<u64, BadColumn> {
+    value.parse().map_err(|_| (column, format!("{value:?} is no whole number")))
+}
+
+fn rank((column, value): (&'static str, &str)) -> Result<u32, BadColumn> {
+    value.parse().map_err(|_| (column, format!("{value:?} is no rank")))
 }
 
 /// Host, card and port by the file's name, `<host>_<nic>_Port<0|1>_A.log`; its two files are one.

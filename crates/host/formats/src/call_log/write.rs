@@ -24,7 +24,7 @@ pub struct WrittenCalls {
 
 /// One rank's log.
 #[derive(Default)]
-struct Log {
+struct RankCallLog {
     text: String,
     /// Operations so far, by communicator.
     counts: BTreeMap<u64, u64>,
@@ -44,7 +44,7 @@ pub fn write_call_logs(journal: &Journal, folder: &Path) -> io::Result<WrittenCa
         match input {
             Input::Mark { rank, mark } => {
                 let Event::CollectiveIssue(issue) = &mark.event else { continue };
-                let log: &mut Log = logs.entry(*rank).or_default();
+                let log: &mut RankCallLog = logs.entry(*rank).or_default();
                 let is_told = log.add(*rank, mark.at, issue);
                 written.calls += u64::from(is_told);
                 written.left_out += u64::from(!is_told);
@@ -69,7 +69,7 @@ pub fn write_call_logs(journal: &Journal, folder: &Path) -> io::Result<WrittenCa
     Ok(written)
 }
 
-impl Log {
+impl RankCallLog {
     /// Adds a collective, if NCCL has a call for it.
     fn add(&mut self, rank: u32, at: RankNs, issue: &CollectiveIssue) -> bool {
         let CollectiveIssue { op, group, number, bytes, element_bytes, .. } = *issue;

@@ -1,6 +1,7 @@
 //! From raw events to a trace.
 
 use std::collections::BTreeMap;
+use std::str::FromStr;
 
 use memchr::memmem;
 use pattern::Resource;
@@ -62,7 +63,7 @@ const CATEGORIES: [(&[u8], Category); 24] = [
 const RANGES: [&str; 3] = ["enumerate(DataLoader)#", "Optimizer.", "## "];
 
 #[derive(Debug, Default)]
-pub(super) struct Builder {
+pub(super) struct TraceBuilder {
     pub(super) trace: Trace,
     tracks: FxHashMap<Box<[u8]>, u16>,
     /// Process and thread of the last event, and their track.
@@ -75,7 +76,7 @@ pub(super) struct Builder {
     scratch: Vec<u8>,
 }
 
-impl Builder {
+impl TraceBuilder {
     pub(super) fn take(&mut self, event: &RawEvent<'_>) {
         match event.phase {
             b"X" => self.slice(event),
@@ -117,6 +118,7 @@ impl Builder {
     /// The id of a name and what the slice is about, which the name can tell better than its
     /// category.
     fn name(&mut self, raw: &[u8], kind: SliceKind) -> (NameId, SliceKind) {
+        // One buffer for all look-ups: nearly every event has a name that is known.
         self.scratch.clear();
         self.scratch.push(kind as u8);
         self.scratch.extend_from_slice(raw);
@@ -150,6 +152,7 @@ impl Builder {
     }
 
     fn track(&mut self, process: &[u8], thread: &[u8]) -> Option<u16> {
+        // Events of one thread mostly follow each other, so the last track is tried first.
         self.scratch.clear();
         self.scratch.extend_from_slice(process);
         self.scratch.push(0);
@@ -162,9 +165,11 @@ impl Builder {
             None if self.tracks.len() >= MAX_TRACKS => return None,
             None => {
                 let track = self.trace.tracks.len() as u16;
-                let of = |raw: &[u8]| text(raw).into_owned();
-                let (process, thread) = (of(process), of(thread));
-                self.trace.tracks.push(Track { process, thread, name: None });
+                self.trace.tracks.push(Track {
+                    process: text(process).into_owned(),
+                    thread: text(thread).into_owned(),
+                    name: None,
+                });
                 self.tracks.insert(self.scratch.as_slice().into(), track);
                 track
             }
@@ -189,11 +194,10 @@ impl Builder {
     }
 
     fn frame(&mut self, args: &[u8]) -> u32 {
-        let number = |raw: &[u8]| std::str::from_utf8(raw).ok()?.parse().ok();
         let (mut id, mut parent) = (None, None);
         let read = members(args, |key, value| match key {
-            b"Python id" => id = number(value),
-            b"Python parent id" => parent = number(value),
+            b"Python id" => id = parsed(value),
+            b"Python parent id" => parent = parsed(value),
             _ => {}
         });
         let frame = match read.ok().and(id) {
@@ -207,9 +211,12 @@ impl Builder {
 
     fn transfer(&mut self, name: &[u8], args: &[u8]) -> u32 {
         let name = text(name);
-        let op = name.strip_prefix("gloo:").map(str::to_owned);
-        let op = op.or_else(|| collective_of_kernel(&name)).unwrap_or_default();
-        let op = if op.is_empty() { "collective".to_owned() } else { op };
+        let op = name
+            .strip_prefix("gloo:")
+            .map(str::to_owned)
+            .or_else(|| collective_of_kernel(&name))
+            .filter(|op| !op.is_empty())
+            .unwrap_or_else(|| "collective".to_owned());
         let mut transfer = Transfer { op, ..Transfer::default() };
         let mut shape = Vec::new();
         let (mut elements, mut kind) = (0u64, Vec::new());
@@ -218,6 +225,7 @@ impl Builder {
             b"Collective name" => transfer.op = text(value).into_owned(),
             b"Process Group Name" => transfer.group = Some(text(value).into_owned()),
             b"Process Group Ranks" => transfer.members = ranks(value),
+            // Collectives of a group by their order: what they are matched by across ranks.
             b"Seq" => transfer.sequence = parsed(value),
             b"dtype" => kind = value.to_vec(),
             b"In msg nelems" | b"Out msg nelems" => {
@@ -235,8 +243,11 @@ impl Builder {
         // Splits differ over the ranks of an all-to-all, and sizes over those of a gather.
         let dense = ["all_reduce", "allreduce", "AllReduce", "broadcast", "Broadcast"];
         if dense.contains(&transfer.op.as_str()) {
-            let parts = shape.iter().map(|(_, value)| String::from_utf8_lossy(value));
-            transfer.shape = parts.collect::<Vec<_>>().join(" ");
+            transfer.shape = shape
+                .iter()
+                .map(|(_, value)| String::from_utf8_lossy(value))
+                .collect::<Vec<_>>()
+                .join(" ");
         }
         self.trace.transfers.push(transfer);
         self.trace.transfers.len() as u32 - 1
@@ -250,7 +261,7 @@ impl Builder {
         let Some(resource) = resource_of(&name) else { return };
         let mut value = None;
         let read = members(event.args, |_, raw| {
-            value = std::str::from_utf8(raw).ok().and_then(|raw| raw.parse::<f32>().ok());
+            value = parsed::<f32>(raw);
         });
         let sample = read.ok().and(nanoseconds(event.at).zip(value));
         let Some((at, value)) = sample.filter(|(_, value)| value.is_finite()) else {
@@ -271,8 +282,9 @@ impl Builder {
                 Err(error) => self.trace.losses.push(format!("distributedInfo: {error}")),
             },
             b"baseTimeNanoseconds" => {
-                *shift_ns =
-                    parsed(raw).and_then(|base| i64::try_from(base).ok()).unwrap_or(0);
+                *shift_ns = parsed::<u64>(raw)
+                    .and_then(|base| i64::try_from(base).ok())
+                    .unwrap_or(0);
             }
             b"host_name" => self.trace.host = Some(text(raw).into_owned()),
             _ => {}
@@ -280,16 +292,12 @@ impl Builder {
     }
 
     fn identify(&mut self, info: &Value) {
-        let number = |key: &str| info[key].as_u64().and_then(|n| u32::try_from(n).ok());
-        self.trace.rank = number("rank").or(self.trace.rank);
-        self.trace.world_size = number("world_size").or(self.trace.world_size);
+        self.trace.rank = as_u32(&info["rank"]).or(self.trace.rank);
+        self.trace.world_size = as_u32(&info["world_size"]).or(self.trace.world_size);
         for group in info["pg_config"].as_array().into_iter().flatten() {
             let Some(name) = group["pg_name"].as_str() else { continue };
             let members = match &group["ranks"] {
-                Value::Array(list) => {
-                    let ranks = list.iter().filter_map(Value::as_u64);
-                    ranks.filter_map(|rank| u32::try_from(rank).ok()).collect()
-                }
+                Value::Array(list) => list.iter().filter_map(as_u32).collect(),
                 // On-demand traces have it in a string.
                 Value::String(list) => ranks(list.as_bytes()),
                 _ => Vec::new(),
@@ -308,9 +316,10 @@ impl Builder {
                 slice.end_ns = 0;
             }
         }
-        let counters = std::mem::take(&mut self.counters).into_iter();
-        trace.counters =
-            counters.map(|(resource, samples)| Counter { resource, samples }).collect();
+        trace.counters = std::mem::take(&mut self.counters)
+            .into_iter()
+            .map(|(resource, samples)| Counter { resource, samples })
+            .collect();
         if self.no_time > 0 {
             let lost =
                 format!("{} events whose time or value is no number", self.no_time);
@@ -321,11 +330,12 @@ impl Builder {
         }
         // Lists in events are cut at 30 ranks; the groups' own lists are whole.
         for transfer in &mut trace.transfers {
-            let group = transfer.group.as_ref();
-            let of_group = group
+            let group = transfer
+                .group
+                .as_ref()
                 .and_then(|name| trace.groups.iter().find(|(known, _)| known == name));
-            if let Some((_, members)) =
-                of_group.filter(|(_, members)| !members.is_empty())
+            if let Some((_, members)) = group
+                && !members.is_empty()
             {
                 transfer.members.clone_from(members);
             }
@@ -336,8 +346,10 @@ impl Builder {
 }
 
 fn category(raw: &[u8]) -> Category {
-    let known = CATEGORIES.iter().find(|(name, _)| raw.eq_ignore_ascii_case(name));
-    known.map_or(Category::Nothing, |(_, category)| *category)
+    CATEGORIES
+        .iter()
+        .find(|(name, _)| raw.eq_ignore_ascii_case(name))
+        .map_or(Category::Nothing, |(_, category)| *category)
 }
 
 /// Whether the host waits for the device in a call of its runtime.
@@ -356,19 +368,30 @@ fn resource_of(name: &str) -> Option<Resource> {
         ("pcie__", Resource::Pcie),
         ("nvl", Resource::NvLink),
     ];
-    let family = families.iter().find(|(family, _)| name.starts_with(family));
-    family.map(|(_, resource)| *resource)
+    families
+        .iter()
+        .find(|(family, _)| name.starts_with(family))
+        .map(|(_, resource)| *resource)
 }
 
 /// The ranks in `[0, 1, 2, ...]`; empty if the list was cut.
 fn ranks(list: &[u8]) -> Vec<u32> {
-    let list = String::from_utf8_lossy(list);
-    let parts = list.trim_matches(['[', ']']).split(',').map(str::trim);
-    let parsed: Option<Vec<u32>> =
-        parts.filter(|part| !part.is_empty()).map(|part| part.parse().ok()).collect();
-    parsed.unwrap_or_default()
+    // Beyond 30 ranks the writer ends a list with "...", which is no number: no list at all is
+    // better than the first ranks of one.
+    String::from_utf8_lossy(list)
+        .trim_matches(['[', ']'])
+        .split(',')
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+        .map(|part| part.parse().ok())
+        .collect::<Option<Vec<u32>>>()
+        .unwrap_or_default()
 }
 
-fn parsed(raw: &[u8]) -> Option<u64> {
+fn parsed<T: FromStr>(raw: &[u8]) -> Option<T> {
     std::str::from_utf8(raw).ok()?.parse().ok()
+}
+
+fn as_u32(value: &Value) -> Option<u32> {
+    value.as_u64().and_then(|number| u32::try_from(number).ok())
 }

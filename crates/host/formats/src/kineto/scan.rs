@@ -5,7 +5,7 @@ use memchr::{memchr2, memmem};
 
 /// Why an event could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stop {
+pub(super) enum ScanStop {
     /// The bytes end inside of it.
     More,
     /// It is not JSON from this place on.
@@ -29,7 +29,7 @@ pub(super) struct RawEvent<'a> {
 ///
 /// Strings come without their quotes, escapes still in them. Of a key that stands twice the last
 /// counts. Trailing commas are passed over.
-pub(super) fn event(bytes: &[u8]) -> Result<(RawEvent<'_>, usize), Stop> {
+pub(super) fn event(bytes: &[u8]) -> Result<(RawEvent<'_>, usize), ScanStop> {
     let mut event = RawEvent::default();
     let length = members(bytes, |key, value| match key {
         b"ph" => event.phase = value,
@@ -50,7 +50,7 @@ pub(super) fn event(bytes: &[u8]) -> Result<(RawEvent<'_>, usize), Stop> {
 pub(super) fn members<'a>(
     bytes: &'a [u8],
     mut take: impl FnMut(&'a [u8], &'a [u8]),
-) -> Result<usize, Stop> {
+) -> Result<usize, ScanStop> {
     let mut at = 1;
     loop {
         at = visible(bytes, at)?;
@@ -62,39 +62,46 @@ pub(super) fn members<'a>(
                 let key = &bytes[at + 1..key_end - 1];
                 at = visible(bytes, key_end)?;
                 if bytes[at] != b':' {
-                    return Err(Stop::Malformed(at));
+                    return Err(ScanStop::Malformed(at));
                 }
                 at = visible(bytes, at + 1)?;
                 let end = value_end(bytes, at)?;
                 take(key, unquoted(&bytes[at..end]));
                 at = visible(bytes, end)?;
                 if !matches!(bytes[at], b',' | b'}') {
-                    return Err(Stop::Malformed(at));
+                    return Err(ScanStop::Malformed(at));
                 }
             }
-            _ => return Err(Stop::Malformed(at)),
+            _ => return Err(ScanStop::Malformed(at)),
         }
     }
 }
 
 /// The place of the next byte that is not white space.
-pub(super) fn visible(bytes: &[u8], from: usize) -> Result<usize, Stop> {
-    let rest = bytes.get(from..).unwrap_or_default();
-    let white = rest.iter().position(|byte| !byte.is_ascii_whitespace());
-    white.map(|white| from + white).ok_or(Stop::More)
+pub(super) fn visible(bytes: &[u8], from: usize) -> Result<usize, ScanStop> {
+    bytes
+        .get(from..)
+        .unwrap_or_default()
+        .iter()
+        .position(|byte| !byte.is_ascii_whitespace())
+        .map(|white| from + white)
+        .ok_or(ScanStop::More)
 }
 
 /// The end of the value that begins at `at`.
-pub(super) fn value_end(bytes: &[u8], at: usize) -> Result<usize, Stop> {
-    match bytes.get(at).ok_or(Stop::More)? {
+pub(super) fn value_end(bytes: &[u8], at: usize) -> Result<usize, ScanStop> {
+    match bytes.get(at).ok_or(ScanStop::More)? {
         b'"' => string_end(bytes, at),
         b'{' | b'[' => nested_end(bytes, at),
-        b',' | b'}' | b']' | b':' => Err(Stop::Malformed(at)),
+        b',' | b'}' | b']' | b':' => Err(ScanStop::Malformed(at)),
         _ => {
-            let ends = |byte: &u8| {
-                matches!(byte, b',' | b'}' | b']') || byte.is_ascii_whitespace()
-            };
-            let length = bytes[at..].iter().position(ends).ok_or(Stop::More)?;
+            // A number or a word: it ends where something else begins.
+            let length = bytes[at..]
+                .iter()
+                .position(|byte| {
+                    matches!(byte, b',' | b'}' | b']') || byte.is_ascii_whitespace()
+                })
+                .ok_or(ScanStop::More)?;
             Ok(at + length)
         }
     }
@@ -103,7 +110,7 @@ pub(super) fn value_end(bytes: &[u8], at: usize) -> Result<usize, Stop> {
 /// The end of the string that begins at `at`, its quote included.
 ///
 /// A line that begins an event cannot be inside of a string: a quote is missing before it.
-fn string_end(bytes: &[u8], at: usize) -> Result<usize, Stop> {
+fn string_end(bytes: &[u8], at: usize) -> Result<usize, ScanStop> {
     let mut from = at + 1;
     loop {
         from = find(bytes, from, |word| {
@@ -112,7 +119,9 @@ fn string_end(bytes: &[u8], at: usize) -> Result<usize, Stop> {
         match bytes[from] {
             b'"' => return Ok(from + 1),
             b'\\' => from += 2,
-            _ if begins_event_line(&bytes[from..]) => return Err(Stop::Malformed(from)),
+            _ if begins_event_line(&bytes[from..]) => {
+                return Err(ScanStop::Malformed(from));
+            }
             _ => from += 1,
         }
     }
@@ -125,14 +134,15 @@ fn begins_event_line(line: &[u8]) -> bool {
 }
 
 /// The end of the object or list that begins at `at`.
-fn nested_end(bytes: &[u8], at: usize) -> Result<usize, Stop> {
-    // Brackets are 0x5b, 0x5d, 0x7b and 0x7d. Other bytes that are alike in this (`Y`, `_`, `y`)
-    // are looked at in vain.
-    let of_interest = |word| equal(word, b'"') | equal(word | repeated(0x26), 0x7f);
+fn nested_end(bytes: &[u8], at: usize) -> Result<usize, ScanStop> {
     let mut depth = 0usize;
     let mut from = at;
     loop {
-        from = find(bytes, from, of_interest)?;
+        // Brackets are 0x5b, 0x5d, 0x7b and 0x7d. Other bytes that are alike in this (`Y`, `_`,
+        // `y`) are looked at in vain.
+        from = find(bytes, from, |word| {
+            equal(word, b'"') | equal(word | repeated(0x26), 0x7f)
+        })?;
         match bytes[from] {
             b'"' => {
                 from = string_end(bytes, from)?;
@@ -153,9 +163,13 @@ fn nested_end(bytes: &[u8], at: usize) -> Result<usize, Stop> {
 
 /// The first place from `from` on whose byte is hit, eight bytes at a time: what is looked for is
 /// seldom further away than that, too near for a call to pay.
-fn find(bytes: &[u8], mut from: usize, hits: impl Fn(u64) -> u64) -> Result<usize, Stop> {
+fn find(
+    bytes: &[u8],
+    mut from: usize,
+    hits: impl Fn(u64) -> u64,
+) -> Result<usize, ScanStop> {
     loop {
-        let rest = bytes.get(from..).ok_or(Stop::More)?;
+        let rest = bytes.get(from..).ok_or(ScanStop::More)?;
         let (word, is_last) = if let Some(word) = rest.first_chunk() {
             (*word, false)
         } else {
@@ -168,7 +182,7 @@ fn find(bytes: &[u8], mut from: usize, hits: impl Fn(u64) -> u64) -> Result<usiz
             return Ok(from + found.trailing_zeros() as usize / 8);
         }
         if is_last {
-            return Err(Stop::More);
+            return Err(ScanStop::More);
         }
         from += 8;
     }
@@ -292,12 +306,12 @@ mod tests {
     fn what_is_cut_off_is_told_from_what_is_wrong() {
         let whole = br#"{"ph": "X", "name": "a", "args": {"b": [1]}}"#;
         for end in 1..whole.len() {
-            assert_eq!(event(&whole[..end]).unwrap_err(), Stop::More, "{end}");
+            assert_eq!(event(&whole[..end]).unwrap_err(), ScanStop::More, "{end}");
         }
         let bare = br#"{"ph": "X", "name": "a "b" c"}"#;
-        assert!(matches!(event(bare), Err(Stop::Malformed(_))));
+        assert!(matches!(event(bare), Err(ScanStop::Malformed(_))));
         let open = b"{\n    \"name\": \"a\n  },\n  {\n    \"ph\": \"X\"}";
-        assert!(matches!(event(open), Err(Stop::Malformed(_))));
+        assert!(matches!(event(open), Err(ScanStop::Malformed(_))));
     }
 
     #[test]

@@ -31,7 +31,7 @@ struct Schema {
 
 /// One call of NCCL.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Call {
+struct NvtxCall {
     start_ns: i64,
     op: String,
     communicator: u64,
@@ -44,17 +44,17 @@ type Launch = (i64, usize);
 
 /// The calls of a report.
 #[derive(Debug, Default)]
-pub(super) struct Calls {
+pub(super) struct NvtxCalls {
     schemas: HashMap<u32, Schema>,
     /// By thread.
-    waiting: BTreeMap<i64, Vec<Call>>,
+    waiting: BTreeMap<i64, Vec<NvtxCall>>,
     launches: BTreeMap<i64, Vec<Launch>>,
     /// Size of each communicator and the rank in it, by process.
     seats: HashMap<i64, BTreeMap<u64, (u32, u32)>>,
     kept: usize,
 }
 
-impl Calls {
+impl NvtxCalls {
     /// The calls that ranges of these tables may tell of.
     pub(super) fn of(tables: &Tables) -> Self {
         let mut calls = Self::default();
@@ -90,17 +90,23 @@ impl Calls {
             return;
         };
         let Some(payload) = bytes(payload) else { return };
-        let schema = word::<4>(&payload, SCHEMA_AT).map(u32::from_le_bytes);
-        let Some(schema) = schema.and_then(|id| self.schemas.get(&id)) else { return };
-        let long = |at: Option<usize>| Some(u64::from_le_bytes(word(&payload, at?)?));
-        let short = |at: Option<usize>| Some(u32::from_le_bytes(word(&payload, at?)?));
-        let Some(communicator) = long(schema.communicator) else { return };
-        if let Some(seat) = short(schema.size).zip(short(schema.rank)) {
+        let Some(schema) = word(&payload, Some(SCHEMA_AT))
+            .and_then(|id| self.schemas.get(&u32::from_le_bytes(id)))
+        else {
+            return;
+        };
+        let communicator = word(&payload, schema.communicator).map(u64::from_le_bytes);
+        let Some(communicator) = communicator else { return };
+        let size = word(&payload, schema.size).map(u32::from_le_bytes);
+        let rank = word(&payload, schema.rank).map(u32::from_le_bytes);
+        let bytes = word(&payload, schema.bytes).map(u64::from_le_bytes);
+        // Only the calls that make a communicator have its size and the rank; the others count.
+        if let Some(seat) = size.zip(rank) {
             self.seats.entry(process).or_default().insert(communicator, seat);
-        } else if let Some(bytes) = long(schema.bytes).filter(|_| self.kept < MAX_CALLS) {
+        } else if let Some(bytes) = bytes.filter(|_| self.kept < MAX_CALLS) {
             self.kept += 1;
             let (op, is_point_to_point) = (op.to_owned(), schema.peer.is_some());
-            let call = Call { start_ns, op, communicator, bytes, is_point_to_point };
+            let call = NvtxCall { start_ns, op, communicator, bytes, is_point_to_point };
             self.waiting.entry(thread).or_default().push(call);
         }
     }
@@ -132,18 +138,24 @@ impl Calls {
 
     /// The size of the largest communicator of a process, and its rank in it.
     pub(super) fn seat(&self, process: i64) -> Option<(u32, u32)> {
-        let seats = self.seats.get(&process)?.values().copied();
-        seats.filter(|(size, rank)| rank < size).max_by_key(|(size, _)| *size)
+        self.seats
+            .get(&process)?
+            .values()
+            .copied()
+            .filter(|(size, rank)| rank < size)
+            .max_by_key(|(size, _)| *size)
     }
 }
 
 /// What a kernel carries that was launched for these calls, if they are all of one communicator
 /// and kind.
-fn transfer_of(calls: &[Call]) -> Option<Transfer> {
+fn transfer_of(calls: &[NvtxCall]) -> Option<Transfer> {
     let first = calls.first()?;
-    let is_alike =
-        |call: &Call| (call.communicator, &call.op) == (first.communicator, &first.op);
-    if !calls.iter().all(is_alike) {
+    // A group of unlike calls shares kernels: whose bytes are in which cannot be told.
+    if calls
+        .iter()
+        .any(|call| (call.communicator, &call.op) != (first.communicator, &first.op))
+    {
         return None;
     }
     let bytes = calls.iter().map(|call| call.bytes).fold(0, u64::saturating_add);
@@ -169,7 +181,9 @@ fn bytes(value: ValueRef<'_>) -> Option<Vec<u8>> {
     }
 }
 
-fn word<const BYTES: usize>(payload: &[u8], at: usize) -> Option<[u8; BYTES]> {
+/// The bytes of a field, if the schema has it and the payload is long enough.
+fn word<const BYTES: usize>(payload: &[u8], at: Option<usize>) -> Option<[u8; BYTES]> {
+    let at = at?;
     payload.get(at..at.checked_add(BYTES)?)?.try_into().ok()
 }
 
@@ -195,7 +209,7 @@ mod tests {
         payload(COLLECTIVE, &[&communicator.to_le_bytes(), &bytes.to_le_bytes()])
     }
 
-    fn schemas() -> Calls {
+    fn schemas() -> NvtxCalls {
         let mut made = rusqlite::Connection::open_in_memory().unwrap();
         made.execute_batch(
             "CREATE TABLE NVTX_PAYLOAD_SCHEMA_ENTRIES (schemaId, name, offset);
@@ -206,10 +220,10 @@ mod tests {
         )
         .unwrap();
         let file = made.serialize(rusqlite::MAIN_DB).unwrap();
-        Calls::of(&Tables::of_bytes(Path::new("f"), &file).unwrap())
+        NvtxCalls::of(&Tables::of_bytes(Path::new("f"), &file).unwrap())
     }
 
-    fn ranges(calls: &mut Calls, thread: i64, told: &[(i64, &str, Vec<u8>)]) {
+    fn ranges(calls: &mut NvtxCalls, thread: i64, told: &[(i64, &str, Vec<u8>)]) {
         for (start_ns, name, payload) in told {
             let start = ValueRef::Integer(*start_ns);
             calls.range((7, thread), name, start, ValueRef::Blob(payload));

@@ -83,17 +83,20 @@ impl Tables {
             .saturating_mul(file_bytes)
             .saturating_add(LEAST_OPERATIONS);
         let mut looks = operations / u64::from(OPERATIONS);
-        let spent = move || {
-            looks = looks.saturating_sub(1);
-            looks == 0
-        };
         let connection = connection.and_then(|mut connection| {
             connection.set_limit(Limit::SQLITE_LIMIT_LENGTH, MAX_ROW_BYTES)?;
             connection.set_limit(Limit::SQLITE_LIMIT_SQL_LENGTH, MAX_SQL_BYTES)?;
             connection.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0)?;
             connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
             connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
-            connection.progress_handler(OPERATIONS.cast_signed(), Some(spent))?;
+            connection.progress_handler(
+                OPERATIONS.cast_signed(),
+                // Once all is spent SQLite interrupts the statement, whichever table it reads.
+                Some(move || {
+                    looks = looks.saturating_sub(1);
+                    looks == 0
+                }),
+            )?;
             Ok(connection)
         });
         match connection {
@@ -110,8 +113,7 @@ impl Tables {
     /// # Errors
     /// What SQLite says of the schema.
     pub(super) fn has(&self, table: &str) -> Result<bool, FormatError> {
-        let found = self.exists(table);
-        found.map_err(|error| damaged(&self.path, "sqlite_schema", &error))
+        self.exists(table).map_err(|error| damaged(&self.path, "sqlite_schema", &error))
     }
 
     fn exists(&self, table: &str) -> rusqlite::Result<bool> {
@@ -131,44 +133,52 @@ impl Tables {
         &self,
         table: &str,
         columns: [&str; COLUMNS],
-        mut each: impl FnMut(&[ValueRef<'_>; COLUMNS]),
+        each: impl FnMut(&[ValueRef<'_>; COLUMNS]),
     ) {
         let mut number = 0_u64;
-        let mut text_bytes = 0;
-        let mut read = || {
-            if !self.exists(table)? {
-                return Ok(());
-            }
-            // In the order of the table, not of an index.
-            let from = format!("FROM \"{table}\" NOT INDEXED");
-            // Qualified, or SQLite takes what is no column for a text.
-            let columns = columns.map(|column| {
-                let column = format!("\"{table}\".\"{column}\"");
-                let there = self.connection.prepare(&format!("SELECT {column} {from}"));
-                if there.is_ok() { column } else { "NULL".to_owned() }
-            });
-            let query = format!("SELECT {} {from}", columns.join(", "));
-            let mut statement = self.connection.prepare(&query)?;
-            let mut rows = statement.query([])?;
-            while let Some(row) = rows.next()? {
-                number += 1;
-                let values = array::from_fn(|at| row.get_ref_unwrap(at));
-                text_bytes += values.iter().map(text_length).sum::<u64>();
-                // UTF-16 grows by half at most when it becomes UTF-8.
-                if text_bytes > self.file_bytes.saturating_mul(2) {
-                    let corrupt = ffi::Error::new(ffi::SQLITE_CORRUPT);
-                    let reason = "its rows have more text than the file has bytes";
-                    return Err(Error::SqliteFailure(corrupt, Some(reason.to_owned())));
-                }
-                each(&values);
-            }
-            Ok(())
-        };
-        if let Err(error) = read() {
+        if let Err(error) = self.try_rows(table, columns, &mut number, each) {
             let place = format!("{table}, after row {number}");
             let reason = reason(&error);
             self.losses.borrow_mut().push(Loss { place, reason });
         }
+    }
+
+    /// As [`Self::rows`]; counts in `number` the rows it has come to.
+    fn try_rows<const COLUMNS: usize>(
+        &self,
+        table: &str,
+        columns: [&str; COLUMNS],
+        number: &mut u64,
+        mut each: impl FnMut(&[ValueRef<'_>; COLUMNS]),
+    ) -> rusqlite::Result<()> {
+        if !self.exists(table)? {
+            return Ok(());
+        }
+        // In the order of the table, not of an index.
+        let from = format!("FROM \"{table}\" NOT INDEXED");
+        // Qualified, or SQLite takes what is no column for a text.
+        let columns = columns.map(|column| {
+            let column = format!("\"{table}\".\"{column}\"");
+            let there = self.connection.prepare(&format!("SELECT {column} {from}"));
+            if there.is_ok() { column } else { "NULL".to_owned() }
+        });
+        let query = format!("SELECT {} {from}", columns.join(", "));
+        let mut statement = self.connection.prepare(&query)?;
+        let mut rows = statement.query([])?;
+        let mut text_bytes = 0;
+        while let Some(row) = rows.next()? {
+            *number += 1;
+            let values = array::from_fn(|at| row.get_ref_unwrap(at));
+            text_bytes += values.iter().map(text_length).sum::<u64>();
+            // UTF-16 grows by half at most when it becomes UTF-8.
+            if text_bytes > self.file_bytes.saturating_mul(2) {
+                let corrupt = ffi::Error::new(ffi::SQLITE_CORRUPT);
+                let reason = "its rows have more text than the file has bytes";
+                return Err(Error::SqliteFailure(corrupt, Some(reason.to_owned())));
+            }
+            each(&values);
+        }
+        Ok(())
     }
 }
 

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
-use model::{Ending, RankStep, StageNames};
+use model::{Ending, RankNs, RankStep, StageNames};
 use serde_json::{Value, json};
 
 /// A track of a rank, in the order they are shown in.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Track {
+pub(super) enum SpanTrack {
     Steps,
     Stages,
     Blocks,
@@ -18,7 +18,7 @@ pub(super) enum Track {
     Incidents,
 }
 
-impl Track {
+impl SpanTrack {
     /// In the order of the variants.
     const NAMES: [&str; 7] =
         ["steps", "stages", "blocks", "collectives", "late", "functions", "incidents"];
@@ -29,13 +29,25 @@ const LANES: usize = 16;
 
 /// Something that lasted, or happened at once.
 #[derive(Clone, Debug)]
-pub(super) struct Span {
+pub(super) struct TraceSpan {
     pub(super) rank: u32,
-    pub(super) track: Track,
+    pub(super) track: SpanTrack,
     pub(super) name: String,
     pub(super) start_ns: i64,
     pub(super) end_ns: i64,
     pub(super) told: Value,
+}
+
+impl TraceSpan {
+    pub(super) fn new(
+        rank: u32,
+        track: SpanTrack,
+        name: String,
+        (start_ns, end_ns): (i64, i64),
+        told: Value,
+    ) -> Self {
+        Self { rank, track, name, start_ns, end_ns, told }
+    }
 }
 
 /// Writes spans; `processes` are the ranks and what they are called.
@@ -45,37 +57,40 @@ pub(super) struct Span {
 /// process and thread has a name. Times are microseconds since the first.
 pub(super) fn write_spans(
     processes: impl Iterator<Item = (u32, String)>,
-    mut spans: Vec<Span>,
+    mut spans: Vec<TraceSpan>,
     out: &mut impl Write,
 ) -> io::Result<()> {
     spans.sort_by_key(|span| (span.start_ns, std::cmp::Reverse(span.end_ns)));
-    let spans: Vec<(usize, Span)> = lanes(spans).collect();
-    write!(out, "{{\"displayTimeUnit\": \"ms\", \"traceEvents\": [")?;
-    let mut before = "\n";
-    let mut put = |event: Value| {
-        write!(out, "{before}{event}")?;
-        before = ",\n";
-        io::Result::Ok(())
-    };
-    for (rank, name) in processes {
-        put(
-            json!({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": name}}),
-        )?;
-    }
+    let spans: Vec<(usize, TraceSpan)> = lanes(spans).collect();
+    let mut names: Vec<Value> = processes
+        .map(|(rank, name)| {
+            json!({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": name}})
+        })
+        .collect();
     let used: BTreeSet<(u32, usize)> =
         spans.iter().map(|(lane, span)| (span.rank, *lane)).collect();
     for (rank, lane) in used {
-        let name = Track::NAMES[lane / LANES];
-        put(json!({"ph": "M", "name": "thread_name", "pid": rank, "tid": lane + 1,
-                   "args": {"name": name}}))?;
-        put(
-            json!({"ph": "M", "name": "thread_sort_index", "pid": rank, "tid": lane + 1,
-                   "args": {"sort_index": lane}}),
-        )?;
+        let name = SpanTrack::NAMES[lane / LANES];
+        names
+            .push(json!({"ph": "M", "name": "thread_name", "pid": rank, "tid": lane + 1,
+                          "args": {"name": name}}));
+        names.push(json!({"ph": "M", "name": "thread_sort_index", "pid": rank,
+                          "tid": lane + 1, "args": {"sort_index": lane}}));
     }
     let first_ns = spans.first().map_or(0, |(_, span)| span.start_ns);
-    for (lane, Span { rank, name, start_ns, end_ns, told, .. }) in spans {
-        let microseconds = |ns: i64| ns as f64 * 1e-3;
+    let events = spans.into_iter().map(|(lane, span)| span.event(lane, first_ns));
+    write!(out, "{{\"displayTimeUnit\": \"ms\", \"traceEvents\": [")?;
+    for (at, event) in names.into_iter().chain(events).enumerate() {
+        let before = if at == 0 { "\n" } else { ",\n" };
+        write!(out, "{before}{event}")?;
+    }
+    writeln!(out, "\n]}}")
+}
+
+impl TraceSpan {
+    /// The event that shows it, its time counted from `first_ns`.
+    fn event(self, lane: usize, first_ns: i64) -> Value {
+        let Self { rank, name, start_ns, end_ns, told, .. } = self;
         let mut event = json!({"name": name, "pid": rank, "tid": lane + 1,
                                "ts": microseconds(start_ns - first_ns), "args": told});
         if end_ns > start_ns {
@@ -86,9 +101,12 @@ pub(super) fn write_spans(
             event["ph"] = json!("i");
             event["s"] = json!("t");
         }
-        put(event)?;
+        event
     }
-    writeln!(out, "\n]}}")
+}
+
+fn microseconds(ns: i64) -> f64 {
+    ns as f64 * 1e-3
 }
 
 /// Adds the steps of a rank and the stages in them; `origin_ns` is where its clock begins.
@@ -97,12 +115,10 @@ pub(super) fn add_steps(
     steps: &[RankStep],
     names: &StageNames,
     origin_ns: i64,
-    spans: &mut Vec<Span>,
+    spans: &mut Vec<TraceSpan>,
 ) {
-    let at = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX).saturating_add(origin_ns);
-    let mut add = |track, name, start_ns, end_ns| {
-        spans.push(Span { rank, track, name, start_ns, end_ns, told: json!({}) });
-    };
+    let on_clock =
+        |at: RankNs| i64::try_from(at.0).unwrap_or(i64::MAX).saturating_add(origin_ns);
     for step in steps {
         let mut from = step.start;
         for segment in &step.segments {
@@ -110,33 +126,41 @@ pub(super) fn add_steps(
             if matches!(segment.ending, Ending::Mark(_)) {
                 if segment.end > from {
                     let name = names.name(segment.stage).to_owned();
-                    add(Track::Stages, name, at(from.0), at(segment.end.0));
+                    let span_ns = (on_clock(from), on_clock(segment.end));
+                    spans.push(TraceSpan::new(
+                        rank,
+                        SpanTrack::Stages,
+                        name,
+                        span_ns,
+                        json!({}),
+                    ));
                 }
                 from = segment.end;
             }
         }
-        add(Track::Steps, format!("step {}", step.step), at(step.start.0), at(from.0));
+        let name = format!("step {}", step.step);
+        let span_ns = (on_clock(step.start), on_clock(from));
+        spans.push(TraceSpan::new(rank, SpanTrack::Steps, name, span_ns, json!({})));
     }
 }
 
 /// Gives each span a lane of its track, so that those of one lane nest or follow each other; `spans`
 /// are in the order of their times. What finds no room is left out.
-fn lanes(spans: Vec<Span>) -> impl Iterator<Item = (usize, Span)> {
+fn lanes(spans: Vec<TraceSpan>) -> impl Iterator<Item = (usize, TraceSpan)> {
     // The ends of what is open in each lane, outermost first.
     let mut open: BTreeMap<(u32, usize), Vec<i64>> = BTreeMap::new();
     spans.into_iter().filter_map(move |span| {
         let first = span.track as usize * LANES;
-        let fits = |lane: &usize| {
-            let open = open.entry((span.rank, *lane)).or_default();
+        for lane in first..first + LANES {
+            let open = open.entry((span.rank, lane)).or_default();
             while open.last().is_some_and(|end_ns| *end_ns <= span.start_ns) {
                 open.pop();
             }
-            let fits = open.last().is_none_or(|end_ns| span.end_ns <= *end_ns);
-            if fits {
+            if open.last().is_none_or(|end_ns| span.end_ns <= *end_ns) {
                 open.push(span.end_ns);
+                return Some((lane, span));
             }
-            fits
-        };
-        Some(((first..first + LANES).find(fits)?, span))
+        }
+        None
     })
 }

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::io::Read;
 
 use super::read::Value;
-use super::thrift::{BINARY, Cursor, INTEGER, LIST, Refused, STRUCT};
+use super::thrift::{BINARY, Cursor, INTEGER, LIST, STRUCT, ThriftError};
 
 /// What a file begins and ends with.
 pub(crate) const MAGIC: &[u8] = b"PAR1";
@@ -36,7 +36,7 @@ struct Chunk<'a> {
     dictionary_at: Option<usize>,
 }
 
-struct Page<'a> {
+struct DataPage<'a> {
     is_dictionary: bool,
     values: usize,
     encoding: i64,
@@ -45,20 +45,20 @@ struct Page<'a> {
 
 /// Why a column cannot be read: it is damaged, or what took its values refused one.
 pub(super) enum Stopped<E> {
-    Damaged(Refused),
+    Damaged(ThriftError),
     Missing,
     Refused(E),
 }
 
-impl<E> From<Refused> for Stopped<E> {
-    fn from(refused: Refused) -> Self {
+impl<E> From<ThriftError> for Stopped<E> {
+    fn from(refused: ThriftError) -> Self {
         Self::Damaged(refused)
     }
 }
 
 impl<'a> Contents<'a> {
     /// Reads the end of a file, which says what is in it.
-    pub(super) fn new(bytes: &'a [u8]) -> Result<Self, Refused> {
+    pub(super) fn new(bytes: &'a [u8]) -> Result<Self, ThriftError> {
         let rest =
             bytes.strip_suffix(MAGIC).ok_or("it does not end as Parquet files do")?;
         let (rest, length) = rest.split_last_chunk().ok_or("it is cut off")?;
@@ -79,6 +79,8 @@ impl<'a> Contents<'a> {
                 _ => Ok(false),
             }
         })?;
+        // The schema is a tree, written parent before children. Only leaves beside the root are
+        // columns here; `inside` counts what is still to come of a nested one.
         let mut inside = 0u64;
         for (name, repetition, children) in elements.into_iter().skip(1) {
             if inside > 0 {
@@ -100,8 +102,10 @@ impl<'a> Contents<'a> {
 
     /// Names of the columns.
     pub(super) fn names(&self) -> Vec<String> {
-        let names = self.columns.iter();
-        names.map(|(name, _)| String::from_utf8_lossy(name).into_owned()).collect()
+        self.columns
+            .iter()
+            .map(|(name, _)| String::from_utf8_lossy(name).into_owned())
+            .collect()
     }
 
     /// Hands out the values of a column of a group in order.
@@ -150,14 +154,17 @@ impl<'a> Contents<'a> {
                 })
                 .map_err(|stopped: Stopped<E>| stopped)?;
             }
-            let mut take = |value| take(value).map_err(Stopped::Refused);
             match page.encoding {
-                0 => plain(chunk.physical, bytes, page.values, &mut take)?,
+                0 => plain(chunk.physical, bytes, page.values, &mut |value| {
+                    take(value).map_err(Stopped::Refused)
+                })?,
                 2 | 8 => {
                     let (width, bytes) = bytes.split_first().ok_or("a page is empty")?;
                     hybrid(bytes, u32::from(*width), page.values, &mut |at| {
-                        let value = dictionary.get(at as usize);
-                        take(*value.ok_or("a value is not in the dictionary")?)
+                        let value = dictionary
+                            .get(at as usize)
+                            .ok_or("a value is not in the dictionary")?;
+                        take(*value).map_err(Stopped::Refused)
                     })?;
                 }
                 _ => {
@@ -169,12 +176,12 @@ impl<'a> Contents<'a> {
     }
 }
 
-fn size(cursor: &mut Cursor<'_>) -> Result<usize, Refused> {
+fn size(cursor: &mut Cursor<'_>) -> Result<usize, ThriftError> {
     usize::try_from(cursor.integer()?).map_err(|_negative| "a size is negative")
 }
 
 /// Name, repetition and number of children of an element of the schema.
-fn element<'a>(cursor: &mut Cursor<'a>) -> Result<(&'a [u8], i64, u64), Refused> {
+fn element<'a>(cursor: &mut Cursor<'a>) -> Result<(&'a [u8], i64, u64), ThriftError> {
     let mut found = (&[][..], 0, 0);
     cursor.fields(|cursor, number, kind| {
         match (number, kind) {
@@ -188,7 +195,7 @@ fn element<'a>(cursor: &mut Cursor<'a>) -> Result<(&'a [u8], i64, u64), Refused>
     Ok(found)
 }
 
-fn group<'a>(cursor: &mut Cursor<'a>) -> Result<Vec<Chunk<'a>>, Refused> {
+fn group<'a>(cursor: &mut Cursor<'a>) -> Result<Vec<Chunk<'a>>, ThriftError> {
     let mut chunks = Vec::new();
     cursor.fields(|cursor, number, kind| {
         if (number, kind) != (1, LIST) {
@@ -200,7 +207,7 @@ fn group<'a>(cursor: &mut Cursor<'a>) -> Result<Vec<Chunk<'a>>, Refused> {
     Ok(chunks)
 }
 
-fn chunk<'a>(cursor: &mut Cursor<'a>) -> Result<Chunk<'a>, Refused> {
+fn chunk<'a>(cursor: &mut Cursor<'a>) -> Result<Chunk<'a>, ThriftError> {
     let mut chunk = Chunk::default();
     cursor.fields(|cursor, number, kind| {
         if (number, kind) != (3, STRUCT) {
@@ -212,7 +219,10 @@ fn chunk<'a>(cursor: &mut Cursor<'a>) -> Result<Chunk<'a>, Refused> {
     Ok(chunk)
 }
 
-fn metadata<'a>(cursor: &mut Cursor<'a>, chunk: &mut Chunk<'a>) -> Result<(), Refused> {
+fn metadata<'a>(
+    cursor: &mut Cursor<'a>,
+    chunk: &mut Chunk<'a>,
+) -> Result<(), ThriftError> {
     cursor.fields(|cursor, number, kind| {
         match (number, kind) {
             (1, 4..=INTEGER) => chunk.physical = cursor.integer()?,
@@ -229,7 +239,7 @@ fn metadata<'a>(cursor: &mut Cursor<'a>, chunk: &mut Chunk<'a>) -> Result<(), Re
     })
 }
 
-fn page<'a>(cursor: &mut Cursor<'a>, codec: i64) -> Result<Page<'a>, Refused> {
+fn page<'a>(cursor: &mut Cursor<'a>, codec: i64) -> Result<DataPage<'a>, ThriftError> {
     let (mut kind_of_page, mut unpacked, mut packed) = (-1, 0, 0);
     let (mut values, mut encoding) = (0, -1);
     cursor.fields(|cursor, number, kind| {
@@ -255,14 +265,18 @@ fn page<'a>(cursor: &mut Cursor<'a>, codec: i64) -> Result<Page<'a>, Refused> {
     match kind_of_page {
         0 | 2 => {
             let bytes = unpack(cursor.take(packed)?, unpacked, codec)?;
-            Ok(Page { is_dictionary: kind_of_page == 2, values, encoding, bytes })
+            Ok(DataPage { is_dictionary: kind_of_page == 2, values, encoding, bytes })
         }
         3 => Err("its data pages are of version 2; write version 1"),
         _ => Err("a page is of no known kind"),
     }
 }
 
-fn unpack(packed: &[u8], length: usize, codec: i64) -> Result<Cow<'_, [u8]>, Refused> {
+fn unpack(
+    packed: &[u8],
+    length: usize,
+    codec: i64,
+) -> Result<Cow<'_, [u8]>, ThriftError> {
     let unpacked = match codec {
         0 => return Ok(Cow::Borrowed(packed)),
         1 => {
@@ -282,12 +296,13 @@ fn unpack(packed: &[u8], length: usize, codec: i64) -> Result<Cow<'_, [u8]>, Ref
     Ok(Cow::Owned(unpacked))
 }
 
-const BAD_PAGE: Refused = "a page cannot be unpacked";
+const BAD_PAGE: ThriftError = "a page cannot be unpacked";
 
-fn read(unpacked: impl Read, length: usize) -> Result<Vec<u8>, Refused> {
+fn read(unpacked: impl Read, length: usize) -> Result<Vec<u8>, ThriftError> {
     let mut bytes = Vec::new();
-    let read = unpacked.take(length as u64).read_to_end(&mut bytes);
-    read.map(|_length| bytes).map_err(|_bad| BAD_PAGE)
+    // No further than the page says it is, so that a few bytes cannot unpack to many.
+    unpacked.take(length as u64).read_to_end(&mut bytes).map_err(|_bad| BAD_PAGE)?;
+    Ok(bytes)
 }
 
 /// Up to eight bytes, the lowest first.

@@ -18,20 +18,20 @@ const REQUIRED: usize = 0;
 const UTF8: usize = 0;
 
 /// A column.
-pub(super) struct Column<'a> {
+pub(super) struct FlatColumn<'a> {
     pub(super) name: &'static str,
-    pub(super) values: Values<'a>,
+    pub(super) values: FlatValues<'a>,
 }
 
 /// Its values.
-pub(super) enum Values<'a> {
+pub(super) enum FlatValues<'a> {
     Int32(Vec<i32>),
     Int64(Vec<i64>),
     Float(Vec<f32>),
     Text(Vec<&'a str>),
 }
 
-impl Values<'_> {
+impl FlatValues<'_> {
     /// Parquet's number of their type.
     fn physical(&self) -> usize {
         match self {
@@ -68,7 +68,7 @@ impl Values<'_> {
 
 /// The bytes of a file with these columns, all of them as long, and what else it says by name.
 pub(super) fn write_flat(
-    columns: &[Column<'_>],
+    columns: &[FlatColumn<'_>],
     rows: usize,
     said: &[(&str, &str)],
 ) -> Vec<u8> {
@@ -116,13 +116,15 @@ pub(super) fn write_flat(
     end.field(2, LIST, &list(STRUCT, &schema(columns)));
     end.whole(3, INT64, rows);
     end.field(4, LIST, &list(STRUCT, &[group.end()]));
-    let pair = |(key, value): &(&str, &str)| {
-        let mut pair = Struct::default();
-        pair.field(1, BINARY, &text(key));
-        pair.field(2, BINARY, &text(value));
-        pair.end()
-    };
-    let said: Vec<Vec<u8>> = said.iter().map(pair).collect();
+    let said: Vec<Vec<u8>> = said
+        .iter()
+        .map(|(key, value)| {
+            let mut pair = Struct::default();
+            pair.field(1, BINARY, &text(key));
+            pair.field(2, BINARY, &text(value));
+            pair.end()
+        })
+        .collect();
     end.field(5, LIST, &list(STRUCT, &said));
     end.field(6, BINARY, &text("laggard"));
     let end = end.end();
@@ -132,21 +134,22 @@ pub(super) fn write_flat(
     file
 }
 
-fn schema(columns: &[Column<'_>]) -> Vec<Vec<u8>> {
+fn schema(columns: &[FlatColumn<'_>]) -> Vec<Vec<u8>> {
     let mut root = Struct::default();
     root.field(4, BINARY, &text("schema"));
     root.whole(5, INT32, columns.len());
-    let element = |column: &Column<'_>| {
+    let mut elements = vec![root.end()];
+    for column in columns {
         let mut element = Struct::default();
         element.whole(1, INT32, column.values.physical());
         element.whole(3, INT32, REQUIRED);
         element.field(4, BINARY, &text(column.name));
-        if let Values::Text(_) = column.values {
+        if let FlatValues::Text(_) = column.values {
             element.whole(6, INT32, UTF8);
         }
-        element.end()
-    };
-    std::iter::once(root.end()).chain(columns.iter().map(element)).collect()
+        elements.push(element.end());
+    }
+    elements
 }
 
 /// A structure, field by field, in the order of their numbers.

@@ -28,13 +28,13 @@ impl fmt::Display for Value<'_> {
 }
 
 /// A column: its name, what stands in it, and how that is put into a row.
-type Column = (&'static str, &'static str, fn(&mut Row, Value<'_>) -> Option<()>);
+type RowColumn = (&'static str, &'static str, fn(&mut Row, Value<'_>) -> Option<()>);
 
 const NUMBER: &str = "a whole number from 0";
 const MAYBE: &str = "a whole number from -1";
 const SECONDS: &str = "seconds as a float";
 
-const COLUMNS: [Column; 11] = [
+const COLUMNS: [RowColumn; 11] = [
     ("dp_rank", NUMBER, |row, value| set(&mut row.dp_rank, number(value))),
     ("stage", NUMBER, |row, value| set(&mut row.stage, number(value))),
     ("rank", NUMBER, |row, value| set(&mut row.rank, number(value))),
@@ -75,8 +75,7 @@ fn kind(value: Value<'_>) -> Option<OpKind> {
 /// Adds two times in their own precision. Transfers are differences of such sums, and the
 /// published numbers were computed from sums in f32.
 fn sum(left: f64, right: f64) -> f64 {
-    let is_single = |value: f64| f64::from(value as f32) == value;
-    if is_single(left) && is_single(right) {
+    if [left, right].iter().all(|value| f64::from(*value as f32) == *value) {
         f64::from(left as f32 + right as f32)
     } else {
         left + right
@@ -93,7 +92,7 @@ pub fn read_rows(
     bytes: &[u8],
     limits: Limits,
 ) -> Result<Vec<Row>, FormatError> {
-    Reader { path, limits }.rows(bytes)
+    RowReader { path, limits }.rows(bytes)
 }
 
 /// Reads a trace and analyses it.
@@ -108,9 +107,11 @@ pub fn read_what_if(
 ) -> Result<Findings, FormatError> {
     let rows = read_rows(path, bytes, limits)?;
     let trace = Trace::new(layout, &rows);
+    // They may be gigabytes, and the analysis does not need them.
     drop(rows);
-    let findings = trace.and_then(|trace| analyse(&trace));
-    findings.map_err(|error| content(path, error.place, error.reason))
+    trace
+        .and_then(|trace| analyse(&trace))
+        .map_err(|error| FormatError::content(path, error.place, error.reason))
 }
 
 /// Reads the layout of a job from YAML.
@@ -122,7 +123,7 @@ pub fn read_layout(path: &Path, text: &str) -> Result<Layout, FormatError> {
         let place = error.location().map_or("its beginning".to_owned(), |place| {
             format!("line {}, column {}", place.line(), place.column())
         });
-        content(path, place, error.to_string())
+        FormatError::content(path, place, error.to_string())
     })
 }
 
@@ -135,29 +136,22 @@ pub(crate) fn layout_beside(path: &Path) -> Result<PathBuf, FormatError> {
     let mut names: Vec<String> =
         stems.iter().map(|stem| format!("{stem}.yaml")).collect();
     names.dedup();
-    let beside = names.iter().map(|name| path.with_file_name(name));
-    let found = beside.into_iter().find(|path| path.is_file());
-    found.ok_or_else(|| FormatError::NoLayout {
-        path: path.to_owned(),
-        names: names.join(", "),
-    })
+    names
+        .iter()
+        .map(|name| path.with_file_name(name))
+        .find(|path| path.is_file())
+        .ok_or_else(|| FormatError::NoLayout {
+            path: path.to_owned(),
+            names: names.join(", "),
+        })
 }
 
-fn content(
-    path: &Path,
-    place: impl Into<String>,
-    reason: impl Into<String>,
-) -> FormatError {
-    let (place, reason) = (place.into(), reason.into());
-    FormatError::Content { path: path.to_owned(), place, reason }
-}
-
-struct Reader<'a> {
+struct RowReader<'a> {
     path: &'a Path,
     limits: Limits,
 }
 
-impl Reader<'_> {
+impl RowReader<'_> {
     fn damaged(&self, place: impl Into<String>, reason: &str) -> FormatError {
         let (path, place, reason) =
             (self.path.to_owned(), place.into(), reason.to_owned());
@@ -165,15 +159,16 @@ impl Reader<'_> {
     }
 
     fn rows(&self, bytes: &[u8]) -> Result<Vec<Row>, FormatError> {
-        let file = Contents::new(bytes);
-        let file =
-            file.map_err(|refused| self.damaged("the end of the file", refused))?;
+        let file = Contents::new(bytes)
+            .map_err(|refused| self.damaged("the end of the file", refused))?;
         let mut rows = Vec::new();
         for group in 0..file.groups() {
             let first = rows.len();
             for (name, wanted, put) in COLUMNS {
                 let mut row = first;
-                let read = file.values(group, name, &mut |value| {
+                file.values(group, name, &mut |value| {
+                    // Columns come one after the other: the first makes the rows, the others
+                    // fill them.
                     if name == COLUMNS[0].0 {
                         self.begin_row(&mut rows)?;
                     }
@@ -181,14 +176,15 @@ impl Reader<'_> {
                     row += 1;
                     is_put.ok_or_else(|| {
                         let place = format!("column {name}, row {}", row - 1);
-                        content(self.path, place, format!("{value} is not {wanted}"))
+                        let reason = format!("{value} is not {wanted}");
+                        FormatError::content(self.path, place, reason)
                     })
-                });
-                read.map_err(|stopped| self.stopped(&file, name, stopped))?;
+                })
+                .map_err(|stopped| self.stopped(&file, name, stopped))?;
                 if row != rows.len() {
                     let place = format!("column {name}");
                     let reason = format!("it has {row} rows, others have {}", rows.len());
-                    return Err(content(self.path, place, reason));
+                    return Err(FormatError::content(self.path, place, reason));
                 }
             }
         }
@@ -237,7 +233,7 @@ impl Reader<'_> {
             Stopped::Missing => {
                 let names = file.names().join(", ");
                 let reason = format!("it is missing; single values are in {names}");
-                content(self.path, place, reason)
+                FormatError::content(self.path, place, reason)
             }
         }
     }

@@ -5,7 +5,7 @@
 const MAX_DEPTH: u32 = 16;
 
 /// Why bytes are no structure.
-pub(super) type Refused = &'static str;
+pub(super) type ThriftError = &'static str;
 
 /// Types of fields and elements.
 pub(super) const TRUE: u8 = 1;
@@ -34,18 +34,18 @@ impl<'a> Cursor<'a> {
         self.rest
     }
 
-    pub(super) fn take(&mut self, length: usize) -> Result<&'a [u8], Refused> {
+    pub(super) fn take(&mut self, length: usize) -> Result<&'a [u8], ThriftError> {
         let (taken, rest) = self.rest.split_at_checked(length).ok_or("it is cut off")?;
         self.rest = rest;
         Ok(taken)
     }
 
-    fn byte(&mut self) -> Result<u8, Refused> {
+    fn byte(&mut self) -> Result<u8, ThriftError> {
         Ok(self.take(1)?[0])
     }
 
     /// A number of seven bits a byte, the last byte below 128.
-    pub(super) fn varint(&mut self) -> Result<u64, Refused> {
+    pub(super) fn varint(&mut self) -> Result<u64, ThriftError> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
@@ -58,18 +58,18 @@ impl<'a> Cursor<'a> {
     }
 
     /// A number with its sign in the lowest bit.
-    pub(super) fn integer(&mut self) -> Result<i64, Refused> {
+    pub(super) fn integer(&mut self) -> Result<i64, ThriftError> {
         let value = self.varint()?;
         Ok((value >> 1).cast_signed() ^ -(value & 1).cast_signed())
     }
 
-    pub(super) fn binary(&mut self) -> Result<&'a [u8], Refused> {
+    pub(super) fn binary(&mut self) -> Result<&'a [u8], ThriftError> {
         let length = self.varint()?;
         self.take(usize::try_from(length).unwrap_or(usize::MAX))
     }
 
     /// Type and number of the elements of a list.
-    fn list(&mut self) -> Result<(u8, usize), Refused> {
+    fn list(&mut self) -> Result<(u8, usize), ThriftError> {
         let head = self.byte()?;
         let count = match head >> 4 {
             15 => usize::try_from(self.varint()?).unwrap_or(usize::MAX),
@@ -82,8 +82,8 @@ impl<'a> Cursor<'a> {
     pub(super) fn elements<T>(
         &mut self,
         kind: u8,
-        mut read: impl FnMut(&mut Self) -> Result<T, Refused>,
-    ) -> Result<Vec<T>, Refused> {
+        mut read: impl FnMut(&mut Self) -> Result<T, ThriftError>,
+    ) -> Result<Vec<T>, ThriftError> {
         let (found, count) = self.list()?;
         if found != kind {
             return Err("a list has elements of another type");
@@ -95,8 +95,8 @@ impl<'a> Cursor<'a> {
     /// has read the field.
     pub(super) fn fields(
         &mut self,
-        mut read: impl FnMut(&mut Self, i64, u8) -> Result<bool, Refused>,
-    ) -> Result<(), Refused> {
+        mut read: impl FnMut(&mut Self, i64, u8) -> Result<bool, ThriftError>,
+    ) -> Result<(), ThriftError> {
         let mut number = 0i64;
         loop {
             let head = self.byte()?;
@@ -114,7 +114,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    fn skip(&mut self, kind: u8, depth: u32) -> Result<(), Refused> {
+    fn skip(&mut self, kind: u8, depth: u32) -> Result<(), ThriftError> {
         let depth = depth.checked_sub(1).ok_or("structures are nested too deep")?;
         match kind {
             TRUE | FALSE => Ok(()),
@@ -149,7 +149,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Truth values are a byte in lists and in the type of fields.
-    fn skip_element(&mut self, kind: u8, depth: u32) -> Result<(), Refused> {
+    fn skip_element(&mut self, kind: u8, depth: u32) -> Result<(), ThriftError> {
         if kind <= FALSE { self.take(1).map(drop) } else { self.skip(kind, depth) }
     }
 }

@@ -7,7 +7,7 @@ use std::{fs, io};
 use model::{BlockPlace, Event, Input, Mark, Pass};
 use whatif::{Layout, OpKind, Row};
 
-use super::parquet_out::{Column, Values, write_flat};
+use super::parquet_out::{FlatColumn, FlatValues, write_flat};
 use crate::Journal;
 
 /// The columns as Arrow has them: pandas is told by it that `optype` is a category, without which
@@ -30,7 +30,7 @@ const ARROW_SCHEMA: &str = "\
 
 /// A block that ended.
 #[derive(Clone, Copy, Debug)]
-struct Block {
+struct EndedBlock {
     backward: bool,
     microbatch: u32,
     /// Stage of the model.
@@ -41,19 +41,19 @@ struct Block {
 
 /// What a rank did in a step.
 #[derive(Clone, Debug, Default)]
-struct Work {
-    blocks: Vec<Block>,
+struct RankWork {
+    blocks: Vec<EndedBlock>,
     /// From when to when its optimizer ran.
     optimizer_ns: Option<(u64, u64)>,
 }
 
 /// A step's ranks, by the lowest rank of their pipeline.
-type Pipelines = BTreeMap<u32, BTreeMap<u32, Work>>;
+type StepPipelines = BTreeMap<u32, BTreeMap<u32, RankWork>>;
 
 /// Steps of a recording as what-if traces tell them.
 #[derive(Debug, Default)]
 pub struct PipelineSteps {
-    steps: BTreeMap<u32, Pipelines>,
+    steps: BTreeMap<u32, StepPipelines>,
     stages: u32,
 }
 
@@ -112,7 +112,7 @@ impl PipelineSteps {
         let begin_ns = begun.at.0;
         let pipeline =
             self.steps.entry(begun.step).or_default().entry(first_rank).or_default();
-        pipeline.entry(rank).or_default().blocks.push(Block {
+        pipeline.entry(rank).or_default().blocks.push(EndedBlock {
             backward,
             microbatch,
             stage,
@@ -124,11 +124,14 @@ impl PipelineSteps {
 
     /// Pipelines and ranks of each, by the fullest step.
     fn sizes(&self) -> (u32, u32) {
-        let sizes = self.steps.values().map(|pipelines| {
-            let ranks = pipelines.values().map(BTreeMap::len).max().unwrap_or(0);
-            (pipelines.len() as u32, ranks as u32)
-        });
-        sizes.max().unwrap_or_default()
+        self.steps
+            .values()
+            .map(|pipelines| {
+                let ranks = pipelines.values().map(BTreeMap::len).max().unwrap_or(0);
+                (pipelines.len() as u32, ranks as u32)
+            })
+            .max()
+            .unwrap_or_default()
     }
 
     /// How the job is laid out.
@@ -156,16 +159,20 @@ impl PipelineSteps {
         let mut rows = Vec::new();
         let (dp, pp) = self.sizes();
         for (step, pipelines) in &self.steps {
-            let begins = pipelines.values().flat_map(BTreeMap::values);
-            let begins = begins.flat_map(|work| &work.blocks);
-            let Some(begin_ns) = begins.map(|block| block.begin_ns).min() else {
+            let Some(begin_ns) = pipelines
+                .values()
+                .flat_map(BTreeMap::values)
+                .flat_map(|work| &work.blocks)
+                .map(|block| block.begin_ns)
+                .min()
+            else {
                 continue;
             };
             let first = rows.len();
             for (dp_rank, ranks) in (0..).zip(pipelines.values()) {
                 let number = u64::from(*step);
                 let mut step =
-                    Step { number, begin_ns, dp_rank, dp, pp, rows: &mut rows };
+                    PipelineRows { number, begin_ns, dp_rank, dp, pp, rows: &mut rows };
                 step.pipeline(ranks, self.stages);
             }
             number(&mut rows[first..]);
@@ -175,7 +182,7 @@ impl PipelineSteps {
 }
 
 /// One step of one pipeline.
-struct Step<'a> {
+struct PipelineRows<'a> {
     number: u64,
     begin_ns: u64,
     dp_rank: u32,
@@ -185,17 +192,21 @@ struct Step<'a> {
     rows: &'a mut Vec<Row>,
 }
 
-impl Step<'_> {
-    fn pipeline(&mut self, ranks: &BTreeMap<u32, Work>, stages: u32) {
-        let all = || ranks.values().flat_map(|work| &work.blocks);
-        let key = |block: &Block| (block.backward, block.microbatch, block.stage);
-        let by_place: BTreeMap<_, &Block> =
-            all().map(|block| (key(block), block)).collect();
+impl PipelineRows<'_> {
+    fn pipeline(&mut self, ranks: &BTreeMap<u32, RankWork>, stages: u32) {
+        let by_place: BTreeMap<_, &EndedBlock> = ranks
+            .values()
+            .flat_map(|work| &work.blocks)
+            .map(|block| ((block.backward, block.microbatch, block.stage), block))
+            .collect();
         for work in ranks.values() {
             let mut before_ns = self.begin_ns;
             for block in &work.blocks {
-                let kind = [OpKind::ForwardCompute, OpKind::BackwardCompute];
-                let kind = kind[usize::from(block.backward)];
+                let kind = if block.backward {
+                    OpKind::BackwardCompute
+                } else {
+                    OpKind::ForwardCompute
+                };
                 let microbatch = block.microbatch.cast_signed();
                 let span_ns = (block.begin_ns, block.end_ns);
                 self.add(kind, block.stage, microbatch, span_ns);
@@ -204,8 +215,9 @@ impl Step<'_> {
                     (block.stage + 1, block.stage.checked_sub(1), send, receive)
                 } else {
                     let (send, receive) = (OpKind::ForwardSend, OpKind::ForwardRecv);
-                    let from = block.stage.checked_sub(1);
-                    (from.unwrap_or(stages), Some(block.stage + 1), send, receive)
+                    // Nobody gives to the first stage: `stages` is that of no block.
+                    let from = block.stage.checked_sub(1).unwrap_or(stages);
+                    (from, Some(block.stage + 1), send, receive)
                 };
                 let giver = by_place.get(&(block.backward, block.microbatch, from));
                 if let Some(giver) = giver {
@@ -232,7 +244,7 @@ impl Step<'_> {
     }
 
     /// What follows the last pass of a rank.
-    fn tail(&mut self, last: &Block, optimizer_ns: Option<(u64, u64)>) {
+    fn tail(&mut self, last: &EndedBlock, optimizer_ns: Option<(u64, u64)>) {
         let (end_ns, place) = (last.end_ns, last.stage % self.pp);
         let (begin_ns, done_ns) = optimizer_ns.unwrap_or((end_ns, end_ns));
         let none_ns = (end_ns, end_ns);
@@ -255,7 +267,6 @@ impl Step<'_> {
         microbatch: i32,
         (start_ns, end_ns): (u64, u64),
     ) {
-        let seconds = |from: u64, until: u64| until.saturating_sub(from) as f64 * 1e-9;
         let (is_pass, pp) = (microbatch >= 0, self.pp);
         self.rows.push(Row {
             dp_rank: self.dp_rank,
@@ -263,15 +274,19 @@ impl Step<'_> {
             rank: self.dp_rank * pp + stage % pp,
             step: self.number,
             kind,
-            start_s: seconds(self.begin_ns, start_ns),
-            duration_s: seconds(start_ns, end_ns),
-            end_s: seconds(self.begin_ns, end_ns),
+            start_s: seconds_between(self.begin_ns, start_ns),
+            duration_s: seconds_between(start_ns, end_ns),
+            end_s: seconds_between(self.begin_ns, end_ns),
             number: 0,
             chunk: if is_pass { (stage / pp).cast_signed() } else { -1 },
             microbatch,
             global_chunk: if is_pass { stage.cast_signed() } else { -1 },
         });
     }
+}
+
+fn seconds_between(from_ns: u64, until_ns: u64) -> f64 {
+    until_ns.saturating_sub(from_ns) as f64 * 1e-9
 }
 
 /// Numbers the operations of a step by their start, each kind of each rank from 0.
@@ -287,33 +302,42 @@ fn number(rows: &mut [Row]) {
     }
 }
 
+fn int32<'a>(name: &'static str, rows: &[Row], value: fn(&Row) -> i32) -> FlatColumn<'a> {
+    FlatColumn { name, values: FlatValues::Int32(rows.iter().map(value).collect()) }
+}
+
+fn float<'a>(name: &'static str, rows: &[Row], value: fn(&Row) -> f64) -> FlatColumn<'a> {
+    let values = rows.iter().map(|row| value(row) as f32).collect();
+    FlatColumn { name, values: FlatValues::Float(values) }
+}
+
 /// Writes rows as Parquet, and the layout beside them as YAML.
 ///
 /// # Errors
 /// What the operating system says.
 pub fn write_what_if(rows: &[Row], layout: &Layout, path: &Path) -> io::Result<()> {
-    let whole = |name, value: fn(&Row) -> i32| Column {
-        name,
-        values: Values::Int32(rows.iter().map(value).collect()),
-    };
-    let seconds = |name, value: fn(&Row) -> f64| Column {
-        name,
-        values: Values::Float(rows.iter().map(|row| value(row) as f32).collect()),
-    };
-    let steps = rows.iter().map(|row| row.step.cast_signed()).collect();
-    let kinds = rows.iter().map(|row| row.kind.name()).collect();
+    // The types are those of the published traces, as `ARROW_SCHEMA` has them: the tool that
+    // reads them insists.
     let columns = [
-        whole("dp_rank", |row| row.dp_rank.cast_signed()),
-        whole("stage", |row| row.stage.cast_signed()),
-        whole("rank", |row| row.rank.cast_signed()),
-        Column { name: "step", values: Values::Int64(steps) },
-        Column { name: "optype", values: Values::Text(kinds) },
-        seconds("start_ts", |row| row.start_s),
-        seconds("duration", |row| row.duration_s),
-        whole("seq_id", |row| row.number.cast_signed()),
-        whole("mc", |row| row.chunk),
-        whole("mb_id", |row| row.microbatch),
-        whole("gmc", |row| row.global_chunk),
+        int32("dp_rank", rows, |row| row.dp_rank.cast_signed()),
+        int32("stage", rows, |row| row.stage.cast_signed()),
+        int32("rank", rows, |row| row.rank.cast_signed()),
+        FlatColumn {
+            name: "step",
+            values: FlatValues::Int64(
+                rows.iter().map(|row| row.step.cast_signed()).collect(),
+            ),
+        },
+        FlatColumn {
+            name: "optype",
+            values: FlatValues::Text(rows.iter().map(|row| row.kind.name()).collect()),
+        },
+        float("start_ts", rows, |row| row.start_s),
+        float("duration", rows, |row| row.duration_s),
+        int32("seq_id", rows, |row| row.number.cast_signed()),
+        int32("mc", rows, |row| row.chunk),
+        int32("mb_id", rows, |row| row.microbatch),
+        int32("gmc", rows, |row| row.global_chunk),
     ];
     let metadata = [("ARROW:schema", ARROW_SCHEMA)];
     fs::write(path, write_flat(&columns, rows.len(), &metadata))?;

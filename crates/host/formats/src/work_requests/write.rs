@@ -16,7 +16,7 @@ type FlowOf = (u64, CollectiveOp, u64, u8, u32);
 
 /// One rank's file.
 #[derive(Default)]
-struct Log {
+struct RankRequestLog {
     host: String,
     text: String,
     rows: u64,
@@ -35,7 +35,7 @@ struct Log {
 /// # Errors
 /// What the operating system says.
 pub fn write_work_requests(journal: &Journal, folder: &Path) -> io::Result<u64> {
-    let mut logs: BTreeMap<u32, Log> = BTreeMap::new();
+    let mut logs: BTreeMap<u32, RankRequestLog> = BTreeMap::new();
     for input in journal.inputs() {
         match input {
             Input::Rank { rank, host, .. } => {
@@ -63,13 +63,15 @@ pub fn write_work_requests(journal: &Journal, folder: &Path) -> io::Result<u64> 
     Ok(logs.values().map(|log| log.rows).sum())
 }
 
-impl Log {
+impl RankRequestLog {
     fn look(&mut self, at: RankNs, ended: &[Operation], in_progress: &[Operation]) {
         let mut looked = std::mem::take(&mut self.flows);
-        let all = ended.iter().chain(in_progress);
-        let flows = all.flat_map(|of| of.flows.iter().map(move |flow| (of, flow)));
-        let sent: Vec<_> =
-            flows.filter(|(_, flow)| flow.direction == Direction::Send).collect();
+        let sent: Vec<_> = ended
+            .iter()
+            .chain(in_progress)
+            .flat_map(|of| of.flows.iter().map(move |flow| (of, flow)))
+            .filter(|(_, flow)| flow.direction == Direction::Send)
+            .collect();
         let in_flight: u64 =
             sent.iter().map(|(_, flow)| Counted::of_flow(flow, at).in_flight()).sum();
         for (of, flow) in sent {

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use laggard_formats::{FormatError, Limits, Part, Recording, Snapshot, load, load_bytes};
+use laggard_formats::{
+    FormatError, Limits, Recording, Snapshot, SnapshotPart, load, load_bytes,
+};
 use model::{Severity, Verdict};
 use verdict::Settings;
 
@@ -45,7 +47,7 @@ fn dumps() -> Option<PathBuf> {
 struct File {
     rank: u32,
     path: PathBuf,
-    part: Part,
+    part: SnapshotPart,
 }
 
 fn files(folder: &Path) -> Vec<File> {

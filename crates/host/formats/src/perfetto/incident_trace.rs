@@ -1,6 +1,6 @@
 //! The steps around an incident, of those it names and of some others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::ops::RangeInclusive;
 
@@ -11,7 +11,7 @@ use model::{
 use serde_json::json;
 use steps::Segmenter;
 
-use super::spans::{Span, Track, add_steps, write_spans};
+use super::spans::{SpanTrack, TraceSpan, add_steps, write_spans};
 
 /// Steps that are shown before the one it began in, and after.
 const BEFORE: u64 = 3;
@@ -23,12 +23,12 @@ const MOST_MARKS: usize = 1 << 14;
 
 /// What ranks did in the steps around the beginning of an incident, as it is told.
 #[derive(Debug)]
-pub struct Moment {
+pub struct IncidentTrace {
     incident: Incident,
     steps: RangeInclusive<u32>,
     names: StageNames,
     groups: BTreeMap<u32, String>,
-    ranks: BTreeMap<u32, Seen>,
+    ranks: BTreeMap<u32, ShownRank>,
     /// How many are to come.
     expected: usize,
     /// Of all that is told in these steps.
@@ -40,7 +40,7 @@ pub struct Moment {
 
 /// A rank that is shown.
 #[derive(Debug, Default)]
-struct Seen {
+struct ShownRank {
     host: String,
     /// Names of stages in the order of their codes.
     stages: Vec<StageId>,
@@ -50,25 +50,25 @@ struct Seen {
     has_passed: bool,
 }
 
-impl Moment {
-    /// The moment of an incident of a verdict; `None` if it has no such incident.
+impl IncidentTrace {
+    /// The steps around an incident of a verdict; `None` if it has no such incident.
     pub fn of(verdict: &Verdict, id: &str) -> Option<Self> {
         let incident = verdict.incidents.iter().find(|incident| incident.id == id)?;
-        let step = |step: u64| u32::try_from(step).unwrap_or(u32::MAX);
         let first = incident.first_step;
         let named = &incident.subject.ranks;
-        let unseen = |rank| (rank, Seen::default());
-        let mut ranks: BTreeMap<u32, Seen> =
-            named.iter().copied().take(MOST_RANKS / 2).map(unseen).collect();
+        let mut ranks: BTreeSet<u32> =
+            named.iter().copied().take(MOST_RANKS / 2).collect();
         // Of many ranks, from all over the job; of few all that are told of.
         let (all, room) = (verdict.job.ranks as u64, MOST_RANKS - ranks.len());
         if verdict.job.ranks > MOST_RANKS {
             let spread = (0..room as u64).map(|nth| (nth * all / room as u64) as u32);
-            ranks.extend(spread.filter(|rank| !named.contains(rank)).map(unseen));
+            ranks.extend(spread.filter(|rank| !named.contains(rank)));
         }
+        let ranks = ranks.into_iter().map(|rank| (rank, ShownRank::default())).collect();
         Some(Self {
             incident: incident.clone(),
-            steps: step(first.saturating_sub(BEFORE))..=step(first.saturating_add(AFTER)),
+            steps: step_number(first.saturating_sub(BEFORE))
+                ..=step_number(first.saturating_add(AFTER)),
             names: StageNames::default(),
             groups: BTreeMap::new(),
             ranks,
@@ -111,7 +111,7 @@ impl Moment {
     }
 
     /// A rank, if it is one of those that are shown.
-    fn shown(&mut self, rank: u32) -> Option<&mut Seen> {
+    fn shown(&mut self, rank: u32) -> Option<&mut ShownRank> {
         if self.ranks.len() < MOST_RANKS {
             self.ranks.entry(rank).or_default();
         }
@@ -172,14 +172,11 @@ impl Moment {
         self.incident.subject.ranks.contains(&rank)
     }
 
-    fn add(&self, rank: u32, seen: &Seen, spans: &mut Vec<Span>) {
+    fn add(&self, rank: u32, seen: &ShownRank, spans: &mut Vec<TraceSpan>) {
         let Some((last_ns, last, _)) = seen.marks.last() else { return };
         let mut segmenter = Segmenter::default();
         let mut steps = Vec::new();
         let mut open: Option<(i64, BlockPlace)> = None;
-        let mut add = |track, name, start_ns, end_ns, told| {
-            spans.push(Span { rank, track, name, start_ns, end_ns, told });
-        };
         for (at_ns, mark, stage) in &seen.marks {
             steps.extend(segmenter.push(mark, *stage));
             match mark.event {
@@ -190,10 +187,18 @@ impl Moment {
                     bytes,
                     ..
                 }) => {
+                    // An issue is an instant: when the collective ended, marks do not say.
                     let group = self.groups.get(&group);
                     let told = json!({"group": group, "number": number, "bytes": bytes});
                     let name = op.name().to_owned();
-                    add(Track::Collectives, name, *at_ns, *at_ns, told);
+                    let span_ns = (*at_ns, *at_ns);
+                    spans.push(TraceSpan::new(
+                        rank,
+                        SpanTrack::Collectives,
+                        name,
+                        span_ns,
+                        told,
+                    ));
                 }
                 Event::BlockBegin(place) => open = Some((*at_ns, place)),
                 Event::BlockEnd(place) => {
@@ -202,28 +207,47 @@ impl Moment {
                     let BlockPlace { pass, microbatch, stage, .. } = place;
                     let name = format!("{} of microbatch {microbatch}", pass.name());
                     let told = json!({"stage": stage});
-                    add(Track::Blocks, name, begun_ns, *at_ns, told);
+                    let span_ns = (begun_ns, *at_ns);
+                    spans.push(TraceSpan::new(
+                        rank,
+                        SpanTrack::Blocks,
+                        name,
+                        span_ns,
+                        told,
+                    ));
                 }
                 _ => {}
             }
         }
         steps.extend(segmenter.finish());
-        let first_step = u32::try_from(self.incident.first_step).unwrap_or(u32::MAX);
+        let first_step = step_number(self.incident.first_step);
         let begun_ns = seen.marks.iter().find(|(_, mark, _)| mark.step >= first_step);
         if let Some((begun_ns, ..)) = begun_ns
             && (self.is_named(rank) || self.incident.subject.ranks.is_empty())
         {
             let Incident { text, advice, cost_s, .. } = &self.incident;
             let told = json!({"advice": advice, "cost_s": cost_s});
-            add(Track::Incidents, text.clone(), *begun_ns, self.last_ns, told);
+            let span_ns = (*begun_ns, self.last_ns);
+            spans.push(TraceSpan::new(
+                rank,
+                SpanTrack::Incidents,
+                text.clone(),
+                span_ns,
+                told,
+            ));
         }
         if self.incident.kind == IncidentKind::Hang && !seen.has_passed {
+            let (name, span_ns) = ("nothing more".to_owned(), (*last_ns, self.last_ns));
             let told = json!({"step": last.step});
-            add(Track::Stages, "nothing more".to_owned(), *last_ns, self.last_ns, told);
+            spans.push(TraceSpan::new(rank, SpanTrack::Stages, name, span_ns, told));
         }
         let origin_ns = *last_ns - on_clock(last.at.0, 0);
         add_steps(rank, &steps, &self.names, origin_ns, spans);
     }
+}
+
+fn step_number(step: u64) -> u32 {
+    u32::try_from(step).unwrap_or(u32::MAX)
 }
 
 /// A time of a host on the clock of the job.
