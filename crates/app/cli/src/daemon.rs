@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use agent::{Host, Jobs};
+use agent::{HostJobs, HostOptions};
 use anyhow::{Context, Result};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -61,14 +61,14 @@ pub(crate) fn agent(args: &AgentArgs) -> Result<ExitCode> {
     }
     let receiver = args.trust.receiver(args.collector.as_ref(), args.bus.as_ref())?;
     let receiver = receiver.context("name whom to tell: --collector URL or --bus URL")?;
-    let host = Host {
+    let host = HostOptions {
         root: root.clone(),
         name: args.host.clone().unwrap_or_else(environment::host),
         receiver: receiver.clone(),
         settings: args.settings.load()?,
     };
     say(&format!("laggard: telling {receiver} of jobs in {}", root.display()));
-    let mut jobs = Jobs::new(host, |line| say(&format!("laggard: {line}")));
+    let mut jobs = HostJobs::new(host, |line| say(&format!("laggard: {line}")));
     while !stop.load(Ordering::Relaxed) {
         jobs.look(Instant::now());
         thread::sleep(LOOK_EVERY);

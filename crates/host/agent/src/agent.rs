@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use formats::JournalWriter;
 use model::{Input, Source};
 use ring::{JobReader, ProfileClerk, RankState, RingDirectory};
-use verdict::{Job, MAX_WINDOW_S, ProfileSettings, Settings};
+use verdict::{Job, MAX_WINDOW_S, Settings};
 
 use crate::asked::ProfileRequest;
-use crate::deaths::{Deaths, End, SIGKILL};
+use crate::deaths::{Deaths, ProcessEnd, SIGKILL};
 use crate::flight::{FlightFeed, monotonic_now};
 use crate::links::LinkFeed;
 use crate::live::{LiveFeed, READ_CLOSELY_EVERY};
@@ -40,7 +40,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Who is told what the analysis is told.
 #[derive(Debug, Default)]
-struct Told {
+struct Listeners {
     journal: Option<JournalWriter>,
     uplink: Option<Uplink>,
 }
@@ -50,7 +50,7 @@ struct Told {
 pub struct Agent {
     reader: JobReader,
     job: Job,
-    told: Told,
+    told: Listeners,
     flight: FlightFeed,
     live: LiveFeed,
     requests: RequestFeed,
@@ -74,32 +74,24 @@ impl Agent {
     /// An agent for the job whose rings stand in `directory`.
     pub fn new(directory: RingDirectory, id: &str, settings: Settings) -> Self {
         let job = Job::new(id, Source::Run, settings.clone());
-        let (reader, flight) = (JobReader::new(directory), FlightFeed::default());
-        let live = LiveFeed::new(settings.arrival.clone());
-        let (requests, ports) = (RequestFeed::default(), Ports::default());
-        let links = LinkFeed::default();
-        let (ras, deaths) = (Ras::default(), Deaths::default());
-        let (probes, profiles) = (Probes::default(), Profiles::default());
-        let (told, looked, ending, asked) = (Told::default(), None, false, false);
-        let stacked = None;
         Self {
-            reader,
+            reader: JobReader::new(directory),
             job,
-            told,
-            flight,
-            live,
-            requests,
-            ports,
-            links,
-            ras,
-            deaths,
-            probes,
-            profiles,
-            asked,
+            told: Listeners::default(),
+            flight: FlightFeed::default(),
+            live: LiveFeed::new(settings.arrival.clone()),
+            requests: RequestFeed::default(),
+            ports: Ports::default(),
+            links: LinkFeed::default(),
+            ras: Ras::default(),
+            deaths: Deaths::default(),
+            probes: Probes::default(),
+            profiles: Profiles::default(),
+            asked: false,
             settings,
-            looked,
-            stacked,
-            ending,
+            looked: None,
+            stacked: None,
+            ending: false,
         }
     }
 
@@ -136,6 +128,8 @@ impl Agent {
             // What was read so far survives a kill of this process.
             end_if_failed(&mut self.told.journal, &mut self.job, JournalWriter::flush);
         }
+        // Before the rings are drained: until then all marks are at hand, and collectives may be
+        // given out between them.
         let read = monotonic_now();
         self.read(JobReader::drain);
         self.tell_deaths();
@@ -144,8 +138,8 @@ impl Agent {
         live.poll(now, monotonic_now(), &mut |input| keep(told, job, input));
         requests.poll(now, monotonic_now(), &mut |input| keep(told, job, input));
         let Self { reader, links, told, job, .. } = self;
-        let ranks = reader.ranks().filter(|rank| rank.alive);
-        let ranks = ranks.map(|rank| (rank.rank, rank.pid));
+        let ranks =
+            reader.ranks().filter(|rank| rank.alive).map(|rank| (rank.rank, rank.pid));
         links.poll(now, monotonic_now(), ranks, &mut |input| keep(told, job, input));
         self.look_for_hang(now);
         let Self { reader, probes, profiles, told, job, .. } = self;
@@ -219,9 +213,6 @@ impl Agent {
         self.asked = asked.is_some();
         let step = ranks.iter().filter_map(|rank| rank.step).max().unwrap_or(0);
         let usual_s = job.usual_step_s();
-        let window = |settings: &ProfileSettings, ranks| {
-            settings.window(ranks, step, usual_s, ORDER_AHEAD_S)
-        };
         let mut settings = settings.profile.clone();
         let wanted = match (asked, &told.uplink) {
             (Some(ProfileRequest { mut ranks, seconds }), _) => {
@@ -232,25 +223,24 @@ impl Agent {
                 if ranks.is_empty() {
                     ranks = job.ranks_to_profile();
                 }
-                Some(window(&settings, ranks))
+                Some(settings.window(ranks, step, usual_s, ORDER_AHEAD_S))
             }
             // Ranks of all hosts record the same steps: who hears of all of them says which.
             (None, Some(uplink)) => {
-                let is_here = |rank: &u32| here.contains(rank);
                 let wanted = uplink.wanted_profile().filter(|wanted| {
-                    settings.enabled && wanted.ranks.iter().any(is_here)
+                    settings.enabled && wanted.ranks.iter().any(|it| here.contains(it))
                 });
-                let allow =
-                    |wanted| profiles.allow(wanted, &settings, step, usual_s, now);
-                match wanted.map(allow).transpose() {
+                match wanted
+                    .map(|it| profiles.allow(it, &settings, step, usual_s, now))
+                    .transpose()
+                {
                     Ok(wanted) => wanted,
                     Err(text) => return keep(told, job, Input::Note { text }),
                 }
             }
-            (None, None) => {
-                let ranks = job.wanted_profile(monotonic_now());
-                ranks.map(|ranks| window(&settings, ranks))
-            }
+            (None, None) => job
+                .wanted_profile(monotonic_now())
+                .map(|ranks| settings.window(ranks, step, usual_s, ORDER_AHEAD_S)),
         };
         let Some(wanted) = wanted else { return };
         let input = profiles.order(directory, &ranks, &wanted, usual_s);
@@ -263,9 +253,13 @@ impl Agent {
         // Nobody is accused of what is not known yet.
         self.flight.hurry(monotonic_now(), self.job.patience_s());
         let now = self.flight.known_until(monotonic_now());
-        let quiet = |last_at| now.seconds_since(last_at) >= QUIET_S;
         let last_at = self.job.last_at();
-        if last_at.map_or_else(|| self.live.is_still(), quiet) {
+        // Before the first mark only live tables show whether anything moves.
+        let is_quiet = match last_at {
+            Some(last_at) => now.seconds_since(last_at) >= QUIET_S,
+            None => self.live.is_still(),
+        };
+        if is_quiet {
             self.tell(Input::Quiet { at: now });
         } else if last_at.is_some() {
             return;
@@ -295,11 +289,12 @@ impl Agent {
         let hashes = self.live.communicators().collect();
         self.ras.ask(asked, Own { pids: pids.values().copied().collect(), hashes });
         let here = pids.keys().next().copied();
-        let wanted = pids.into_iter().filter(|(rank, _)| wanted.contains(rank));
-        for (rank, pid) in wanted.take(MOST_STACKS) {
+        for (rank, pid) in
+            pids.into_iter().filter(|(rank, _)| wanted.contains(rank)).take(MOST_STACKS)
+        {
             self.tell(Input::Stack { rank, stack: stack_of(pid) });
-            let faults = self.requests.stalled(rank).into_iter();
-            for fault in faults.chain(stuck_sockets(pid)) {
+            for fault in self.requests.stalled(rank).into_iter().chain(stuck_sockets(pid))
+            {
                 self.tell(Input::Network { rank, fault });
             }
         }
@@ -314,7 +309,7 @@ impl Agent {
 
     /// Says which ranks were killed.
     fn tell_deaths(&mut self) {
-        let ended: Vec<(u32, End)> =
+        let ended: Vec<(u32, ProcessEnd)> =
             self.deaths.take().filter(|_| !self.ending).collect();
         for (pid, end) in ended {
             let Some(RankState { rank, closed, .. }) =
@@ -325,11 +320,11 @@ impl Agent {
             // Launchers kill what is left of ranks that are done, and ask how they ended before
             // we can.
             match end {
-                End::Calm => {}
-                End::Failed(code) => self.tell(Input::Failed { rank, code }),
-                End::Unknown | End::Signal(SIGKILL) if closed => {}
-                End::Unknown => self.tell(Input::Killed { rank, signal: None }),
-                End::Signal(signal) => {
+                ProcessEnd::Calm => {}
+                ProcessEnd::Failed(code) => self.tell(Input::Failed { rank, code }),
+                ProcessEnd::Unknown | ProcessEnd::Signal(SIGKILL) if closed => {}
+                ProcessEnd::Unknown => self.tell(Input::Killed { rank, signal: None }),
+                ProcessEnd::Signal(signal) => {
                     self.tell(Input::Killed { rank, signal: Some(signal) });
                 }
             }
@@ -417,7 +412,7 @@ impl Agent {
 }
 
 /// Records an input and takes it.
-fn keep(told: &mut Told, job: &mut Job, input: Input) {
+fn keep(told: &mut Listeners, job: &mut Job, input: Input) {
     end_if_failed(&mut told.journal, job, |journal| journal.write(&input));
     if let Some(uplink) = &told.uplink {
         uplink.tell(&input);

@@ -41,8 +41,8 @@ impl ProfileRequest {
 
     /// Why it cannot be done by an agent that has these ranks.
     pub(crate) fn refusal(&self, here: &[u32]) -> Option<String> {
-        let absent = self.ranks.iter().copied().filter(|rank| !here.contains(rank));
-        let mut absent: Vec<u32> = absent.collect();
+        let mut absent: Vec<u32> =
+            self.ranks.iter().copied().filter(|rank| !here.contains(rank)).collect();
         absent.sort_unstable();
         absent.dedup();
         (!absent.is_empty()).then(|| {

@@ -16,7 +16,7 @@ pub(crate) const SIGKILL: i32 = 9;
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum ProcessEnd {
     /// It was killed by this signal.
     Signal(i32),
     /// It was done, or was told to end.
@@ -31,8 +31,8 @@ pub(crate) enum End {
 #[derive(Debug)]
 pub(crate) struct Deaths {
     watched: BTreeSet<u32>,
-    tell: Sender<(u32, End)>,
-    told: Receiver<(u32, End)>,
+    tell: Sender<(u32, ProcessEnd)>,
+    told: Receiver<(u32, ProcessEnd)>,
 }
 
 impl Default for Deaths {
@@ -55,31 +55,34 @@ impl Deaths {
         let tell = self.tell.clone();
         // Sleeps until the process ends. The parent asks for its status within 100 ms, as
         // torchrun does, so looking from time to time would mostly be too late.
-        // Nobody listens any more once the agent is gone.
-        let watch = move || tell.send((pid, end_of(&process, pid))).unwrap_or_default();
-        drop(thread::Builder::new().name("laggard-deaths".to_owned()).spawn(watch));
+        let watch = thread::Builder::new().name("laggard-deaths".to_owned());
+        drop(watch.spawn(move || {
+            // Nobody listens any more once the agent is gone.
+            tell.send((pid, end_of(&process, pid))).unwrap_or_default();
+        }));
     }
 
     /// The processes that have ended, in the order in which they did.
-    pub(crate) fn take(&self) -> impl Iterator<Item = (u32, End)> {
+    pub(crate) fn take(&self) -> impl Iterator<Item = (u32, ProcessEnd)> {
         self.told.try_iter()
     }
 }
 
-fn end_of(process: &OwnedFd, pid: u32) -> End {
+fn end_of(process: &OwnedFd, pid: u32) -> ProcessEnd {
     loop {
         match poll(&mut [PollFd::new(process, PollFlags::IN)], None) {
             Err(Errno::INTR) => {}
-            Err(_) => return End::Unknown,
+            Err(_) => return ProcessEnd::Unknown,
             Ok(_) => break,
         }
     }
+    // The process is a zombie until its parent asks for it: as long as that its status is here.
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    exit_code(&stat).map_or(End::Unknown, |code| match code & 0x7f {
-        0 if code >> 8 == 0 => End::Calm,
-        0 => End::Failed(code >> 8),
-        signal if REQUESTS.contains(&signal) => End::Calm,
-        signal => End::Signal(signal),
+    exit_code(&stat).map_or(ProcessEnd::Unknown, |code| match code & 0x7f {
+        0 if code >> 8 == 0 => ProcessEnd::Calm,
+        0 => ProcessEnd::Failed(code >> 8),
+        signal if REQUESTS.contains(&signal) => ProcessEnd::Calm,
+        signal => ProcessEnd::Signal(signal),
     })
 }
 
@@ -96,7 +99,7 @@ mod tests {
 
     use super::*;
 
-    fn end(script: &str) -> End {
+    fn end(script: &str) -> ProcessEnd {
         let mut child = Command::new("sh").args(["-c", script]).spawn().unwrap();
         let mut deaths = Deaths::default();
         deaths.look_at(child.id());
@@ -108,13 +111,13 @@ mod tests {
 
     #[test]
     fn a_killed_process_is_told_with_its_signal() {
-        assert_eq!(end("kill -9 $$"), End::Signal(9));
+        assert_eq!(end("kill -9 $$"), ProcessEnd::Signal(9));
     }
 
     #[test]
     fn processes_that_end_or_are_told_to_end_calmly() {
-        assert_eq!(end("exit 0"), End::Calm);
-        assert_eq!(end("exit 3"), End::Failed(3));
-        assert_eq!(end("kill -15 $$"), End::Calm);
+        assert_eq!(end("exit 0"), ProcessEnd::Calm);
+        assert_eq!(end("exit 3"), ProcessEnd::Failed(3));
+        assert_eq!(end("kill -15 $$"), ProcessEnd::Calm);
     }
 }

@@ -30,7 +30,7 @@ type Samples = VecDeque<(i64, f32)>;
 
 /// The devices of a host.
 #[derive(Debug)]
-pub(crate) struct Devices {
+pub(crate) struct HostDevices {
     cards: Cards,
     gpus: Gpus,
     /// What each device did that was not told yet.
@@ -39,13 +39,13 @@ pub(crate) struct Devices {
     counted: BTreeMap<(Device, String), u64>,
     /// Utilisation, lately.
     samples: BTreeMap<(Option<u32>, Resource), Samples>,
-    ranks: Ranks,
+    ranks: HostRanks,
     first_step: Option<u32>,
 }
 
 /// The ranks of a host, and which GPU each uses.
 #[derive(Debug, Default)]
-struct Ranks {
+struct HostRanks {
     all: Vec<u32>,
     step: u32,
     spans_hosts: bool,
@@ -63,13 +63,13 @@ struct Seat {
     visible: Option<String>,
 }
 
-impl Default for Devices {
+impl Default for HostDevices {
     fn default() -> Self {
         Self::new(Path::new(SYSTEM), OsStr::new(NVML))
     }
 }
 
-impl Devices {
+impl HostDevices {
     fn new(system: &Path, nvml: &OsStr) -> Self {
         Self {
             cards: Cards::under(system),
@@ -77,7 +77,7 @@ impl Devices {
             usages: BTreeMap::new(),
             counted: BTreeMap::new(),
             samples: BTreeMap::new(),
-            ranks: Ranks::default(),
+            ranks: HostRanks::default(),
             first_step: None,
         }
     }
@@ -101,8 +101,10 @@ impl Devices {
 
     fn take(&mut self, look: GpuLook) {
         let device = Device::Gpu(look.gpu);
-        let usage = self.usages.entry(device.clone());
-        let usage = usage.or_insert_with(|| DeviceUsage::new(device.clone()));
+        let usage = self
+            .usages
+            .entry(device.clone())
+            .or_insert_with(|| DeviceUsage::new(device.clone()));
         for (gauge, value) in look.gauges {
             usage.measure(gauge, value, look.lasted_s);
         }
@@ -166,14 +168,16 @@ impl Devices {
         let gpu = self.ranks.gpu_of.get(&rank).copied();
         let at_ns = i64::try_from(at_ns).unwrap_or(i64::MAX);
         let spans_hosts = self.ranks.spans_hosts;
-        let own = self.samples.iter().filter(move |((of, _), _)| match of {
-            None => spans_hosts,
-            of => *of == gpu,
-        });
-        own.map(move |((_, resource), samples)| {
-            let samples = samples.iter().filter(|(at, _)| *at >= at_ns);
-            Counter { resource: *resource, samples: samples.copied().collect() }
-        })
+        self.samples
+            .iter()
+            .filter(move |((of, _), _)| match of {
+                None => spans_hosts,
+                of => *of == gpu,
+            })
+            .map(move |((_, resource), samples)| Counter {
+                resource: *resource,
+                samples: samples.iter().filter(|(at, _)| *at >= at_ns).copied().collect(),
+            })
     }
 }
 
@@ -202,7 +206,7 @@ fn keep(
     }
 }
 
-impl Ranks {
+impl HostRanks {
     fn look(&mut self, ranks: &[RankState]) {
         self.all.clear();
         // They start over with the job.
@@ -224,11 +228,11 @@ impl Ranks {
     }
 
     fn of_gpu(&self, gpu: u32) -> Vec<u32> {
-        let users = self
-            .gpu_of
+        self.gpu_of
             .iter()
-            .filter(|(rank, of)| **of == gpu && self.all.contains(rank));
-        users.map(|(rank, _)| *rank).collect()
+            .filter(|(rank, of)| **of == gpu && self.all.contains(rank))
+            .map(|(rank, _)| *rank)
+            .collect()
     }
 
     /// Finds out who uses a GPU on which these processes compute. In a container the driver's
@@ -253,6 +257,7 @@ impl Seat {
             [only] => Some(only),
             several => several.get(self.local_rank as usize),
         };
+        // CUDA takes a number or the beginning of a UUID, "GPU-" alone would be all of them.
         own.is_some_and(|own| {
             own.parse() == Ok(gpu) || own.len() > 4 && uuid.starts_with(own)
         })
@@ -310,7 +315,7 @@ mod tests {
         write("statistics/tx_bytes", "0\n");
         write("statistics/rx_errors", "5\n");
         let library = fake_nvml(system, &["-DNO_GPM"]);
-        let mut devices = Devices::new(system, library.as_os_str());
+        let mut devices = HostDevices::new(system, library.as_os_str());
         let mut ranks = [rank(4), rank(5)];
         devices.look(0, false, &ranks);
         devices.tell(&mut |_| {});
@@ -372,7 +377,7 @@ mod tests {
         assert_eq!(gpus(&seat(Some("2"))), [2]);
         assert_eq!(gpus(&seat(Some("GPU-a111,GPU-c333"))), [2]);
         assert_eq!(gpus(&seat(Some(""))), [0; 0]);
-        let mut ranks = Ranks { all: vec![5], ..Ranks::default() };
+        let mut ranks = HostRanks { all: vec![5], ..HostRanks::default() };
         ranks.seats.insert(77, seat(None));
         ranks.seat(0, "GPU-a111", &[77]);
         ranks.seat(1, "GPU-b222", &[]);

@@ -39,7 +39,7 @@ const MAX_ANSWER_BYTES: u64 = 64 << 20;
 const MAX_HELD: usize = 200_000;
 
 /// What a recorder said.
-struct Answer {
+struct RecorderAnswer {
     rank: u32,
     socket: PathBuf,
     /// Instant, on the ranks' clock, up to which the answer is complete.
@@ -53,7 +53,7 @@ struct Answer {
 #[derive(Debug, Default)]
 pub(crate) struct FlightFeed {
     ranks: BTreeMap<u32, Held>,
-    asker: Option<Asker>,
+    asker: Option<RecorderAsker>,
     /// What any rank did last when recorders were asked out of turn.
     asked_after: Option<RankNs>,
 }
@@ -82,9 +82,9 @@ struct Held {
 }
 
 #[derive(Debug)]
-struct Asker {
+struct RecorderAsker {
     sockets: Arc<Mutex<BTreeMap<u32, PathBuf>>>,
-    answers: Receiver<Answer>,
+    answers: Receiver<RecorderAnswer>,
     /// Ends the peace.
     wake: SyncSender<()>,
 }
@@ -99,7 +99,7 @@ impl FlightFeed {
             return;
         }
         self.ranks.insert(rank, Held::new(socket.clone()));
-        let asker = self.asker.get_or_insert_with(Asker::start);
+        let asker = self.asker.get_or_insert_with(RecorderAsker::start);
         if let Ok(mut sockets) = asker.sockets.lock() {
             sockets.insert(rank, socket);
         }
@@ -143,8 +143,12 @@ impl FlightFeed {
     pub(crate) fn poll(&mut self, read: RankNs, take: &mut dyn FnMut(Input)) {
         let Some(asker) = &self.asker else { return };
         while let Ok(answer) = asker.answers.try_recv() {
-            let held = self.ranks.get_mut(&answer.rank);
-            let Some(held) = held.filter(|held| held.socket == answer.socket) else {
+            // A rank that was started again has a socket of its own: old answers are not for it.
+            let Some(held) = self
+                .ranks
+                .get_mut(&answer.rank)
+                .filter(|held| held.socket == answer.socket)
+            else {
                 continue;
             };
             held.asked = held.asked.max(answer.until);
@@ -198,17 +202,22 @@ impl FlightFeed {
 
     /// The time up to which everything was told that will be, at most `now`.
     pub(crate) fn told_until(&self, now: RankNs) -> RankNs {
-        let running = self.ranks.values().filter(|held| !held.ended);
-        running.map(|held| held.known).fold(now, RankNs::min)
+        self.ranks
+            .values()
+            .filter(|held| !held.ended)
+            .map(|held| held.known)
+            .fold(now, RankNs::min)
     }
 
     /// Asks recorders out of turn, once, if no rank has done anything for `patience_s`.
     pub(crate) fn hurry(&mut self, now: RankNs, patience_s: f64) {
         let last_did = self.ranks.values().filter_map(|held| held.last_did).max();
         let Some((last_did, asker)) = last_did.zip(self.asker.as_ref()) else { return };
-        let is_still = |until: RankNs| until.seconds_since(last_did) >= patience_s;
-        if is_still(now)
-            && !is_still(self.known_until(now))
+        // Once what the recorders have answered for lies long enough after it, the rank is known
+        // to stand still, and asking again says no more.
+        let known_s = self.known_until(now).seconds_since(last_did);
+        if now.seconds_since(last_did) >= patience_s
+            && known_s < patience_s
             && self.asked_after != Some(last_did)
         {
             // It is awake already if there is no room.
@@ -229,38 +238,35 @@ impl FlightFeed {
 impl Held {
     /// Nothing is known of a rank that was found in the middle of its steps until its recorder answers.
     fn new(socket: PathBuf) -> Self {
-        let (marks, issues) = (VecDeque::new(), VecDeque::new());
-        let (last_record, last_did) = (None, None);
-        let (asked, answered, known) = (RankNs(0), RankNs(0), RankNs(0));
         Self {
             socket,
-            marks,
-            issues,
-            last_record,
+            marks: VecDeque::new(),
+            issues: VecDeque::new(),
+            last_record: None,
             step: 0,
-            last_did,
-            asked,
-            answered,
+            last_did: None,
+            asked: RankNs(0),
+            answered: RankNs(0),
             ended: false,
-            known,
+            known: RankNs(0),
         }
     }
 
     /// Gives out marks and collectives up to `until`, in time order.
     fn release(&mut self, rank: u32, until: RankNs, take: &mut dyn FnMut(Input)) {
-        let at = |marks: &VecDeque<Mark>| {
-            marks.front().map(|mark| mark.at).filter(|at| *at <= until)
-        };
         loop {
-            let issued = at(&self.issues);
-            let next = match at(&self.marks) {
-                Some(marked) if issued.is_none_or(|issued| marked < issued) => {
-                    self.marks.pop_front()
-                }
-                _ if issued.is_some() => self.issues.pop_front(),
-                _ => return,
+            let marked = self.marks.front().map(|mark| mark.at);
+            let issued = self.issues.front().map(|issue| issue.at);
+            let next = match (marked, issued) {
+                (Some(marked), Some(issued)) if issued <= marked => &mut self.issues,
+                (None, Some(_)) => &mut self.issues,
+                (Some(_), _) => &mut self.marks,
+                (None, None) => return,
             };
-            let Some(mut mark) = next else { return };
+            let Some(mut mark) = next.pop_front_if(|mark| mark.at <= until) else {
+                return;
+            };
+            // A recorder does not know steps: a collective is of the one its rank is in.
             if mark.kind() == MarkKind::CollectiveIssue {
                 mark.step = self.step;
             }
@@ -270,7 +276,7 @@ impl Held {
     }
 }
 
-impl Asker {
+impl RecorderAsker {
     fn start() -> Self {
         let sockets = Arc::new(Mutex::new(BTreeMap::new()));
         let (sender, answers) = channel();
@@ -284,7 +290,7 @@ impl Asker {
 /// Asks every recorder in turn until nobody listens any more.
 fn ask_for_ever(
     sockets: &Mutex<BTreeMap<u32, PathBuf>>,
-    answers: &Sender<Answer>,
+    answers: &Sender<RecorderAnswer>,
     woken: &Receiver<()>,
 ) {
     let mut peace = ASK_EVERY;
@@ -303,7 +309,7 @@ fn ask_for_ever(
             let collectives = ask(&socket);
             let (found, took) = (collectives.as_ref().map(Vec::len), begun.elapsed());
             debug!(rank, ?took, ?found, "Flight Recorder asked");
-            let answer = Answer { rank, socket, until, offset_ns, collectives };
+            let answer = RecorderAnswer { rank, socket, until, offset_ns, collectives };
             if answers.send(answer).is_err() {
                 return;
             }
@@ -342,8 +348,7 @@ fn post(socket: &Path, handler: &str) -> io::Result<Option<Vec<u8>>> {
          Connection: close\r\n\r\n"
     )?;
     let mut answer = read_until(stream, deadline)?;
-    let end = answer.windows(4).position(|four| four == b"\r\n\r\n");
-    match end {
+    match answer.windows(4).position(|four| four == b"\r\n\r\n") {
         Some(end) if answer.starts_with(b"HTTP/1.1 200") => {
             Ok(Some(answer.split_off(end + 4)))
         }
@@ -354,8 +359,10 @@ fn post(socket: &Path, handler: &str) -> io::Result<Option<Vec<u8>>> {
 
 /// The time left, which is never zero: that would mean no limit to a socket.
 fn left_until(deadline: Instant) -> io::Result<Duration> {
-    let left = deadline.checked_duration_since(Instant::now());
-    left.filter(|left| !left.is_zero()).ok_or_else(|| io::ErrorKind::TimedOut.into())
+    deadline
+        .checked_duration_since(Instant::now())
+        .filter(|left| !left.is_zero())
+        .ok_or_else(|| io::ErrorKind::TimedOut.into())
 }
 
 /// Connects without blocking: the kernel queues few connections for a process that is stopped, and
@@ -420,17 +427,20 @@ mod tests {
     }
 
     /// A feed of one rank, and what its recorder is to answer.
-    fn feed(held: Held) -> (FlightFeed, Sender<Answer>, Receiver<()>) {
+    fn feed(held: Held) -> (FlightFeed, Sender<RecorderAnswer>, Receiver<()>) {
         let (sender, answers) = channel();
         let (wake, woken) = sync_channel(1);
-        let asker = Some(Asker { sockets: Arc::default(), answers, wake });
+        let asker = Some(RecorderAsker { sockets: Arc::default(), answers, wake });
         let feed = FlightFeed { ranks: [(0, held)].into(), asker, asked_after: None };
         (feed, sender, woken)
     }
 
-    fn answer(until: u64, collectives: io::Result<Vec<RecordedCollective>>) -> Answer {
+    fn answer(
+        until: u64,
+        collectives: io::Result<Vec<RecordedCollective>>,
+    ) -> RecorderAnswer {
         let (socket, until) = (PathBuf::new(), RankNs(until));
-        Answer { rank: 0, socket, until, offset_ns: 0, collectives }
+        RecorderAnswer { rank: 0, socket, until, offset_ns: 0, collectives }
     }
 
     fn record(record_id: u64) -> RecordedCollective {

@@ -27,7 +27,7 @@ const CLEAN_EVERY: Duration = Duration::from_mins(1);
 
 /// Where jobs are looked for, and whom they are told to.
 #[derive(Clone, Debug)]
-pub struct Host {
+pub struct HostOptions {
     /// The directory that the jobs have theirs in.
     pub root: PathBuf,
     /// This host's name.
@@ -44,9 +44,9 @@ pub struct Host {
 /// was read and not told when an agent died is read again by the next from the rings: the
 /// collector takes of it what it has not had.
 #[derive(Debug)]
-pub struct Jobs {
-    host: Arc<Host>,
-    watched: BTreeMap<PathBuf, JoinHandle<Outcome>>,
+pub struct HostJobs {
+    host: Arc<HostOptions>,
+    watched: BTreeMap<PathBuf, JoinHandle<WatchOutcome>>,
     /// Directories that cannot be watched, until they are gone.
     left_alone: BTreeSet<PathBuf>,
     cleaned: Option<Instant>,
@@ -57,16 +57,16 @@ pub struct Jobs {
 
 /// How the watching of a job ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
+enum WatchOutcome {
     /// All is told, or the next agent will.
     Done,
     /// A fault of our own.
     Failed,
 }
 
-impl Jobs {
+impl HostJobs {
     /// No job yet; `log` is told what is said of each.
-    pub fn new(host: Host, log: fn(&str)) -> Self {
+    pub fn new(host: HostOptions, log: fn(&str)) -> Self {
         Self {
             host: Arc::new(host),
             watched: BTreeMap::new(),
@@ -82,7 +82,7 @@ impl Jobs {
         for (path, thread) in
             self.watched.extract_if(.., |_, thread| thread.is_finished())
         {
-            if thread.join().ok() != Some(Outcome::Done) {
+            if thread.join().ok() != Some(WatchOutcome::Done) {
                 self.left_alone.insert(path);
             }
         }
@@ -119,8 +119,12 @@ impl Jobs {
             return Ok(None);
         }
         let directory = RingDirectory::open(path)?;
-        let has_rings = || directory.rings().is_ok_and(|rings| !rings.is_empty());
-        if !(directory.has_writer() || directory.was_claimed() && has_rings()) {
+        // Without a writer the job has ended. If somebody has watched it and its rings are still
+        // there, that watcher died before it told the end.
+        if !directory.has_writer()
+            && !(directory.was_claimed()
+                && directory.rings().is_ok_and(|rings| !rings.is_empty()))
+        {
             return Ok(None);
         }
         Ok(directory.claim(&self.name_of(name))?.map(|claim| (directory, claim)))
@@ -143,19 +147,21 @@ impl Jobs {
         let (host, stop, log) =
             (Arc::clone(&self.host), Arc::clone(&self.stop), self.log);
         let name = claim.job().to_owned();
-        let body = move || {
+        let builder = thread::Builder::new().name("laggard-job".to_owned());
+        let thread = builder.spawn(move || {
             let name = claim.job().to_owned();
             let say = |text: &str| log(&format!("job {name}: {text}"));
             say("watched");
-            let watched =
-                AssertUnwindSafe(|| watch(&directory, &claim, &host, &stop, &say));
-            let outcome = catch_unwind(watched);
-            outcome.unwrap_or_else(|_| {
+            // A fault in the watching of one job must not end that of the others.
+            catch_unwind(AssertUnwindSafe(|| {
+                watch(&directory, &claim, &host, &stop, &say)
+            }))
+            .unwrap_or_else(|_| {
                 say("watched no more after a fault of our own; the job goes on");
-                Outcome::Failed
+                WatchOutcome::Failed
             })
-        };
-        match thread::Builder::new().name("laggard-job".to_owned()).spawn(body) {
+        });
+        match thread {
             Ok(thread) => drop(self.watched.insert(path, thread)),
             // Tried again at the next look.
             Err(error) => (self.log)(&format!("job {name}: not watched: {error}")),
@@ -177,10 +183,10 @@ impl Jobs {
 fn watch(
     directory: &RingDirectory,
     claim: &Claim,
-    host: &Host,
+    host: &HostOptions,
     stop: &AtomicBool,
     say: &dyn Fn(&str),
-) -> Outcome {
+) -> WatchOutcome {
     let mut agent = Agent::new(directory.clone(), claim.job(), host.settings.clone());
     match Uplink::start(Destination {
         receiver: host.receiver.clone(),
@@ -190,7 +196,7 @@ fn watch(
         Ok(uplink) => agent.tell_collector(uplink),
         Err(error) => {
             say(&format!("not watched: {error}"));
-            return Outcome::Failed;
+            return WatchOutcome::Failed;
         }
     }
     let mut over_since = None;
@@ -211,10 +217,10 @@ fn watch(
             let verdict = job.verdict();
             let (steps, incidents) = (verdict.job.steps, verdict.incidents.len());
             say(&format!("ended after {steps} steps, incidents: {incidents}"));
-            return Outcome::Done;
+            return WatchOutcome::Done;
         }
         thread::sleep(agent.patience(now));
     }
     agent.pause();
-    Outcome::Done
+    WatchOutcome::Done
 }

@@ -1,7 +1,7 @@
 //! Watches the rings of one host.
 //!
 //! An [`Agent`] is polled by whoever hosts it and never blocks. Its absence, or its death,
-//! costs the job nothing but records. [`Jobs`] watches all jobs of a host.
+//! costs the job nothing but records. [`HostJobs`] watches all jobs of a host.
 
 mod agent;
 mod asked;
@@ -27,7 +27,7 @@ mod uplink;
 
 pub use agent::Agent;
 pub use asked::ProfileRequest;
-pub use jobs::{Host, Jobs};
+pub use jobs::{HostJobs, HostOptions};
 pub use link::Receiver;
 pub use stacks::stack_of;
 pub use uplink::{Destination, Farewell, Uplink};

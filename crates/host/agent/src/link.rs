@@ -50,7 +50,7 @@ impl fmt::Display for Receiver {
 
 /// What is answered to a batch.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum BatchAnswer {
     /// It is kept.
     Taken {
         /// What is asked of this host.
@@ -68,7 +68,7 @@ pub(crate) enum Answer {
 
 /// The way there.
 #[derive(Debug)]
-pub(crate) enum Link {
+pub(crate) enum CollectorLink {
     Collector {
         http: ureq::Agent,
         url: String,
@@ -82,7 +82,7 @@ pub(crate) enum Link {
     },
 }
 
-impl Link {
+impl CollectorLink {
     /// # Errors
     /// What the bus needs cannot be had: a file of credentials, a thread.
     pub(crate) fn to(receiver: &Receiver, job: &str, host: &str) -> io::Result<Self> {
@@ -108,7 +108,11 @@ impl Link {
     }
 
     /// Sends a batch.
-    pub(crate) fn send(&mut self, address: &BatchAddress<'_>, body: Vec<u8>) -> Answer {
+    pub(crate) fn send(
+        &mut self,
+        address: &BatchAddress<'_>,
+        body: Vec<u8>,
+    ) -> BatchAnswer {
         match self {
             Self::Collector { http, url, token } => {
                 post(http, url, token.as_deref(), address, &body)
@@ -127,21 +131,21 @@ fn publish(
     refused: &mut Option<(String, String)>,
     address: &BatchAddress<'_>,
     body: Vec<u8>,
-) -> Answer {
+) -> BatchAnswer {
     if let Some((session, reason)) = refused
         && session == address.session
     {
-        return Answer::Refused(reason.clone());
+        return BatchAnswer::Refused(reason.clone());
     }
     let now_ns = monotonic_now().0;
     match publisher.publish(address.session, address.sequence, now_ns, body) {
         Ok(()) => {}
         Err(error @ NotPublished::TooLarge { .. }) => {
-            return Answer::Refused(error.to_string());
+            return BatchAnswer::Refused(error.to_string());
         }
         Err(error) => {
             let wait = Some(BUS_AGAIN_AFTER);
-            return Answer::Later { reason: error.to_string(), wait };
+            return BatchAnswer::Later { reason: error.to_string(), wait };
         }
     }
     let (mut wanted, mut lost) = (Wanted::default(), None);
@@ -160,7 +164,7 @@ fn publish(
             Command::Refused { .. } => {}
         }
     }
-    Answer::Taken { wanted, lost }
+    BatchAnswer::Taken { wanted, lost }
 }
 
 fn post(
@@ -169,7 +173,7 @@ fn post(
     token: Option<&str>,
     address: &BatchAddress<'_>,
     body: &[u8],
-) -> Answer {
+) -> BatchAnswer {
     let url = format!("{url}{}", address.path());
     let mut request = http.post(url).header("content-type", "application/zstd");
     if let Some(token) = token {
@@ -178,21 +182,28 @@ fn post(
     let request = request.header(CLOCK_HEADER, monotonic_now().0.to_string());
     let mut response = match request.send(body) {
         Ok(response) => response,
-        Err(error) => return Answer::Later { reason: error.to_string(), wait: None },
+        Err(error) => {
+            return BatchAnswer::Later { reason: error.to_string(), wait: None };
+        }
     };
     let status = response.status();
     let wait = response
         .headers()
         .get("retry-after")
         .and_then(|wait| wait.to_str().ok()?.parse().ok().map(Duration::from_secs));
-    let reply = response.body_mut().with_config().limit(LONGEST_ANSWER_BYTES);
-    let reply = reply.read_to_vec().unwrap_or_default();
+    // Half an answer is judged by its status.
+    let reply = response
+        .body_mut()
+        .with_config()
+        .limit(LONGEST_ANSWER_BYTES)
+        .read_to_vec()
+        .unwrap_or_default();
     match Reply::read(status.as_u16(), &reply) {
-        Reply::Kept(Kept { wanted, .. }) => Answer::Taken { wanted, lost: None },
-        Reply::Resume { next } => Answer::Next(next),
-        Reply::Refused(error) => Answer::Refused(format!("{status} {error}")),
+        Reply::Kept(Kept { wanted, .. }) => BatchAnswer::Taken { wanted, lost: None },
+        Reply::Resume { next } => BatchAnswer::Next(next),
+        Reply::Refused(error) => BatchAnswer::Refused(format!("{status} {error}")),
         Reply::Later(error) => {
-            Answer::Later { reason: format!("{status} {error}"), wait }
+            BatchAnswer::Later { reason: format!("{status} {error}"), wait }
         }
     }
 }

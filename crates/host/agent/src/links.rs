@@ -45,7 +45,7 @@ pub(crate) struct LinkFeed {
 
 /// What was sent to one host by now.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sent {
+struct SentToHost {
     rank: u32,
     counted: Counted,
 }
@@ -65,16 +65,18 @@ impl LinkFeed {
         }
         if self.looked.is_none_or(|looked| asked.duration_since(looked) >= LOOK_EVERY) {
             self.looked = Some(asked);
-            let of_rank =
-                |(rank, pid)| sockets_of(pid).into_iter().map(move |own| (own, rank));
-            self.sockets = ranks.flat_map(of_rank).collect();
+            self.sockets = ranks
+                .flat_map(|(rank, pid)| {
+                    sockets_of(pid).into_iter().map(move |inode| (inode, rank))
+                })
+                .collect();
         }
         let began = Instant::now();
         let sent = self.read(now).unwrap_or_default();
         let pause = READ_EVERY.max(began.elapsed().saturating_mul(READ_SHARE));
         self.next = Some(asked + pause);
         self.links.retain(|peer, _| sent.contains_key(peer));
-        for (peer, Sent { rank, counted }) in sent {
+        for (peer, SentToHost { rank, counted }) in sent {
             if self.links.len() >= MAX_LINKS && !self.links.contains_key(&peer) {
                 continue;
             }
@@ -93,8 +95,8 @@ impl LinkFeed {
     }
 
     /// What was sent to each other host.
-    fn read(&mut self, at: RankNs) -> io::Result<BTreeMap<IpAddr, Sent>> {
-        let mut sent: BTreeMap<IpAddr, Sent> = BTreeMap::new();
+    fn read(&mut self, at: RankNs) -> io::Result<BTreeMap<IpAddr, SentToHost>> {
+        let mut sent: BTreeMap<IpAddr, SentToHost> = BTreeMap::new();
         if self.sockets.is_empty() {
             return Ok(sent);
         }
@@ -108,6 +110,7 @@ impl LinkFeed {
             dump(&kernel, family, id, |found| {
                 let rank = self.sockets.get(&u64::from(found.header.inode));
                 let id = &found.header.socket_id;
+                // IPv4 in an IPv6 socket is the same host.
                 let peer = id.destination_address.to_canonical();
                 if peer == id.source_address.to_canonical() || peer.is_loopback() {
                     return;
@@ -115,7 +118,7 @@ impl LinkFeed {
                 if let (Some(rank), Some(counted)) = (rank, counted(found)) {
                     let link = sent
                         .entry(peer)
-                        .or_insert(Sent { rank: *rank, ..Sent::default() });
+                        .or_insert(SentToHost { rank: *rank, ..SentToHost::default() });
                     link.counted = and(link.counted, Counted { at, ..counted });
                 }
             })?;
@@ -157,7 +160,6 @@ fn dump(
     let mut bytes = vec![0; message.buffer_len()];
     message.serialize(&mut bytes);
     kernel.send(&bytes, 0)?;
-    let malformed = |error| io::Error::new(io::ErrorKind::InvalidData, error);
     let mut answer = Vec::with_capacity(1 << 15);
     loop {
         answer.clear();
@@ -165,7 +167,7 @@ fn dump(
         let mut rest = &answer[..];
         while !rest.is_empty() {
             let message = NetlinkMessage::<SockDiagMessage>::deserialize(rest)
-                .map_err(malformed)?;
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
             match message.payload {
                 NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(found)) => {
                     each(&found);
@@ -190,14 +192,18 @@ fn counted(found: &InetResponse) -> Option<Counted> {
         Nla::TcpInfo(info) => Some(info),
         _ => None,
     })?;
-    let word = |at: usize| Some(u32::from_ne_bytes(*info.get(at..)?.first_chunk()?));
-    let long = |at: usize| Some(u64::from_ne_bytes(*info.get(at..)?.first_chunk()?));
-    let (unacked, bytes_acked) = (word(24)?, long(120)?);
-    let (us_busy, us_refused, delivered) = (long(168)?, long(176)?, word(192)?);
-    let busy_ns = us_busy.saturating_sub(us_refused).saturating_mul(1000);
-    let completed = u64::from(delivered);
+    let unacked = u32::from_ne_bytes(field(info, 24)?);
+    let bytes = u64::from_ne_bytes(field(info, 120)?);
+    let us_busy = u64::from_ne_bytes(field(info, 168)?);
+    let us_refused = u64::from_ne_bytes(field(info, 176)?);
+    let completed = u64::from(u32::from_ne_bytes(field(info, 192)?));
     let posted = completed + u64::from(unacked);
-    Some(Counted { posted, completed, bytes: bytes_acked, busy_ns, ..Counted::default() })
+    let busy_ns = us_busy.saturating_sub(us_refused).saturating_mul(1000);
+    Some(Counted { posted, completed, bytes, busy_ns, ..Counted::default() })
+}
+
+fn field<const BYTES: usize>(info: &[u8], at: usize) -> Option<[u8; BYTES]> {
+    info.get(at..)?.first_chunk().copied()
 }
 
 fn and(a: Counted, b: Counted) -> Counted {

@@ -66,11 +66,7 @@ impl LiveFeed {
 
     /// Looks for new tables and for processes that ended.
     pub(crate) fn look(&mut self, rings: &JobReader, take: &mut dyn FnMut(Input)) {
-        let ended = |_: &PathBuf, table: &mut LiveTable| {
-            let identity = table.reader.identity();
-            process_started(identity.pid) != Some(identity.started)
-        };
-        for (path, table) in self.tables.extract_if(.., ended) {
+        for (path, table) in self.tables.extract_if(.., |_, table| has_ended(table)) {
             let rank = table.reader.identity().rank;
             // A rank with a ring is told of by its ring.
             if !rings.ranks().any(|with_ring| with_ring.rank == rank) {
@@ -79,8 +75,8 @@ impl LiveFeed {
             }
             self.refused.insert(path);
         }
-        let tables = |source| rings.directory().live_tables(source).unwrap_or_default();
-        let found = [LiveSource::Plugin, LiveSource::Calls].map(tables);
+        let found = [LiveSource::Plugin, LiveSource::Calls]
+            .map(|source| rings.directory().live_tables(source).unwrap_or_default());
         for path in found.into_iter().flatten() {
             if self.tables.contains_key(&path) || self.refused.contains(&path) {
                 continue;
@@ -98,18 +94,20 @@ impl LiveFeed {
 
     fn add(&mut self, path: PathBuf, reader: LiveReader) {
         let attempt = reader.identity().attempt;
+        // The job was started again: what is left of the start before says nothing any more.
         if attempt > self.attempt {
             self.attempt = attempt;
             self.tables.clear();
         }
         // Of a process that has both, the plugin's table says more.
         let pid = reader.identity().pid;
-        let of_it = |table: &LiveTable| table.reader.identity().pid == pid;
-        let sees_ends = reader.source() == LiveSource::Plugin;
-        if sees_ends {
-            let less = self.tables.extract_if(.., |_, table| of_it(table));
-            self.refused.extend(less.map(|(path, _)| path));
-        } else if self.tables.values().any(of_it) {
+        if reader.source() == LiveSource::Plugin {
+            self.refused.extend(
+                self.tables
+                    .extract_if(.., |_, table| table.reader.identity().pid == pid)
+                    .map(|(path, _)| path),
+            );
+        } else if self.tables.values().any(|table| table.reader.identity().pid == pid) {
             self.refused.insert(path);
             return;
         }
@@ -128,14 +126,18 @@ impl LiveFeed {
 
     /// The ranks whose tables are read, and their processes.
     pub(crate) fn processes(&self) -> impl Iterator<Item = (u32, u32)> {
-        let identities = self.tables.values().map(|table| table.reader.identity());
-        identities.map(|identity| (identity.rank, identity.pid))
+        self.tables
+            .values()
+            .map(|table| table.reader.identity())
+            .map(|identity| (identity.rank, identity.pid))
     }
 
     /// Hashes of the ranks' communicators.
     pub(crate) fn communicators(&self) -> impl Iterator<Item = u64> {
-        let all = self.tables.values().flat_map(|table| table.reader.communicators());
-        all.map(|communicator| communicator.hash)
+        self.tables
+            .values()
+            .flat_map(|table| table.reader.communicators())
+            .map(|communicator| communicator.hash)
     }
 
     /// Whether something stood still at the last reading.
@@ -170,6 +172,7 @@ impl LiveFeed {
             }
             self.still |= table.is_still(now);
         }
+        // Once more after something stood still: that it goes on ends what was said of it.
         let close = self.is_close(asked);
         if self.still || was_still || close {
             for table in self.tables.values_mut() {
@@ -177,6 +180,12 @@ impl LiveFeed {
             }
         }
     }
+}
+
+/// Whether the process of a table is gone, or another has its number.
+fn has_ended(table: &LiveTable) -> bool {
+    let identity = table.reader.identity();
+    process_started(identity.pid) != Some(identity.started)
 }
 
 impl LiveTable {
@@ -195,8 +204,7 @@ impl LiveTable {
             self.ended_at = operation.ended_at.unwrap_or_default().max(self.ended_at);
             if let Some(slow) = self.trigger.ended(operation) {
                 let Slow { took_s, usual_s, of_channels } = slow;
-                let ns = |seconds: f64| (seconds * 1e9) as u64;
-                let (took_ns, usual_ns) = (ns(took_s), ns(usual_s));
+                let (took_ns, usual_ns) = ((took_s * 1e9) as u64, (usual_s * 1e9) as u64);
                 let communicator = operation.communicator;
                 take(Input::Slow { rank, communicator, took_ns, usual_ns, of_channels });
                 is_slow = true;
@@ -239,11 +247,16 @@ impl LiveTable {
 
     /// Whether something stands still; what may have ended only if all does.
     fn is_still(&self, now: RankNs) -> bool {
-        let still = |at: RankNs| now.seconds_since(at) >= STILL_S;
-        let moves = self.in_progress.iter().map(Operation::moved_at);
-        let all_still = still(moves.fold(self.ended_at, RankNs::max));
-        let mut open = self.in_progress.iter();
-        open.any(|open| all_still || !open.may_have_ended && still(open.moved_at()))
+        let moved_at = self
+            .in_progress
+            .iter()
+            .map(Operation::moved_at)
+            .fold(self.ended_at, RankNs::max);
+        let all_still = now.seconds_since(moved_at) >= STILL_S;
+        self.in_progress.iter().any(|open| {
+            let is_still = now.seconds_since(open.moved_at()) >= STILL_S;
+            all_still || !open.may_have_ended && is_still
+        })
     }
 
     fn tell(

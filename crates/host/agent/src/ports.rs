@@ -62,11 +62,15 @@ impl Ports {
         let mut faults = Vec::new();
         for ((device, port), now) in ports(&self.root) {
             let Some(first) = self.first.get(&(device.clone(), port)) else { continue };
-            let grown = now.errors.iter().filter_map(|(name, count)| {
-                let before = first.errors.get(name).copied().unwrap_or(0);
-                (*count > before).then(|| ((*name).to_owned(), count - before))
-            });
-            let errors: BTreeMap<String, u64> = grown.collect();
+            // Counters count from when the driver was loaded: only what came since is the job's.
+            let errors: BTreeMap<String, u64> = now
+                .errors
+                .iter()
+                .filter_map(|(name, count)| {
+                    let before = first.errors.get(name).copied().unwrap_or(0);
+                    (*count > before).then(|| ((*name).to_owned(), count - before))
+                })
+                .collect();
             if now.state != first.state || !errors.is_empty() {
                 faults.push(NetworkFault::Port {
                     device,
@@ -94,23 +98,29 @@ fn ports(root: &Path) -> BTreeMap<(String, u32), Port> {
 
 /// What is in a folder, by name; nothing if it cannot be read.
 pub(crate) fn entries(folder: &Path) -> impl Iterator<Item = (String, PathBuf)> {
-    let entries = fs::read_dir(folder).ok().into_iter().flatten().flatten();
-    entries
+    fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
         .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
 }
 
 /// Reads a port's folder.
 pub(crate) fn port_in(folder: &Path) -> Port {
-    let read = |path: PathBuf| fs::read_to_string(path).ok();
     // "4: ACTIVE"
-    let state = read(folder.join("state")).unwrap_or_default();
+    let state = fs::read_to_string(folder.join("state")).unwrap_or_default();
     let state = state.rsplit(": ").next().unwrap_or_default().trim().to_owned();
-    let count = |name: &&'static str| {
-        let kinds = ["counters", "hw_counters"];
-        let text = kinds.iter().find_map(|kind| read(folder.join(kind).join(name)))?;
-        Some((*name, text.trim().parse().ok()?))
-    };
-    Port { state, errors: ERRORS.iter().filter_map(count).collect() }
+    let errors = ERRORS
+        .iter()
+        .filter_map(|name| {
+            // Which of the two has a counter differs from driver to driver.
+            let text = ["counters", "hw_counters"]
+                .iter()
+                .find_map(|kind| fs::read_to_string(folder.join(kind).join(name)).ok())?;
+            Some((*name, text.trim().parse().ok()?))
+        })
+        .collect();
+    Port { state, errors }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use pattern::Resource;
 use ring::{JobReader, RankState};
 use trace::Counter;
 
-use crate::devices::Devices;
+use crate::devices::HostDevices;
 use crate::live::READ_CLOSELY_EVERY;
 use crate::quota::Quota;
 
@@ -30,15 +30,15 @@ const TICK_NS: f64 = 1e7;
 /// The processes of a host's ranks, and its devices once there are any.
 #[derive(Debug, Default)]
 pub(crate) struct Probes {
-    processes: BTreeMap<u32, Process>,
-    devices: Option<Devices>,
+    processes: BTreeMap<u32, ProbedProcess>,
+    devices: Option<HostDevices>,
     looked: Option<Instant>,
     told: Option<Instant>,
 }
 
 /// One rank's process.
 #[derive(Debug)]
-struct Process {
+struct ProbedProcess {
     rank: u32,
     /// `/proc/PID/schedstat` and `/proc/PID/stat`: they stay open, for to find them costs more than
     /// to read them.
@@ -101,15 +101,18 @@ impl Probes {
         for rank in &ranks {
             let Some(step) = rank.step else { continue };
             let known = self.processes.contains_key(&rank.pid);
-            if !known && let Some(process) = Process::open(rank.rank, rank.pid, step) {
+            if !known
+                && let Some(process) = ProbedProcess::open(rank.rank, rank.pid, step)
+            {
                 self.processes.insert(rank.pid, process);
             }
             if let Some(process) = self.processes.get_mut(&rank.pid) {
                 process.step = step;
             }
         }
-        let ended = |_: &u32, process: &mut Process| process.look(wall_ns()).is_none();
-        for (_, mut process) in self.processes.extract_if(.., ended) {
+        let ended =
+            self.processes.extract_if(.., |_, process| process.look(wall_ns()).is_none());
+        for (_, mut process) in ended {
             process.tell(take);
         }
         if !self.processes.is_empty() {
@@ -130,24 +133,25 @@ impl Probes {
     /// What the rank of a process used since then.
     pub(crate) fn since(&self, pid: u32, at_ns: u64) -> Used {
         let Some(process) = self.processes.get(&pid) else { return Used::default() };
-        let samples = process.loops.iter().filter(|sample| sample.at_ns >= at_ns);
         let (mut busy, mut lasted_ns, mut waited_ns) = (Vec::new(), 0, 0);
-        for sample in samples {
+        for sample in process.loops.iter().filter(|sample| sample.at_ns >= at_ns) {
             let share = sample.ran_ns as f64 / sample.lasted_ns.max(1) as f64;
             let at_ns = i64::try_from(sample.at_ns).unwrap_or(i64::MAX);
             busy.push((at_ns, share.min(1.0) as f32));
             lasted_ns += sample.lasted_ns;
             waited_ns += sample.waited_ns;
         }
-        let share = || (waited_ns as f64 / lasted_ns as f64).min(1.0);
         let mut counters = vec![Counter { resource: Resource::Cpu, samples: busy }];
-        let devices = self.devices.iter();
-        counters.extend(devices.flat_map(|devices| devices.since(process.rank, at_ns)));
-        Used { counters, without_core_share: (lasted_ns > 0).then(share) }
+        if let Some(devices) = &self.devices {
+            counters.extend(devices.since(process.rank, at_ns));
+        }
+        let without_core_share =
+            (lasted_ns > 0).then(|| (waited_ns as f64 / lasted_ns as f64).min(1.0));
+        Used { counters, without_core_share }
     }
 }
 
-impl Process {
+impl ProbedProcess {
     fn open(rank: u32, pid: u32, step: u32) -> Option<Self> {
         Some(Self {
             rank,
@@ -173,12 +177,13 @@ impl Process {
                 ran_ns: now.ran_ns.saturating_sub(before.ran_ns),
                 waited_ns: now.waited_ns.saturating_sub(before.waited_ns),
             });
-            let is_old =
-                |sample: &LoopSample| at_ns.saturating_sub(sample.at_ns) > KEPT_NS;
-            while self.loops.front().is_some_and(is_old) {
-                self.loops.pop_front();
-            }
+            while self
+                .loops
+                .pop_front_if(|oldest| at_ns.saturating_sub(oldest.at_ns) > KEPT_NS)
+                .is_some()
+            {}
         }
+        // The rest costs more, and ticks of 10 ms are too coarse for looks that are closer.
         if let Some((before, _)) = self.last
             && at_ns.saturating_sub(before.at_ns) < LOOK_NS
         {
@@ -213,8 +218,7 @@ impl Process {
 
 /// The wall clock in nanoseconds, as PyTorch's traces have it.
 pub(crate) fn wall_ns() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    now.as_nanos() as u64
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
 }
 
 /// A file of `/proc` or `/sys` from its beginning; `None` if what it tells of has ended.
@@ -244,8 +248,8 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn process() -> Process {
-        Process::open(3, std::process::id(), 40).expect("this process runs")
+    fn process() -> ProbedProcess {
+        ProbedProcess::open(3, std::process::id(), 40).expect("this process runs")
     }
 
     #[test]

@@ -12,28 +12,36 @@ pub(crate) fn of_ranks(job: &OsStr, wanted: &BTreeSet<u32>) -> BTreeMap<u32, u32
     if wanted.is_empty() {
         return BTreeMap::new();
     }
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|it| it.file_name().to_str()?.parse::<u32>().ok());
-    let of_job = pids.filter_map(|pid| Some((pid, rank_of(pid, job)?)));
-    let ranks: BTreeMap<u32, u32> =
-        of_job.filter(|(pid, rank)| wanted.contains(rank) && is_python(*pid)).collect();
-    // What a rank starts has its environment.
-    let is_inner = |pid: u32, rank: u32| {
-        parent_of(pid).is_some_and(|parent| ranks.get(&parent) == Some(&rank))
-    };
-    let outer = ranks.iter().filter(|(pid, rank)| !is_inner(**pid, **rank));
-    outer.map(|(pid, rank)| (*rank, *pid)).collect()
+    let ranks: BTreeMap<u32, u32> = fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+        .filter_map(|pid| Some((pid, rank_of(pid, job)?)))
+        .filter(|(pid, rank)| wanted.contains(rank) && is_python(*pid))
+        .collect();
+    ranks
+        .iter()
+        // What a rank starts has its environment.
+        .filter(|(pid, rank)| {
+            parent_of(**pid).is_none_or(|parent| ranks.get(&parent) != Some(*rank))
+        })
+        .map(|(pid, rank)| (*rank, *pid))
+        .collect()
 }
 
 /// The rank that a process has in a job.
 fn rank_of(pid: u32, job: &OsStr) -> Option<u32> {
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
-    let value = |name: &str| {
-        let mut variables = environment.split(|byte| *byte == 0);
-        variables.find_map(|it| it.strip_prefix(name.as_bytes()))
-    };
-    (value("LAGGARD_JOB=")? == job.as_bytes()).then_some(())?;
-    std::str::from_utf8(value("RANK=")?).ok()?.parse().ok()
+    if variable(&environment, "LAGGARD_JOB=")? != job.as_bytes() {
+        return None;
+    }
+    std::str::from_utf8(variable(&environment, "RANK=")?).ok()?.parse().ok()
+}
+
+/// What follows `name`, which ends with its equals sign.
+fn variable<'a>(environment: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    environment.split(|byte| *byte == 0).find_map(|it| it.strip_prefix(name.as_bytes()))
 }
 
 fn is_python(pid: u32) -> bool {

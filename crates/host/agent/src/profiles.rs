@@ -8,6 +8,7 @@ use std::{fs, thread};
 
 use formats::load_window;
 use model::{Input, ProfileWindow};
+use pattern::PatternSettings;
 use ring::{
     ProfileAnswer, ProfileClerk, ProfileOrder, ProfileState, RankState, RingDirectory,
 };
@@ -32,20 +33,20 @@ pub(crate) struct Profiles {
     orders: u32,
     ordered_at: Option<Instant>,
     traces: Option<PathBuf>,
-    under_way: Option<UnderWay>,
+    under_way: Option<OrderedWindow>,
     reading: Option<Receiver<Input>>,
 }
 
 #[derive(Debug)]
-struct UnderWay {
+struct OrderedWindow {
     order: ProfileOrder,
-    ranks: BTreeMap<u32, Ordered>,
+    ranks: BTreeMap<u32, OrderedRank>,
     until: Instant,
 }
 
 /// A rank that was given an order.
 #[derive(Debug)]
-struct Ordered {
+struct OrderedRank {
     pid: u32,
     clerk: ProfileClerk,
     /// When it was first seen to record, by the wall clock in nanoseconds.
@@ -56,7 +57,7 @@ struct Ordered {
 }
 
 /// A trace that is written.
-struct Written {
+struct WrittenTrace {
     rank: u32,
     path: PathBuf,
     used: Used,
@@ -114,12 +115,17 @@ impl Profiles {
         let (mut desks, mut step) = (BTreeMap::new(), 0);
         for rank in ranks.iter().filter(|rank| wanted.ranks.contains(&rank.rank)) {
             let Some(at) = rank.step else { continue };
-            let clerk = ProfileClerk::open(&rank.ring.with_extension("desk"));
-            let Ok(clerk) = clerk else { continue };
+            let Ok(clerk) = ProfileClerk::open(&rank.ring.with_extension("desk")) else {
+                continue;
+            };
             step = step.max(at);
-            let (used, answer) = (Used::default(), ProfileAnswer::default());
-            let (pid, recorded_ns) = (rank.pid, None);
-            let ordered = Ordered { pid, clerk, recorded_ns, used, answer };
+            let ordered = OrderedRank {
+                pid: rank.pid,
+                clerk,
+                recorded_ns: None,
+                used: Used::default(),
+                answer: ProfileAnswer::default(),
+            };
             desks.insert(rank.rank, ordered);
         }
         if desks.is_empty() {
@@ -133,23 +139,25 @@ impl Profiles {
         for ordered in desks.values() {
             ordered.clerk.order(order);
         }
-        let told = desks.keys().copied().collect();
+        let ordered = desks.keys().copied().collect();
         let ahead = first_step.saturating_sub(step).saturating_add(steps);
         let lasts_s = usual_step_s.unwrap_or(UNKNOWN_STEP_S) * f64::from(ahead);
         let patience_s = PATIENCE * lasts_s + PATIENCE_S;
-        self.under_way = Some(UnderWay {
+        self.under_way = Some(OrderedWindow {
             order,
             ranks: desks,
+            // Bounded, as a step far ahead would be too long for an `Instant`.
             until: Instant::now() + Duration::from_secs_f64(patience_s.min(1e6)),
         });
-        Input::ProfileOrdered { ranks: told, first_step, steps }
+        Input::ProfileOrdered { ranks: ordered, first_step, steps }
     }
 
     fn make_traces(&mut self, directory: &RingDirectory) -> Result<(), String> {
         if self.traces.is_none() {
-            let made = directory.make_traces(&std::env::temp_dir());
-            let refused = |error| format!("no rank can be profiled: {error}");
-            self.traces = Some(made.map_err(refused)?);
+            let traces = directory
+                .make_traces(&std::env::temp_dir())
+                .map_err(|error| format!("no rank can be profiled: {error}"))?;
+            self.traces = Some(traces);
         }
         Ok(())
     }
@@ -206,7 +214,7 @@ impl Profiles {
     }
 }
 
-impl UnderWay {
+impl OrderedWindow {
     /// Asks the ranks; whether all have said their last word.
     fn look(&mut self, probes: &Probes, is_alive: &impl Fn(u32) -> bool) -> bool {
         let mut over = true;
@@ -223,14 +231,14 @@ impl UnderWay {
     }
 
     /// What is written, and why the rest is not.
-    fn written(self) -> (Vec<Written>, Vec<Input>) {
+    fn written(self) -> (Vec<WrittenTrace>, Vec<Input>) {
         let number = self.order.number;
         let (mut written, mut refused) = (Vec::new(), Vec::new());
-        for (rank, Ordered { clerk, used, answer, .. }) in self.ranks {
+        for (rank, OrderedRank { clerk, used, answer, .. }) in self.ranks {
             let why = match answer.state {
                 ProfileState::Written => {
                     let path = clerk.trace_path(number);
-                    written.push(Written { rank, path, used, answer });
+                    written.push(WrittenTrace { rank, path, used, answer });
                     continue;
                 }
                 ProfileState::Refused => "a profiler runs in it",
@@ -247,27 +255,18 @@ impl UnderWay {
 }
 
 /// Reads the traces of a window of `ranks` in a thread, one by one, and removes them.
-fn read(ranks: Vec<u32>, written: Vec<Written>, settings: &Settings) -> Receiver<Input> {
+fn read(
+    ranks: Vec<u32>,
+    written: Vec<WrittenTrace>,
+    settings: &Settings,
+) -> Receiver<Input> {
     let (tell, told) = channel();
     let settings = settings.pattern.clone();
-    let read = move || {
-        for Written { rank, path, used, answer } in written {
-            let input = match load_window(&path, used.counters, &settings) {
-                Ok(window) => {
-                    let seconds = |ns: u64| ns as f64 * 1e-9;
-                    let window = Box::new(ProfileWindow {
-                        steps: answer.recorded_steps,
-                        stall_s: seconds(answer.start_ns.saturating_add(answer.stop_ns)),
-                        write_s: seconds(answer.write_ns),
-                        without_core_share: used.without_core_share,
-                        ..window
-                    });
-                    Input::Profiled { rank, window }
-                }
-                Err(error) => Input::Note {
-                    text: format!("the profile of rank {rank} cannot be read: {error}"),
-                },
-            };
+    // Not here: a trace takes up to seconds to read, and rings must be drained meanwhile.
+    thread::spawn(move || {
+        for written in written {
+            let path = written.path.clone();
+            let input = written.load(&settings);
             remove(&path);
             if tell.send(input).is_err() {
                 return;
@@ -275,9 +274,31 @@ fn read(ranks: Vec<u32>, written: Vec<Written>, settings: &Settings) -> Receiver
         }
         // Nobody listens any more if it fails.
         drop(tell.send(Input::ProfileEnded { ranks }));
-    };
-    thread::spawn(read);
+    });
     told
+}
+
+impl WrittenTrace {
+    /// Reads the trace; what to tell the analysis of it.
+    fn load(self, settings: &PatternSettings) -> Input {
+        let Self { rank, path, used, answer } = self;
+        match load_window(&path, used.counters, settings) {
+            Ok(window) => {
+                let stall_ns = answer.start_ns.saturating_add(answer.stop_ns);
+                let window = Box::new(ProfileWindow {
+                    steps: answer.recorded_steps,
+                    stall_s: stall_ns as f64 * 1e-9,
+                    write_s: answer.write_ns as f64 * 1e-9,
+                    without_core_share: used.without_core_share,
+                    ..window
+                });
+                Input::Profiled { rank, window }
+            }
+            Err(error) => Input::Note {
+                text: format!("the profile of rank {rank} cannot be read: {error}"),
+            },
+        }
+    }
 }
 
 /// Removes a trace; one that resists goes with its directory.

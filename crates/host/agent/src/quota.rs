@@ -58,29 +58,30 @@ fn nearest(groups: &str, mounted: &Path) -> Option<PathBuf> {
         };
         // A container that sees its own group as the top may be told its path on the host.
         let group = Path::new(group.trim_start_matches('/'));
-        let places = tops.iter().flat_map(|top| group.ancestors().map(|at| top.join(at)));
-        places.into_iter().find(|place| has_quota(place))
+        tops.iter()
+            .flat_map(|top| group.ancestors().map(|at| top.join(at)))
+            .find(|place| has_quota(place))
     })
 }
 
 fn has_quota(group: &Path) -> bool {
-    let read = |name| fs::read_to_string(group.join(name));
-    match read("cpu.max").or_else(|_| read("cpu.cfs_quota_us")) {
+    ["cpu.max", "cpu.cfs_quota_us"]
+        .iter()
+        .find_map(|name| fs::read_to_string(group.join(name)).ok())
         // `max 100000` in version 2 and `-1` in version 1 are none.
-        Ok(text) => text
-            .split_whitespace()
-            .next()
-            .is_some_and(|quota| quota.parse::<u64>().is_ok()),
-        Err(_) => false,
-    }
+        .and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok())
+        .is_some()
 }
 
 fn periods(text: &str) -> Option<Periods> {
-    let number = |name| {
-        let value = text.lines().find_map(|line| line.strip_prefix(name))?;
-        value.trim().parse().ok()
-    };
-    Some(Periods { all: number("nr_periods ")?, throttled: number("nr_throttled ")? })
+    Some(Periods {
+        all: count(text, "nr_periods ")?,
+        throttled: count(text, "nr_throttled ")?,
+    })
+}
+
+fn count(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
 }
 
 #[cfg(test)]

@@ -46,11 +46,11 @@ pub(crate) struct Own {
 #[derive(Debug, Default)]
 pub(crate) struct Ras {
     asked: Option<Instant>,
-    answer: Option<Receiver<io::Result<Answer>>>,
+    answer: Option<Receiver<io::Result<RasAnswer>>>,
 }
 
 #[derive(Debug)]
-enum Answer {
+enum RasAnswer {
     /// A reply, about this job as far as can be told.
     Own(Vec<u8>),
     /// Whoever answered at this address told nothing of this job.
@@ -61,24 +61,32 @@ impl Own {
     /// Whether a reply is about this job: it has one of its communicators, or of most processes
     /// of one host it is known that they are the job's.
     fn is_in(&self, told: &RasJob) -> bool {
-        let is_own =
-            |pid: &&i64| u32::try_from(**pid).is_ok_and(|p| self.pids.contains(&p));
-        let is_here =
-            |pids: &BTreeSet<i64>| 2 * pids.iter().filter(is_own).count() > pids.len();
-        !self.hashes.is_disjoint(&told.hashes) || told.processes.values().any(is_here)
+        !self.hashes.is_disjoint(&told.hashes)
+            || told.processes.values().any(|pids| {
+                // Of most: other hosts may have processes with some of the same numbers.
+                let own = pids
+                    .iter()
+                    .filter(|pid| {
+                        u32::try_from(**pid).is_ok_and(|p| self.pids.contains(&p))
+                    })
+                    .count();
+                2 * own > pids.len()
+            })
     }
 }
 
 impl Ras {
     /// Asks, unless that was done a short while ago or none of the processes has NCCL.
     pub(crate) fn ask(&mut self, now: Instant, own: Own) {
-        let lately =
-            |asked: Instant| now.duration_since(asked).as_secs_f64() < ASK.every_s;
-        if self.answer.is_some() || self.asked.is_some_and(lately) {
+        let asked_lately = self
+            .asked
+            .is_some_and(|asked| now.duration_since(asked).as_secs_f64() < ASK.every_s);
+        if self.answer.is_some() || asked_lately {
             return;
         }
-        let with_nccl = own.pids.iter().copied().find(|pid| has_nccl(*pid));
-        let Some(pid) = with_nccl else { return };
+        let Some(pid) = own.pids.iter().copied().find(|pid| has_nccl(*pid)) else {
+            return;
+        };
         self.asked = Some(now);
         let (sender, answer) = channel();
         thread::spawn(move || sender.send(ask_own(&address_of(pid), &own)));
@@ -93,8 +101,8 @@ impl Ras {
         };
         self.answer = None;
         let texts = match answer {
-            Ok(Answer::Own(reply)) => told(&reply, settings),
-            Ok(Answer::Foreign(address)) => vec![format!(
+            Ok(RasAnswer::Own(reply)) => told(&reply, settings),
+            Ok(RasAnswer::Foreign(address)) => vec![format!(
                 "who answers at {address} knows nothing of this job; give each job of a host \
                  an {ADDRESS_VARIABLE} of its own"
             )],
@@ -110,27 +118,30 @@ impl Ras {
 /// Where the RAS of a process is to be asked, by the environment it was started with.
 fn address_of(pid: u32) -> String {
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    let mut variables = environment.split(|byte| *byte == 0);
-    let value = variables.find_map(|variable| {
-        let text = std::str::from_utf8(variable).ok()?;
-        text.strip_prefix(ADDRESS_VARIABLE)?.strip_prefix('=')
-    });
-    let address = value.filter(|address| !address.is_empty());
-    address.unwrap_or(DEFAULT_ADDRESS).to_owned()
+    environment
+        .split(|byte| *byte == 0)
+        .find_map(|variable| {
+            let text = std::str::from_utf8(variable).ok()?;
+            text.strip_prefix(ADDRESS_VARIABLE)?.strip_prefix('=')
+        })
+        .filter(|address| !address.is_empty())
+        .unwrap_or(DEFAULT_ADDRESS)
+        .to_owned()
 }
 
 /// Asks until a process of the job answers, or one whose answer cannot be read.
-fn ask_own(address: &str, own: &Own) -> io::Result<Answer> {
+fn ask_own(address: &str, own: &Own) -> io::Result<RasAnswer> {
     let deadline = Instant::now() + PATIENCE;
     for _ in 0..MOST_ASKED {
         let reply = query(address, left(deadline)?)?;
-        let read = load_bytes("the reply", &reply, Limits::default());
-        let job = read.ok().and_then(|recording| recording.ras_job());
+        let job = load_bytes("the reply", &reply, Limits::default())
+            .ok()
+            .and_then(|recording| recording.ras_job());
         if job.is_none_or(|job| own.is_in(&job)) {
-            return Ok(Answer::Own(reply));
+            return Ok(RasAnswer::Own(reply));
         }
     }
-    Ok(Answer::Foreign(address.to_owned()))
+    Ok(RasAnswer::Foreign(address.to_owned()))
 }
 
 /// What a reply says, in the words of a verdict.
@@ -140,8 +151,12 @@ fn told(reply: &[u8], settings: &Settings) -> Vec<String> {
         Err(error) => return vec![error.to_string()],
     };
     let verdict = recording.replay("ras", settings.clone()).verdict();
-    let incidents = verdict.incidents.into_iter().map(|incident| incident.text);
-    incidents.chain(verdict.notes).collect()
+    verdict
+        .incidents
+        .into_iter()
+        .map(|incident| incident.text)
+        .chain(verdict.notes)
+        .collect()
 }
 
 /// Whether a process has NCCL in it.
@@ -156,13 +171,9 @@ fn query(address: &str, patience: Duration) -> io::Result<Vec<u8>> {
     let stream = connect(address, deadline)?;
     let mut writer = stream.try_clone()?;
     let mut reader = BufReader::new(Until { stream, deadline });
-    let mut send = |command: &str| {
-        writer.set_write_timeout(Some(left(deadline)?))?;
-        writer.write_all(command.as_bytes())
-    };
     // RAS before 2.28.7 refuses the format, and answers in words.
     for command in ["CLIENT PROTOCOL 2\n", "TIMEOUT 10\n", "SET FORMAT json\n"] {
-        send(command)?;
+        send(&mut writer, command, deadline)?;
         let mut line = Vec::new();
         (&mut reader).take(MAX_LINE_BYTES).read_until(b'\n', &mut line)?;
         let known: [&[u8]; 3] = [b"SERVER PROTOCOL", b"OK", b"ERROR"];
@@ -170,13 +181,18 @@ fn query(address: &str, patience: Duration) -> io::Result<Vec<u8>> {
             return Err(io::Error::other("this is not RAS"));
         }
     }
-    send("VERBOSE STATUS\n")?;
+    send(&mut writer, "VERBOSE STATUS\n", deadline)?;
     let mut reply = Vec::new();
     let length = reader.take(MAX_REPLY_BYTES + 1).read_to_end(&mut reply)? as u64;
     if length > MAX_REPLY_BYTES {
         return Err(io::Error::other("the reply is too long"));
     }
     Ok(reply)
+}
+
+fn send(stream: &mut TcpStream, command: &str, deadline: Instant) -> io::Result<()> {
+    stream.set_write_timeout(Some(left(deadline)?))?;
+    stream.write_all(command.as_bytes())
 }
 
 fn connect(address: &str, deadline: Instant) -> io::Result<TcpStream> {

@@ -18,21 +18,21 @@ const MAX_TOLD: usize = 4;
 /// The tables of work requests of one job on this host.
 #[derive(Debug, Default)]
 pub(crate) struct RequestFeed {
-    tables: BTreeMap<PathBuf, Table>,
+    tables: BTreeMap<PathBuf, RequestTable>,
     /// Tables that cannot be read, or of processes that ended.
     refused: BTreeSet<PathBuf>,
     read: Option<Instant>,
 }
 
 #[derive(Debug)]
-struct Table {
+struct RequestTable {
     reader: RequestReader,
-    pairs: Vec<Watched>,
+    pairs: Vec<WatchedPair>,
     slower_told: usize,
 }
 
 #[derive(Debug, Default)]
-struct Watched {
+struct WatchedPair {
     pair: QueuePair,
     connection: Connection,
     /// The reading before the last.
@@ -48,18 +48,20 @@ impl RequestFeed {
         directory: &RingDirectory,
         take: &mut dyn FnMut(Input),
     ) {
-        let ended = |_: &PathBuf, table: &mut Table| {
+        let ended = self.tables.extract_if(.., |_, table| {
+            // Another process may have its number.
             let identity = table.reader.identity();
             process_started(identity.pid) != Some(identity.started)
-        };
-        self.refused.extend(self.tables.extract_if(.., ended).map(|(path, _)| path));
+        });
+        self.refused.extend(ended.map(|(path, _)| path));
         for path in directory.request_tables().unwrap_or_default() {
             if self.tables.contains_key(&path) || self.refused.contains(&path) {
                 continue;
             }
             match RequestReader::open(&path) {
                 Ok(reader) => {
-                    let table = Table { reader, pairs: Vec::new(), slower_told: 0 };
+                    let table =
+                        RequestTable { reader, pairs: Vec::new(), slower_told: 0 };
                     self.tables.insert(path, table);
                 }
                 Err(error) => {
@@ -89,18 +91,22 @@ impl RequestFeed {
 
     /// What a rank has in flight and does not get back, or that it has nothing in flight.
     pub(crate) fn stalled(&self, rank: u32) -> Vec<NetworkFault> {
-        let tables = self.tables.values();
-        let tables = tables.filter(|table| table.reader.identity().rank == rank);
-        let pairs = tables.flat_map(|table| &table.pairs);
-        let open: Vec<&Watched> = pairs.filter(|watched| watched.pair.open).collect();
-        let is_unused = |watched: &&Watched| {
-            watched.connection.path_since(&watched.before) == Some(Path::Unused)
-        };
-        if !open.is_empty() && open.iter().all(is_unused) {
+        let open: Vec<&WatchedPair> = self
+            .tables
+            .values()
+            .filter(|table| table.reader.identity().rank == rank)
+            .flat_map(|table| &table.pairs)
+            .filter(|watched| watched.pair.open)
+            .collect();
+        let unused = open
+            .iter()
+            .filter(|it| it.connection.path_since(&it.before) == Some(Path::Unused))
+            .count();
+        if !open.is_empty() && unused == open.len() {
             return vec![NetworkFault::Idle { pairs: open.len() as u64 }];
         }
         open.into_iter()
-            .filter_map(|Watched { pair, connection, .. }| {
+            .filter_map(|WatchedPair { pair, connection, .. }| {
                 let still_ns = (connection.stalled_s()? * 1e9) as u64;
                 let (failed, status) = (pair.failed, pair.status);
                 let in_flight = connection.in_flight();
@@ -112,11 +118,11 @@ impl RequestFeed {
     }
 }
 
-impl Table {
+impl RequestTable {
     fn read(&mut self, at: RankNs, take: &mut dyn FnMut(Input)) {
         let rank = self.reader.identity().rank;
         let read = self.reader.read(at);
-        self.pairs.resize_with(read.len().max(self.pairs.len()), Watched::default);
+        self.pairs.resize_with(read.len().max(self.pairs.len()), WatchedPair::default);
         for (watched, pair) in self.pairs.iter_mut().zip(read) {
             let counted = Counted {
                 at,

@@ -36,9 +36,10 @@ impl WatchedLink {
         }
         self.busy_ns = counted.busy_ns;
         self.connection.read(counted);
-        let is_slow =
-            |lost: &Lost| lost.bytes_per_s < slow_ratio * lost.usual_bytes_per_s;
-        let lost = self.connection.lost().filter(is_slow);
+        let lost = self
+            .connection
+            .lost()
+            .filter(|lost| lost.bytes_per_s < slow_ratio * lost.usual_bytes_per_s);
         self.slow_readings = lost.map_or(0, |_| self.slow_readings + 1);
         let is_told =
             self.told.is_some_and(|told| asked.duration_since(told) < TELL_EVERY);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use model::NetworkFault;
 
@@ -17,9 +17,11 @@ const PROBES: &str = "04";
 /// The sockets of a process with bytes that were sent again, or that the peer does not take.
 pub(crate) fn stuck_sockets(pid: u32) -> Vec<NetworkFault> {
     let own = sockets_of(pid);
-    let table = |name| fs::read_to_string(format!("/proc/{pid}/net/{name}"));
-    let tables = ["tcp", "tcp6"].into_iter().filter_map(|name| table(name).ok());
-    let mut stuck: Vec<(u64, NetworkFault)> = tables
+    // By way of the process, which may be in a network namespace of its own. The tables have all
+    // sockets of that namespace.
+    let mut stuck: Vec<(u64, NetworkFault)> = ["tcp", "tcp6"]
+        .into_iter()
+        .filter_map(|name| fs::read_to_string(format!("/proc/{pid}/net/{name}")).ok())
         .flat_map(|table| table.lines().skip(1).filter_map(entry).collect::<Vec<_>>())
         .filter(|(inode, _)| own.contains(inode))
         .map(|(_, stuck)| stuck)
@@ -30,12 +32,16 @@ pub(crate) fn stuck_sockets(pid: u32) -> Vec<NetworkFault> {
 
 /// Inodes of a process's sockets.
 pub(crate) fn sockets_of(pid: u32) -> BTreeSet<u64> {
-    let files =
-        fs::read_dir(format!("/proc/{pid}/fd")).ok().into_iter().flatten().flatten();
-    let links = files.filter_map(|file| fs::read_link(file.path()).ok());
-    let inode =
-        |link: &str| link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok();
-    links.filter_map(|link| inode(link.to_str()?)).collect()
+    fs::read_dir(format!("/proc/{pid}/fd"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|file| fs::read_link(file.path()).ok())
+        .filter_map(|link| {
+            let inode = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
+            inode.parse().ok()
+        })
+        .collect()
 }
 
 /// A line of the kernel's table, if its socket is stuck: its inode, bytes and what to tell.
@@ -59,16 +65,14 @@ fn entry(line: &str) -> Option<(u64, (u64, NetworkFault))> {
 /// An address as the table has it: words of the machine's byte order, and the port.
 fn address(text: &str) -> Option<SocketAddr> {
     let (host, port) = text.split_once(':')?;
-    let word = |at: usize| u32::from_str_radix(host.get(8 * at..8 * at + 8)?, 16).ok();
-    let bytes = |at: usize| Some(word(at)?.to_ne_bytes());
-    let ip: IpAddr = match host.len() {
-        8 => Ipv4Addr::from(bytes(0)?).into(),
-        32 => {
-            let words = [bytes(0)?, bytes(1)?, bytes(2)?, bytes(3)?];
-            let whole: [u8; 16] = words.as_flattened().try_into().ok()?;
-            Ipv6Addr::from(whole).to_canonical()
-        }
-        _ => return None,
+    let mut bytes = Vec::with_capacity(16);
+    for at in (0..host.len()).step_by(8) {
+        let word = u32::from_str_radix(host.get(at..at + 8)?, 16).ok()?;
+        bytes.extend(word.to_ne_bytes());
+    }
+    let ip = match bytes.len() {
+        4 => IpAddr::from(<[u8; 4]>::try_from(bytes).ok()?),
+        _ => Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?).to_canonical(),
     };
     Some(SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?))
 }

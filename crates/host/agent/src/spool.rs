@@ -39,7 +39,7 @@ const KEPT: [&str; 9] = [
 pub(crate) struct Spool {
     /// What is left of what was dropped: older than all else.
     thinned: Thinned,
-    disk: Option<Disk>,
+    disk: Option<SpoolFile>,
     disk_bytes: u64,
     memory: VecDeque<Vec<u8>>,
     memory_bytes: usize,
@@ -51,7 +51,7 @@ pub(crate) struct Spool {
 
 /// Lines, and the time up to which everything is told with them.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct SpooledLines {
     pub(crate) until: RankNs,
     pub(crate) lines: Vec<u8>,
 }
@@ -65,7 +65,7 @@ struct Thinned {
 
 /// A file that is written round and round.
 #[derive(Debug)]
-struct Disk {
+struct SpoolFile {
     file: File,
     room_bytes: u64,
     /// Lengths of what stands in it, from `begin` on.
@@ -96,7 +96,7 @@ impl Spool {
     }
 
     /// Adds lines; makes room if there is none.
-    pub(crate) fn push(&mut self, Told { until, lines }: &Told) {
+    pub(crate) fn push(&mut self, SpooledLines { until, lines }: &SpooledLines) {
         let mut parts = cut(lines).peekable();
         while let Some(part) = parts.next() {
             // Only with the last part everything is told.
@@ -125,18 +125,18 @@ impl Spool {
     }
 
     /// The oldest lines; `None` if all were taken.
-    pub(crate) fn pop(&mut self) -> Option<Told> {
-        let Told { until, lines } = self.oldest()?;
+    pub(crate) fn pop(&mut self) -> Option<SpooledLines> {
+        let SpooledLines { until, lines } = self.oldest()?;
         // What the disk has lost says nothing of the time.
         self.popped_until = self.popped_until.max(until);
-        Some(Told { until: self.popped_until, lines })
+        Some(SpooledLines { until: self.popped_until, lines })
     }
 
-    fn oldest(&mut self) -> Option<Told> {
+    fn oldest(&mut self) -> Option<SpooledLines> {
         if let Some(thinned) = self.thinned.take(self.popped_until) {
             return Some(thinned);
         }
-        if let Some(told) = self.disk.as_mut().and_then(Disk::pop) {
+        if let Some(told) = self.disk.as_mut().and_then(SpoolFile::pop) {
             return Some(told);
         }
         let packed = self.memory.pop_front()?;
@@ -146,7 +146,7 @@ impl Spool {
 
     fn put_away(&mut self, packed: &[u8]) {
         if self.disk.is_none() {
-            self.disk = Disk::new(self.disk_bytes).ok();
+            self.disk = SpoolFile::new(self.disk_bytes).ok();
         }
         if let Some(disk) = &mut self.disk {
             while disk.end - disk.begin + packed.len() as u64 > disk.room_bytes {
@@ -172,16 +172,16 @@ fn pack(until: RankNs, lines: &[u8]) -> Vec<u8> {
     packed
 }
 
-fn unpack(packed: &[u8]) -> Told {
+fn unpack(packed: &[u8]) -> SpooledLines {
     let Some((until, packed)) = packed.split_first_chunk() else {
-        return Told::default();
+        return SpooledLines::default();
     };
     let lines = zstd::stream::decode_all(packed).unwrap_or_default();
-    Told { until: RankNs(u64::from_le_bytes(*until)), lines }
+    SpooledLines { until: RankNs(u64::from_le_bytes(*until)), lines }
 }
 
 impl Thinned {
-    fn add(&mut self, told: &Told) {
+    fn add(&mut self, told: &SpooledLines) {
         self.until = self.until.max(told.until);
         thin(&told.lines, &mut self.lines, &mut self.lost);
     }
@@ -191,29 +191,28 @@ impl Thinned {
     }
 
     /// The next part; `before` is the time up to which everything was told before it.
-    fn take(&mut self, before: RankNs) -> Option<Told> {
+    fn take(&mut self, before: RankNs) -> Option<SpooledLines> {
         let first = cut(&self.lines).next().map_or(0, <[u8]>::len);
         if first < self.lines.len() {
             let rest = self.lines.split_off(first);
             let lines = std::mem::replace(&mut self.lines, rest);
-            return Some(Told { until: before, lines });
+            return Some(SpooledLines { until: before, lines });
         }
         let mut lines = std::mem::take(&mut self.lines);
         for (rank, records) in std::mem::take(&mut self.lost) {
             lines.extend(lost_line(rank, records).into_bytes());
         }
-        (!lines.is_empty()).then_some(Told { until: self.until, lines })
+        (!lines.is_empty()).then_some(SpooledLines { until: self.until, lines })
     }
 }
 
 /// Cuts lines into parts of at most [`BATCH_BYTES`], or of one line.
 fn cut(mut lines: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
-        let newline = |bytes: &[u8]| bytes.iter().position(|byte| *byte == b'\n');
         let most = lines.len().min(BATCH_BYTES);
         let end = match lines[..most].iter().rposition(|byte| *byte == b'\n') {
             Some(end) => end + 1,
-            None => newline(lines)? + 1,
+            None => lines.iter().position(|byte| *byte == b'\n')? + 1,
         };
         let (part, rest) = lines.split_at(end);
         lines = rest;
@@ -234,7 +233,7 @@ pub(crate) fn thin(lines: &[u8], kept: &mut Vec<u8>, lost: &mut BTreeMap<u32, u6
             let rank = str::from_utf8(rank).ok().and_then(|rank| rank.parse().ok());
             *lost.entry(rank.unwrap_or(0)).or_default() += 1;
         } else if is(line, "lost") {
-            if let Ok(Lost { rank, records }) = serde_json::from_slice(line) {
+            if let Ok(LostLine { rank, records }) = serde_json::from_slice(line) {
                 *lost.entry(rank).or_default() += records;
             }
         } else if is_kept(line) {
@@ -245,7 +244,7 @@ pub(crate) fn thin(lines: &[u8], kept: &mut Vec<u8>, lost: &mut BTreeMap<u32, u6
 
 /// What a line says of lost records.
 #[derive(Deserialize)]
-struct Lost {
+struct LostLine {
     rank: u32,
     records: u64,
 }
@@ -260,11 +259,13 @@ pub(crate) fn is(line: &[u8], kind: &str) -> bool {
     let rest = line
         .strip_prefix(b"{\"is\":\"")
         .and_then(|rest| rest.strip_prefix(kind.as_bytes()));
+    // The quote ends the word: "rank" is not "ranks".
     rest.is_some_and(|rest| rest.starts_with(b"\""))
 }
 
-impl Disk {
+impl SpoolFile {
     fn new(room_bytes: u64) -> io::Result<Self> {
+        // Without a name: the system removes it however this process ends.
         let file = tempfile::tempfile()?;
         Ok(Self { file, room_bytes, lengths: VecDeque::new(), begin: 0, end: 0 })
     }
@@ -287,15 +288,17 @@ impl Disk {
     }
 
     /// The oldest; without lines if the disk has lost it.
-    fn pop(&mut self) -> Option<Told> {
+    fn pop(&mut self) -> Option<SpooledLines> {
         let length = self.lengths.pop_front()?;
         let mut packed = vec![0; length as usize];
         let (at, before_end) = self.place(self.begin, packed.len());
         let (first, rest) = packed.split_at_mut(before_end);
-        let read = self.file.read_exact_at(first, at);
-        let read = read.and_then(|()| self.file.read_exact_at(rest, 0));
+        let read = self
+            .file
+            .read_exact_at(first, at)
+            .and_then(|()| self.file.read_exact_at(rest, 0));
         self.begin += u64::from(length);
-        Some(read.map_or_else(|_| Told::default(), |()| unpack(&packed)))
+        Some(read.map_or_else(|_| SpooledLines::default(), |()| unpack(&packed)))
     }
 }
 
@@ -303,15 +306,15 @@ impl Disk {
 mod tests {
     use super::*;
 
-    fn told(number: u64) -> Told {
+    fn told(number: u64) -> SpooledLines {
         let lines = format!(
             "{{\"is\":\"name\",\"rank\":1,\"name\":\"n{number}\"}}\n[1,{number},0,1,1,0]\n\
              {{\"is\":\"quiet\",\"at\":{number}}}\n"
         );
-        Told { until: RankNs(number), lines: lines.into_bytes() }
+        SpooledLines { until: RankNs(number), lines: lines.into_bytes() }
     }
 
-    fn all(spool: &mut Spool) -> Vec<Told> {
+    fn all(spool: &mut Spool) -> Vec<SpooledLines> {
         std::iter::from_fn(|| spool.pop()).collect()
     }
 
@@ -355,7 +358,7 @@ mod tests {
         let lost = "{\"is\":\"lost\",\"rank\":3,\"records\":2}\n";
         for until in 0..100 {
             let lines = [device.repeat(500), rank.repeat(100), lost.to_owned()].concat();
-            spool.push(&Told { until: RankNs(until), lines: lines.into_bytes() });
+            spool.push(&SpooledLines { until: RankNs(until), lines: lines.into_bytes() });
         }
         // Too much to be known of: nothing waits behind it but what is thinned.
         let parts = all(&mut spool);

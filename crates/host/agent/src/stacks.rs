@@ -31,13 +31,14 @@ pub fn stack_of(pid: u32) -> Stack {
 /// Processes that one has started and that do nothing for it any more: they were stopped, or have
 /// ended and it has not noticed yet.
 fn idle_workers(pid: u32) -> Vec<Worker> {
-    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-    let children = children.unwrap_or_default();
-    let pids = children.split_whitespace().filter_map(|child| child.parse().ok());
-    let workers = pids.map(|pid| Worker { pid, state: state_of(pid) });
-    let is_idle =
-        |it: &Worker| matches!(it.state, ProcessState::Stopped | ProcessState::Ended);
-    workers.filter(is_idle).take(MOST_WORKERS).collect()
+    fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))
+        .unwrap_or_default()
+        .split_whitespace()
+        .filter_map(|child| child.parse().ok())
+        .map(|pid| Worker { pid, state: state_of(pid) })
+        .filter(|it| matches!(it.state, ProcessState::Stopped | ProcessState::Ended))
+        .take(MOST_WORKERS)
+        .collect()
 }
 
 /// The frames, and whether the thread holds the interpreter's lock; or why they cannot be read.
@@ -47,21 +48,27 @@ fn frames_of(pid: u32) -> Result<(Vec<Frame>, bool), String> {
         blocking: py_spy::config::LockingStrategy::NonBlocking,
         ..Config::default()
     };
-    let read = PythonSpy::new(id, &config).and_then(|mut spy| spy.get_stack_traces());
-    let threads = read.map_err(|error| reason(&format!("{error:#}")))?;
-    let is_main = |thread: &&py_spy::StackTrace| {
-        thread.os_thread_id == Some(u64::from(pid))
-            || thread.thread_name.as_deref() == Some("MainThread")
-    };
-    let Some(main) = threads.iter().find(is_main).or(threads.first()) else {
-        return Err("it has no Python thread".to_owned());
-    };
-    let frames = main.frames.iter().map(|frame| Frame {
-        function: frame.name.clone(),
-        file: frame.filename.clone(),
-        line: frame.line,
-    });
-    Ok((frames.collect(), main.owns_gil))
+    let threads = PythonSpy::new(id, &config)
+        .and_then(|mut spy| spy.get_stack_traces())
+        .map_err(|error| reason(&format!("{error:#}")))?;
+    let main = threads
+        .iter()
+        .find(|thread| {
+            thread.os_thread_id == Some(u64::from(pid))
+                || thread.thread_name.as_deref() == Some("MainThread")
+        })
+        .or(threads.first())
+        .ok_or_else(|| "it has no Python thread".to_owned())?;
+    let frames = main
+        .frames
+        .iter()
+        .map(|frame| Frame {
+            function: frame.name.clone(),
+            file: frame.filename.clone(),
+            line: frame.line,
+        })
+        .collect();
+    Ok((frames, main.owns_gil))
 }
 
 /// Why a stack cannot be read, from py-spy's error.

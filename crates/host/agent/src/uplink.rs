@@ -12,8 +12,8 @@ use protocol::{BatchAddress, BatchHead, Wanted};
 use tracing::{debug, info};
 use verdict::WantedProfile;
 
-use crate::link::{Answer, Link, Receiver};
-use crate::spool::{BATCH_BYTES, Spool, Told, is, lost_line, thin};
+use crate::link::{BatchAnswer, CollectorLink, Receiver};
+use crate::spool::{BATCH_BYTES, Spool, SpooledLines, is, lost_line, thin};
 
 /// How often what was told is sent.
 const SEND_EVERY: Duration = Duration::from_millis(500);
@@ -40,13 +40,13 @@ pub struct Destination {
 /// dropped and counted.
 #[derive(Debug)]
 pub struct Uplink {
-    shared: Arc<Shared>,
+    shared: Arc<UplinkShared>,
     thread: JoinHandle<()>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    open: Mutex<Open>,
+struct UplinkShared {
+    open: Mutex<Exchange>,
     wake: Condvar,
 }
 
@@ -61,8 +61,8 @@ pub enum Farewell {
 
 /// What the two sides have to say to each other.
 #[derive(Debug, Default)]
-struct Open {
-    told: Told,
+struct Exchange {
+    told: SpooledLines,
     /// How it ends, once all is told, and until when the rest may be sent.
     end: Option<(Farewell, Instant)>,
     /// Whether something was not taken when it was sent.
@@ -79,8 +79,8 @@ struct Open {
     delivered: bool,
 }
 
-impl Shared {
-    fn open(&self) -> MutexGuard<'_, Open> {
+impl UplinkShared {
+    fn open(&self) -> MutexGuard<'_, Exchange> {
         // Whatever panicked, lines stay lines.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -92,10 +92,11 @@ impl Uplink {
     /// # Errors
     /// If there can be no thread, or a file of credentials cannot be read.
     pub fn start(destination: Destination) -> io::Result<Self> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(UplinkShared::default());
         let mut sender = Sender::new(destination, Arc::clone(&shared))?;
-        let builder = thread::Builder::new().name("laggard-uplink".to_owned());
-        let thread = builder.spawn(move || sender.run())?;
+        let thread = thread::Builder::new()
+            .name("laggard-uplink".to_owned())
+            .spawn(move || sender.run())?;
         Ok(Self { shared, thread })
     }
 
@@ -104,6 +105,8 @@ impl Uplink {
         let told = &mut self.shared.open().told;
         let before = told.lines.len();
         drop(input_line(input, &mut told.lines));
+        // The thread that sends waits for an answer. Who tells must not wait for it: marks are
+        // dropped and counted.
         if told.lines.len() > OPEN_BYTES {
             let line = told.lines.split_off(before);
             let mut lost = BTreeMap::new();
@@ -167,8 +170,8 @@ impl Drop for Uplink {
 
 /// The thread that sends.
 struct Sender {
-    shared: Arc<Shared>,
-    link: Link,
+    shared: Arc<UplinkShared>,
+    link: CollectorLink,
     destination: Destination,
     boot: String,
     /// The agent session, and how often it began anew.
@@ -177,7 +180,7 @@ struct Sender {
     sequence: u64,
     spool: Spool,
     /// What is being sent; the same until it is answered.
-    batch: Option<Told>,
+    batch: Option<SpooledLines>,
     /// The time up to which all is told that was taken.
     until: RankNs,
     last: bool,
@@ -195,9 +198,9 @@ struct Sender {
 }
 
 impl Sender {
-    fn new(destination: Destination, shared: Arc<Shared>) -> io::Result<Self> {
+    fn new(destination: Destination, shared: Arc<UplinkShared>) -> io::Result<Self> {
         let Destination { receiver, job, host } = &destination;
-        let link = Link::to(receiver, job, host)?;
+        let link = CollectorLink::to(receiver, job, host)?;
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
         let since_epoch =
             SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -234,7 +237,7 @@ impl Sender {
             let lines = mem::take(&mut open.told.lines);
             let (until, end) = (open.told.until, open.end);
             drop(open);
-            self.spool.push(&Told { until, lines });
+            self.spool.push(&SpooledLines { until, lines });
             let leaves = matches!(end, Some((Farewell::Leave, _)));
             while end.is_some() || Instant::now() >= self.retry_at {
                 if !self.send_next(until, leaves) {
@@ -265,7 +268,10 @@ impl Sender {
             return false;
         }
         match self.send() {
-            Answer::Taken { wanted: Wanted { stacks, profile, device_steps }, lost } => {
+            BatchAnswer::Taken {
+                wanted: Wanted { stacks, profile, device_steps },
+                lost,
+            } => {
                 let mut open = self.shared.open();
                 open.wanted = stacks;
                 open.device_steps = device_steps;
@@ -282,32 +288,33 @@ impl Sender {
                 }
                 true
             }
-            Answer::Next(next) if next > self.sequence => {
+            BatchAnswer::Next(next) if next > self.sequence => {
                 self.taken();
                 true
             }
-            Answer::Next(_) => {
+            BatchAnswer::Next(_) => {
                 self.begin_anew();
                 true
             }
-            Answer::Refused(reason) => {
+            BatchAnswer::Refused(reason) => {
                 self.complain(&format!("refuses what it is told ({reason})"));
                 let batch = self.batch.take().unwrap_or_default();
                 // What is lost is told; if that is refused too, nothing can be said of it.
                 if !mem::take(&mut self.refused) {
                     let mut lost = BTreeMap::new();
                     thin(&batch.lines, &mut Vec::new(), &mut lost);
-                    let lines =
-                        lost.into_iter().map(|(rank, count)| lost_line(rank, count));
-                    let lines = lines.collect::<String>().into_bytes();
-                    self.batch =
-                        Some(Told { lines, ..batch }).filter(|b| !b.lines.is_empty());
-                    self.refused = self.batch.is_some();
+                    let lines = lost
+                        .into_iter()
+                        .map(|(rank, count)| lost_line(rank, count))
+                        .collect::<String>()
+                        .into_bytes();
+                    self.refused = !lines.is_empty();
+                    self.batch = self.refused.then_some(SpooledLines { lines, ..batch });
                 }
                 self.back_off(None);
                 false
             }
-            Answer::Later { reason, wait } => {
+            BatchAnswer::Later { reason, wait } => {
                 self.complain(&format!(
                     "does not take what it is told ({reason}); it is kept, the command goes on"
                 ));
@@ -317,7 +324,12 @@ impl Sender {
         }
     }
 
-    fn next_batch(&mut self, until: RankNs, leaves: bool, is_due: bool) -> Option<Told> {
+    fn next_batch(
+        &mut self,
+        until: RankNs,
+        leaves: bool,
+        is_due: bool,
+    ) -> Option<SpooledLines> {
         let mut batch = self.spool.pop();
         while let Some(begun) = &mut batch
             && begun.lines.len() < BATCH_BYTES / 2
@@ -328,14 +340,14 @@ impl Sender {
         }
         if batch.is_none() && leaves && !self.last {
             self.last = true;
-            return Some(Told { until, lines: Vec::new() });
+            return Some(SpooledLines { until, lines: Vec::new() });
         }
         // That nothing happened is worth telling too.
-        batch.or_else(|| is_due.then(|| Told { until, lines: Vec::new() }))
+        batch.or_else(|| is_due.then(|| SpooledLines { until, lines: Vec::new() }))
     }
 
     fn taken(&mut self) {
-        let Told { until, lines } = self.batch.take().unwrap_or_default();
+        let SpooledLines { until, lines } = self.batch.take().unwrap_or_default();
         self.until = until;
         for line in lines.split_inclusive(|byte| *byte == b'\n') {
             if is(line, "restart") {
@@ -364,7 +376,7 @@ impl Sender {
         self.session = format!("{base}.{}", self.restarts);
         self.sequence = 0;
         info!(job = self.destination.job, session = self.session, "tells all anew");
-        let nothing = Told { until: self.until, lines: Vec::new() };
+        let nothing = SpooledLines { until: self.until, lines: Vec::new() };
         let batch = self.batch.get_or_insert(nothing);
         let mut lines = mem::take(&mut self.known);
         lines.append(&mut batch.lines);
@@ -387,13 +399,13 @@ impl Sender {
         self.shared.open().lines.push(line);
     }
 
-    fn send(&mut self) -> Answer {
-        let Some(batch) = &self.batch else { return Answer::Next(self.sequence) };
+    fn send(&mut self) -> BatchAnswer {
+        let Some(batch) = &self.batch else { return BatchAnswer::Next(self.sequence) };
         let head = BatchHead::new(&self.boot, batch.until, self.last);
         let body = match pack_batch(&head, &batch.lines) {
             Ok(body) => body,
             Err(error) => {
-                return Answer::Later { reason: error.to_string(), wait: None };
+                return BatchAnswer::Later { reason: error.to_string(), wait: None };
             }
         };
         let Destination { job, host, .. } = &self.destination;

@@ -38,7 +38,7 @@ struct Card {
     /// They stay open, for to find them costs more than to read them.
     sent: File,
     received: File,
-    last: Option<Counted>,
+    last: Option<CardCounters>,
     /// `None` where the card does not know, as virtual ones.
     link_bytes_per_s: Option<f64>,
     pcie: PcieDevice,
@@ -53,7 +53,7 @@ enum Kind {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Counted {
+struct CardCounters {
     at_ns: u64,
     sent_bytes: u64,
     received_bytes: u64,
@@ -107,12 +107,12 @@ impl Cards {
         let (mut carried, mut most) = (0.0, 0.0);
         for card in &mut self.0 {
             let Some((sent, received, over_s)) = card.look(at_ns) else { continue };
-            let mut measure = |gauge, value| take(&card.name, gauge, value, over_s);
-            measure(Gauge::SentBytesPerS, sent);
-            measure(Gauge::ReceivedBytesPerS, received);
+            take(&card.name, Gauge::SentBytesPerS, sent, over_s);
+            take(&card.name, Gauge::ReceivedBytesPerS, received, over_s);
             if let Some(link) = card.link_bytes_per_s {
-                let busier = sent.max(received);
-                measure(Gauge::FullShare, f64::from(u8::from(busier >= FULL * link)));
+                // Both ways have the whole speed, so the busier one says how full it is.
+                let is_full = sent.max(received) >= FULL * link;
+                take(&card.name, Gauge::FullShare, f64::from(u8::from(is_full)), over_s);
             }
             carried += sent;
             most += card.link_bytes_per_s.unwrap_or(UNKNOWN_BYTES_PER_S);
@@ -158,15 +158,16 @@ impl Card {
 
     /// Bytes it sent and received a second since the last look, and the seconds since then.
     fn look(&mut self, at_ns: u64) -> Option<(f64, f64, f64)> {
-        let bytes = |file| Some(count(file)?.saturating_mul(self.kind.unit_bytes()));
-        let (sent_bytes, received_bytes) = (bytes(&self.sent)?, bytes(&self.received)?);
-        let before = self.last.replace(Counted { at_ns, sent_bytes, received_bytes })?;
+        let unit_bytes = self.kind.unit_bytes();
+        let sent_bytes = count(&self.sent)?.saturating_mul(unit_bytes);
+        let received_bytes = count(&self.received)?.saturating_mul(unit_bytes);
+        let before =
+            self.last.replace(CardCounters { at_ns, sent_bytes, received_bytes })?;
         let over_s = at_ns.saturating_sub(before.at_ns) as f64 * 1e-9;
         // A driver that is loaded again counts from zero.
-        let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / over_s;
-        let sent = rate(sent_bytes, before.sent_bytes);
-        let received = rate(received_bytes, before.received_bytes);
-        (over_s > 0.0).then_some((sent, received, over_s))
+        let sent = sent_bytes.saturating_sub(before.sent_bytes) as f64;
+        let received = received_bytes.saturating_sub(before.received_bytes) as f64;
+        (over_s > 0.0).then_some((sent / over_s, received / over_s, over_s))
     }
 
     fn errors(&self) -> Vec<(String, u64)> {
@@ -180,8 +181,9 @@ impl Card {
                 }));
             }
             Kind::Infiniband => {
-                let counted = ports::port_in(&self.folder).errors.into_iter();
-                errors.extend(counted.map(|(name, count)| (name.to_owned(), count)));
+                for (name, count) in ports::port_in(&self.folder).errors {
+                    errors.push((name.to_owned(), count));
+                }
             }
         }
         errors
@@ -222,10 +224,9 @@ impl Kind {
 /// Whether what is on no bus leads out of this container: it is no bridge, no tunnel, not the host
 /// itself, and nothing that goes over another one.
 fn is_an_end(folder: &Path) -> bool {
-    let goes_over = |(name, _): (String, PathBuf)| name.starts_with("lower_");
     number(&folder.join("type")) == Some(ETHERNET)
         && !["bridge", "tun_flags"].iter().any(|of| folder.join(of).exists())
-        && !ports::entries(folder).into_iter().any(goes_over)
+        && !ports::entries(folder).any(|(name, _)| name.starts_with("lower_"))
 }
 
 /// The number in a counter's file.

@@ -4,7 +4,7 @@
 //! is no such library there is no thread.
 
 use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -17,6 +17,7 @@ use nvml_wrapper::enum_wrappers::device::Clock;
 use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::enums::gpm::GpmMetricId;
 use nvml_wrapper::gpm::{GpmSample, gpm_metrics_get};
+use nvml_wrapper::struct_wrappers::gpm::GpmMetricResult;
 use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::sys_exports::field_id;
 use nvml_wrapper::{Device, Nvml};
@@ -107,12 +108,13 @@ fn look_on(
     tell: &SyncSender<GpuLook>,
 ) {
     let Ok(nvml) = Nvml::builder().lib_path(library).init() else { return };
-    let gpus = 0..nvml.device_count().unwrap_or(0);
-    let mut gpus: Vec<Watched<'_>> =
-        gpus.filter_map(|gpu| Watched::new(&nvml, gpu, bus)).collect();
+    let mut gpus: Vec<WatchedGpu<'_>> = (0..nvml.device_count().unwrap_or(0))
+        .filter_map(|gpu| WatchedGpu::new(&nvml, gpu, bus))
+        .collect();
     while !gpus.is_empty() {
         for gpu in &mut gpus {
             match tell.try_send(gpu.look(Instant::now(), wall_ns())) {
+                // An agent that does not come to take them must not make this wait.
                 Ok(()) | Err(TrySendError::Full(_)) => {}
                 Err(TrySendError::Disconnected(_)) => return,
             }
@@ -127,7 +129,7 @@ fn look_on(
 }
 
 /// A GPU, and what was known of it last.
-struct Watched<'nvml> {
+struct WatchedGpu<'nvml> {
     nvml: &'nvml Nvml,
     device: Device<'nvml>,
     number: u32,
@@ -148,21 +150,20 @@ struct Links {
     nvlink_bytes_per_s: Option<f64>,
 }
 
-impl<'nvml> Watched<'nvml> {
+impl<'nvml> WatchedGpu<'nvml> {
     fn new(nvml: &'nvml Nvml, number: u32, bus: &Path) -> Option<Self> {
         let device = nvml.device_by_index(number).ok()?;
-        let place = device.pci_info().map(|pci| pci.bus_id.to_lowercase());
-        // NVML writes the domain with eight digits, the kernel with four.
-        let place = place
+        let folder = device
+            .pci_info()
+            .map(|pci| pci.bus_id.to_lowercase())
             .ok()
-            .and_then(|id| Some(id.get(id.len().checked_sub(12)?..)?.to_owned()));
+            // NVML writes the domain with eight digits, the kernel with four.
+            .and_then(|id| Some(bus.join(id.get(id.len().checked_sub(12)?..)?)));
         Some(Self {
             nvml,
             number,
             uuid: device.uuid().unwrap_or_default(),
-            pcie: PcieDevice::at(
-                place.map_or_else(PathBuf::new, |place| bus.join(place)),
-            ),
+            pcie: PcieDevice::at(folder.unwrap_or_default()),
             measures_itself: device.gpm_support().unwrap_or(false),
             device,
             sample: None,
@@ -184,125 +185,191 @@ impl<'nvml> Watched<'nvml> {
             look.pids = Some(processes.into_iter().map(|process| process.pid).collect());
         }
         let links = self.links.map(|(_, links)| links).unwrap_or_default();
-        let measured = self.measure();
-        let metric =
-            |id| measured.iter().find(|(of, _)| *of == id).map(|(_, value)| *value);
-        let percent = |id| metric(id).map(|percent| percent / 100.0);
-        let told = self.device.utilization_rates().ok();
-        let busy = percent(GpmMetricId::SmUtil)
-            .or_else(|| Some(f64::from(told.as_ref()?.gpu) / 100.0));
-        let memory = percent(GpmMetricId::DramBwUtil)
-            .or_else(|| Some(f64::from(told.as_ref()?.memory) / 100.0));
-        let ways = |one, other| Some((metric(one)? * MIB, metric(other)? * MIB));
-        let pcie = ways(GpmMetricId::PcieTxPerSec, GpmMetricId::PcieRxPerSec);
-        let nvlink =
-            ways(GpmMetricId::NvlinkTotalTxPerSec, GpmMetricId::NvlinkTotalRxPerSec);
-        let mut gauge = |gauge, value: Option<f64>| {
-            look.gauges.extend(value.map(|value| (gauge, value)));
-        };
-        gauge(Gauge::BusyShare, busy);
-        gauge(Gauge::MemoryShare, memory);
-        gauge(Gauge::PcieBytesPerS, pcie.map(|(sent, received)| sent + received));
-        gauge(Gauge::NvlinkBytesPerS, nvlink.map(|(sent, received)| sent + received));
-        gauge(Gauge::Nvlinks, links.nvlinks.map(f64::from));
-        gauge(Gauge::PcieLanes, links.pcie.map(|link| link.lanes));
-        gauge(Gauge::PcieLanesMost, links.pcie.map(|link| link.lanes_most));
-        if busy.is_some_and(|busy| busy >= WORKS) {
-            gauge(Gauge::PcieGtPerS, links.pcie.map(|link| link.gt_per_s));
-            gauge(Gauge::ClockMhz, self.device.clock_info(Clock::SM).ok().map(f64::from));
+        let used = self.utilisation();
+        look.gauges.extend(
+            [
+                (Gauge::BusyShare, used.busy),
+                (Gauge::MemoryShare, used.memory),
+                (Gauge::PcieBytesPerS, used.pcie.map(|ways| ways.sum())),
+                (Gauge::NvlinkBytesPerS, used.nvlink.map(|ways| ways.sum())),
+                (Gauge::Nvlinks, links.nvlinks.map(f64::from)),
+                (Gauge::PcieLanes, links.pcie.map(|link| link.lanes)),
+                (Gauge::PcieLanesMost, links.pcie.map(|link| link.lanes_most)),
+            ]
+            .into_iter()
+            .filter_map(|(gauge, value)| Some((gauge, value?))),
+        );
+        if used.busy.is_some_and(|busy| busy >= WORKS) {
+            let clock_mhz = self.device.clock_info(Clock::SM).ok().map(f64::from);
+            let gt_per_s = links.pcie.map(|link| link.gt_per_s);
+            look.gauges.extend(gt_per_s.map(|value| (Gauge::PcieGtPerS, value)));
+            look.gauges.extend(clock_mhz.map(|value| (Gauge::ClockMhz, value)));
         }
         if let Ok(reasons) = self.device.current_throttle_reasons() {
-            use ThrottleReasons as Why;
-            let any = |of: Why| Some(f64::from(u8::from(reasons.intersects(of))));
-            gauge(
-                Gauge::HeatShare,
-                any(Why::SW_THERMAL_SLOWDOWN | Why::HW_THERMAL_SLOWDOWN),
-            );
-            gauge(Gauge::PowerLimitShare, any(Why::SW_POWER_CAP));
-            // Hardware slows down for heat too, and then says so.
-            let is_hot = reasons.intersects(Why::HW_THERMAL_SLOWDOWN);
-            let brake = Why::HW_POWER_BRAKE_SLOWDOWN | Why::HW_SLOWDOWN;
-            gauge(Gauge::PowerBrakeShare, if is_hot { Some(0.0) } else { any(brake) });
+            look.gauges.extend(slowdowns(reasons));
         }
-        let mut share = |resource, value: Option<f64>| {
-            look.shares.extend(value.map(|value| (resource, value)));
-        };
-        share(Resource::Sm, busy);
-        share(Resource::Dram, memory);
-        let of_link = |(sent, received): (f64, f64), most: f64| sent.max(received) / most;
         let pcie_most = links.pcie.map(PcieLink::bytes_per_s);
-        share(
-            Resource::Pcie,
-            pcie.zip(pcie_most).map(|(ways, most)| of_link(ways, most)),
-        );
         let nvlink_most = links.nvlink_bytes_per_s;
-        share(
-            Resource::NvLink,
-            nvlink.zip(nvlink_most).map(|(ways, most)| of_link(ways, most)),
+        look.shares.extend(
+            [
+                (Resource::Sm, used.busy),
+                (Resource::Dram, used.memory),
+                (Resource::Pcie, used.pcie.zip(pcie_most).map(Ways::share_of)),
+                (Resource::NvLink, used.nvlink.zip(nvlink_most).map(Ways::share_of)),
+            ]
+            .into_iter()
+            .filter_map(|(resource, value)| Some((resource, value?))),
         );
         look
     }
 
+    /// How much of it was used since the last look: as it measures itself, or else as its driver
+    /// samples it, which knows nothing of links.
+    fn utilisation(&mut self) -> Utilisation {
+        let mut used = Utilisation::default();
+        if let Ok(told) = self.device.utilization_rates() {
+            used.busy = Some(f64::from(told.gpu) / 100.0);
+            used.memory = Some(f64::from(told.memory) / 100.0);
+        }
+        let measured = self.measure();
+        if let Some(percent) = measured.get(GpmMetricId::SmUtil) {
+            used.busy = Some(percent / 100.0);
+        }
+        if let Some(percent) = measured.get(GpmMetricId::DramBwUtil) {
+            used.memory = Some(percent / 100.0);
+        }
+        used.pcie =
+            Ways::of(&measured, GpmMetricId::PcieTxPerSec, GpmMetricId::PcieRxPerSec);
+        used.nvlink = Ways::of(
+            &measured,
+            GpmMetricId::NvlinkTotalTxPerSec,
+            GpmMetricId::NvlinkTotalRxPerSec,
+        );
+        used
+    }
+
     /// What it has measured of itself since the last look.
-    fn measure(&mut self) -> Vec<(GpmMetricId, f64)> {
-        let measure =
-            || self.measures_itself.then(|| self.device.gpm_sample().ok()).flatten();
-        let Some(sample) = measure() else { return Vec::new() };
-        let before = self.sample.as_ref();
-        let found =
-            before.map(|from| gpm_metrics_get(self.nvml, from, &sample, &METRICS));
-        let found = found.and_then(Result::ok).unwrap_or_default();
+    fn measure(&mut self) -> Measured {
+        if !self.measures_itself {
+            return Measured::default();
+        }
+        let Ok(sample) = self.device.gpm_sample() else { return Measured::default() };
+        let found = match &self.sample {
+            Some(before) => gpm_metrics_get(self.nvml, before, &sample, &METRICS),
+            None => Ok(Vec::new()),
+        };
         self.sample = Some(sample);
-        found
-            .into_iter()
-            .flatten()
-            .map(|metric| (metric.metric_id, metric.value))
-            .collect()
+        Measured(found.unwrap_or_default().into_iter().flatten().collect())
     }
 
     fn ask_links(&self) -> Links {
-        let states =
-            (0..MAX_NVLINKS).map(|link| self.device.link_wrapper_for(link).is_active());
-        let states: Vec<bool> = states.map_while(Result::ok).collect();
+        // The first number that NVML refuses is beyond the links this model has.
+        let states: Vec<bool> = (0..MAX_NVLINKS)
+            .map_while(|link| self.device.link_wrapper_for(link).is_active().ok())
+            .collect();
         let up = states.iter().filter(|is_up| **is_up).count() as u32;
-        let speed = self.fields(&[field_id::NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON]);
-        let speed = speed.first().copied().flatten().filter(|speed| *speed > 0);
+        let mb_per_s = self
+            .fields(&[field_id::NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON])
+            .first()
+            .copied()
+            .flatten()
+            .filter(|speed| *speed > 0);
         Links {
             pcie: self.pcie.link(),
             nvlinks: (!states.is_empty()).then_some(up),
-            nvlink_bytes_per_s: speed
-                .map(|mb_per_s| mb_per_s as f64 * 1e6 * f64::from(up)),
+            nvlink_bytes_per_s: mb_per_s.map(|it| it as f64 * 1e6 * f64::from(up)),
         }
     }
 
     fn errors(&self) -> Vec<(String, u64)> {
         let mut errors = self.pcie.errors();
         let counts = self.fields(&ERRORS.map(|(_, field)| field));
-        let named = ERRORS.iter().zip(counts);
         errors.extend(
-            named.filter_map(|((name, _), count)| Some(((*name).to_owned(), count?))),
+            ERRORS
+                .iter()
+                .zip(counts)
+                .filter_map(|((name, _), count)| Some(((*name).to_owned(), count?))),
         );
         errors
     }
 
     fn fields(&self, fields: &[u32]) -> Vec<Option<u64>> {
         let fields: Vec<FieldId> = fields.iter().copied().map(FieldId).collect();
-        let values = self.device.field_values_for(&fields).unwrap_or_default();
-        let number = |value| match value {
-            SampleValue::U32(value) => Some(u64::from(value)),
-            SampleValue::U64(value) => Some(value),
-            SampleValue::I64(value) => u64::try_from(value).ok(),
-            SampleValue::F64(_) => None,
-        };
-        let values =
-            values.into_iter().map(|field| field.ok()?.value.ok().and_then(number));
-        values.collect()
+        self.device
+            .field_values_for(&fields)
+            .unwrap_or_default()
+            .into_iter()
+            .map(|field| match field.ok()?.value.ok()? {
+                SampleValue::U32(value) => Some(u64::from(value)),
+                SampleValue::U64(value) => Some(value),
+                SampleValue::I64(value) => u64::try_from(value).ok(),
+                SampleValue::F64(_) => None,
+            })
+            .collect()
     }
+}
+
+/// How much of a GPU was used, from 0 to 1, and what its links carried.
+#[derive(Clone, Copy, Debug, Default)]
+struct Utilisation {
+    busy: Option<f64>,
+    memory: Option<f64>,
+    pcie: Option<Ways>,
+    nvlink: Option<Ways>,
+}
+
+/// Metrics that a GPU has measured itself.
+#[derive(Default)]
+struct Measured(Vec<GpmMetricResult>);
+
+impl Measured {
+    fn get(&self, id: GpmMetricId) -> Option<f64> {
+        self.0.iter().find(|metric| metric.metric_id == id).map(|metric| metric.value)
+    }
+}
+
+/// What a link carried each way, in bytes a second.
+#[derive(Clone, Copy, Debug)]
+struct Ways {
+    sent: f64,
+    received: f64,
+}
+
+impl Ways {
+    fn of(measured: &Measured, sent: GpmMetricId, received: GpmMetricId) -> Option<Self> {
+        let (sent, received) = (measured.get(sent)?, measured.get(received)?);
+        Some(Self { sent: sent * MIB, received: received * MIB })
+    }
+
+    fn sum(self) -> f64 {
+        self.sent + self.received
+    }
+
+    /// How full the link is that takes `most` each way: by the busier of the two.
+    fn share_of((ways, most): (Self, f64)) -> f64 {
+        ways.sent.max(ways.received) / most
+    }
+}
+
+/// Whether it was slowed down at this look, and by what.
+fn slowdowns(reasons: ThrottleReasons) -> [(Gauge, f64); 3] {
+    use ThrottleReasons as Why;
+    let is_hot = reasons.intersects(Why::SW_THERMAL_SLOWDOWN | Why::HW_THERMAL_SLOWDOWN);
+    let is_capped = reasons.intersects(Why::SW_POWER_CAP);
+    // Hardware slows down for heat too, and then says so.
+    let is_braked = !reasons.intersects(Why::HW_THERMAL_SLOWDOWN)
+        && reasons.intersects(Why::HW_POWER_BRAKE_SLOWDOWN | Why::HW_SLOWDOWN);
+    [
+        (Gauge::HeatShare, f64::from(u8::from(is_hot))),
+        (Gauge::PowerLimitShare, f64::from(u8::from(is_capped))),
+        (Gauge::PowerBrakeShare, f64::from(u8::from(is_braked))),
+    ]
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use std::fs;
+    use std::path::PathBuf;
     use std::process::Command;
 
     use super::*;

@@ -53,13 +53,15 @@ impl PcieDevice {
 
     /// Errors it has counted since the host was started.
     pub(super) fn errors(&self) -> Vec<(String, u64)> {
-        let count = |(name, file): &(&str, &str)| {
-            let text = fs::read_to_string(self.0.join(file)).ok()?;
-            // The last line is the sum: "TOTAL_ERR_COR 0".
-            let total = text.lines().rev().find(|line| line.starts_with("TOTAL"))?;
-            Some(((*name).to_owned(), total.rsplit(' ').next()?.parse().ok()?))
-        };
-        COUNTERS.iter().filter_map(count).collect()
+        COUNTERS
+            .iter()
+            .filter_map(|(name, file)| {
+                let text = fs::read_to_string(self.0.join(file)).ok()?;
+                // The last line is the sum: "TOTAL_ERR_COR 0".
+                let total = text.lines().rev().find(|line| line.starts_with("TOTAL"))?;
+                Some(((*name).to_owned(), total.rsplit(' ').next()?.parse().ok()?))
+            })
+            .collect()
     }
 }
 
