@@ -57,6 +57,23 @@ pub enum Action {
         /// Which part.
         part: DevicePart,
     },
+    /// Look at the machine of ranks, or take it out.
+    LookAtMachine {
+        /// Which.
+        ranks: Vec<u32>,
+    },
+    /// Let every microbatch cost the same.
+    BalanceSequences,
+    /// Give a stage of a pipeline fewer layers.
+    MoveLayers {
+        /// Which.
+        stage: u32,
+    },
+    /// Look at operations of a type.
+    LookAtOperations {
+        /// The type.
+        op_type: String,
+    },
     /// Look at the network between two ends.
     LookAtNetwork {
         /// A host or a rank.

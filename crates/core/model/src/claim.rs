@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{FunctionFault, NextInLine, Pace, Side};
+use crate::{FunctionFault, NextInLine, Pace, Side, StepSlowdown};
 
 /// What the headline of a finding says, with its numbers as they were when it was found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -58,6 +58,8 @@ pub enum Claim {
         /// The steps.
         steps: StepSpan,
     },
+    /// Steps of a pipeline take longer than they would ideally.
+    StepSlowdown(Box<StepSlowdown>),
     /// A function costs some ranks, or all, more than it should.
     Function(Box<FunctionFault>),
     /// Words of a method that has not been converted to values.
@@ -139,7 +141,7 @@ impl Claim {
             | Self::InputBound { stage, .. }
             | Self::Slower { stage, .. }
             | Self::UnknownRank { stage, .. } => stage == name,
-            Self::Function(_) => false,
+            Self::Function(_) | Self::StepSlowdown(_) => false,
             Self::Worded { text } => text.contains(name),
         }
     }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Cause, Claim, Device, FunctionFault, Label, Method, NetworkFault};
+use crate::{
+    Cause, Claim, Device, FunctionFault, Label, Method, NetworkFault, StepSlowdown,
+};
 
 /// Something that a method observed. [`Evidence`](crate::Evidence) is the same in words.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -98,6 +100,8 @@ pub enum Observation {
         /// The rank of the job that a flow goes to, if that is known.
         peer: Option<u32>,
     },
+    /// How much of a slowdown vanishes without its cause.
+    StepSlowdown(Box<StepSlowdown>),
     /// A function takes more of the critical path than it should.
     Function(Box<FunctionFault>),
     /// Words of a method that has not been converted to values.
@@ -258,6 +262,7 @@ impl Observation {
             | Self::TooFewCores { .. }
             | Self::Device { .. }
             | Self::Network { .. } => Method::Host,
+            Self::StepSlowdown(_) => Method::Schedule,
             Self::Function(_) => Method::Pattern,
             Self::Worded { method, .. } => *method,
         }
@@ -288,7 +293,8 @@ impl Observation {
             | Self::StageCharged(_)
             | Self::StepsSlower(_)
             | Self::LeftTogether(_)
-            | Self::Cores(_) => None,
+            | Self::Cores(_)
+            | Self::StepSlowdown(_) => None,
         }
     }
 }

@@ -51,6 +51,7 @@ mod median;
 mod network;
 mod profile;
 mod ranks;
+mod slowdown;
 mod stack;
 mod stage;
 mod standstill;
@@ -87,6 +88,7 @@ pub use profile::{
     ProfileSummary, ProfileWindow, RankArrivals, RankProfile,
 };
 pub use ranks::{NoRanks, Ranks};
+pub use slowdown::{PassRatios, PassSpread, SlowdownCause, StepSlowdown};
 pub use stack::{Frame, ProcessState, Stack, Worker};
 pub use stage::{StageId, StageNames};
 pub use standstill::{Entered, FlowProgress, FoldedStack, Progress};

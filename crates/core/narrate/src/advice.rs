@@ -60,6 +60,23 @@ fn sentence(action: &Action) -> String {
         Action::LookAtDevice { ranks, part } => {
             format!("on {}, look at {}", who(ranks), device_part(*part))
         }
+        Action::LookAtMachine { ranks } => format!(
+            "look at the machine of {}: clocks, temperature, other load; take it out if nothing \
+             helps",
+            who(ranks)
+        ),
+        Action::BalanceSequences => {
+            "balance the sequences: let every microbatch cost the same, counting that attention \
+             grows with the square of a sequence's length"
+                .to_owned()
+        }
+        Action::MoveLayers { stage } => format!(
+            "give stage {stage} fewer layers: partition the model anew, counting the output layer \
+             and the loss as the layers they cost; no machine is at fault"
+        ),
+        Action::LookAtOperations { op_type } => {
+            format!("look at {op_type}, and at the heat map for ranks above the others")
+        }
         Action::LookAtNetwork { from, to } => {
             format!(
                 "look at the network between {} and {}: cards, cables, switch, and what else \

@@ -2,8 +2,8 @@
 
 use model::{Claim, LateRanks, Pace, Side, StepPlace, StepSpan};
 
-use crate::function;
 use crate::words::{are, duration, percent, who};
+use crate::{function, what_if};
 
 /// The sentence to read first.
 pub fn headline(claim: &Claim) -> String {
@@ -50,6 +50,7 @@ pub fn headline(claim: &Claim) -> String {
             percent(*stage_share),
             since(*steps),
         ),
+        Claim::StepSlowdown(found) => what_if::headline(found),
         Claim::Function(fault) => function::headline(fault),
         Claim::Worded { text } => text.clone(),
     }

@@ -37,6 +37,7 @@ mod fact;
 mod function;
 mod network;
 mod note;
+mod what_if;
 pub mod words;
 
 use model::{Finding, Incident};

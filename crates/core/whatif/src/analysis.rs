@@ -1,6 +1,6 @@
-use model::{Attribution, PartSlowdown, RankSlowdown, Removal, WhatIf};
+use model::{Attribution, PartSlowdown, RankSlowdown, Removal, SlowdownCause, WhatIf};
 
-use crate::cause::{Cause, causes};
+use crate::cause::causes;
 use crate::simulate::Simulator;
 use crate::trace::Op;
 use crate::{OpKind, Trace, TraceError};
@@ -22,7 +22,7 @@ pub struct Findings {
     /// What steps would take without their stragglers.
     pub what_if: WhatIf,
     /// Why they take longer, the first cause first; empty if they hardly do.
-    pub causes: Vec<Cause>,
+    pub causes: Vec<SlowdownCause>,
     /// Steps that were not recorded whole and are left out.
     pub left_out_steps: usize,
 }

@@ -1,4 +1,4 @@
-use model::{PartSlowdown, WhatIf};
+use model::{PartSlowdown, PassRatios, PassSpread, SlowdownCause, WhatIf};
 
 use crate::OpKind::{self, BackwardCompute, ForwardCompute};
 use crate::Trace;
@@ -14,89 +14,9 @@ const VARIATION_MIN: f64 = 0.1;
 const CORRELATION_MIN: f64 = 0.95;
 /// Part of the stage's excess that every data-parallel rank must show.
 const SHARED_EXCESS_MIN: f64 = 0.5;
-/// Quotient of medians up to which passes are alike.
-const ALIKE_RATIO: f64 = 1.05;
-
-/// Why steps are slower than they would ideally be.
-///
-/// # Source
-/// Eq. 4 and 5 of the what-if analysis (OSDI 2025) are what decides. The thresholds are ours:
-/// they tell apart the three traces the authors publish. So is the demand that every
-/// data-parallel rank shows a stage's excess.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Cause {
-    /// One rank is slow in nearly all steps.
-    Rank {
-        /// The recorded rank.
-        rank: u32,
-        /// Its coordinate in data parallelism.
-        dp_rank: u32,
-        /// Its pipeline stage.
-        stage: u32,
-        /// Its passes against the same stage's of other data-parallel ranks.
-        passes: PassRatios,
-        /// Share of the steps in which it is the slowest.
-        top_share: f64,
-    },
-    /// Microbatches take unlike time, wherever they are: sequences of unlike length.
-    Data {
-        /// How passes vary.
-        spread: Spread,
-        /// Data-parallel ranks that are the slowest of some step.
-        top_dp_ranks: usize,
-        /// The slowest step, and the data-parallel rank that alone makes it slowest.
-        worst: (u64, u32),
-    },
-    /// One stage has more work than the others.
-    Stage {
-        /// The stage.
-        stage: u32,
-        /// Its passes against the other stages'.
-        passes: PassRatios,
-    },
-    /// None of these: no single cause stands out.
-    Unexplained {
-        /// The type of operation that slows most.
-        op_type: String,
-        /// How slow it alone would make the job.
-        slowdown: f64,
-    },
-}
-
-/// Median forward and backward passes over those they are compared with.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PassRatios {
-    /// Of forward passes.
-    pub forward: f64,
-    /// Of backward passes.
-    pub backward: f64,
-}
-
-impl PassRatios {
-    /// Whether forward passes are longer than those they are compared with.
-    pub fn forward_is_longer(self) -> bool {
-        self.forward > ALIKE_RATIO
-    }
-
-    /// The same of backward passes.
-    pub fn backward_is_longer(self) -> bool {
-        self.backward > ALIKE_RATIO
-    }
-}
-
-/// How the passes of one rank vary over microbatches and steps: medians over the ranks.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Spread {
-    /// Standard deviation over mean, of forward passes.
-    pub forward: f64,
-    /// The same of backward passes.
-    pub backward: f64,
-    /// Correlation of forward and backward passes of the same microbatch.
-    pub correlation: f64,
-}
 
 /// Names the causes of a slowdown, the first one first; empty if there is too little of it.
-pub(crate) fn causes(trace: &Trace, what_if: &WhatIf) -> Vec<Cause> {
+pub(crate) fn causes(trace: &Trace, what_if: &WhatIf) -> Vec<SlowdownCause> {
     let Some(parts) = &what_if.stragglers else { return Vec::new() };
     let explains = |removal: &Option<model::Removal>| {
         removal.as_ref().is_some_and(|r| r.removed_share >= REMOVED_SHARE_MIN)
@@ -110,7 +30,7 @@ pub(crate) fn causes(trace: &Trace, what_if: &WhatIf) -> Vec<Cause> {
     // One pipeline cannot tell a slow rank from a heavy stage.
     if trace.dp() > 1 && explains(&what_if.slowest_ranks) && top_share >= TOP_SHARE_MIN {
         let others = (0..trace.dp()).filter(|other| *other != dp_rank);
-        causes.push(Cause::Rank {
+        causes.push(SlowdownCause::Rank {
             rank: trace.rank(dp_rank, stage),
             dp_rank: dp_rank as u32,
             stage: stage as u32,
@@ -130,7 +50,7 @@ pub(crate) fn causes(trace: &Trace, what_if: &WhatIf) -> Vec<Cause> {
     let varies = spread.forward > VARIATION_MIN && spread.backward > VARIATION_MIN;
     if varies && spread.correlation > CORRELATION_MIN && (changes || trace.dp() == 1) {
         let worst = highest(what_if.simulated_s.iter().copied());
-        causes.push(Cause::Data {
+        causes.push(SlowdownCause::Data {
             spread,
             top_dp_ranks: seen.iter().filter(|count| **count > 0).count(),
             worst: (what_if.steps[worst], top[worst].0 as u32),
@@ -143,12 +63,12 @@ pub(crate) fn causes(trace: &Trace, what_if: &WhatIf) -> Vec<Cause> {
             all.filter(|(_, other)| (*other == stage) == is_own).collect::<Vec<_>>()
         };
         let passes = passes.ratios(&cells(true), &cells(false));
-        causes.push(Cause::Stage { stage: stage as u32, passes });
+        causes.push(SlowdownCause::Stage { stage: stage as u32, passes });
     }
     if causes.is_empty() {
         let part = &parts.op_types[heaviest(&parts.op_types)];
         let (op_type, slowdown) = (part.name.clone(), part.slowdown);
-        causes.push(Cause::Unexplained { op_type, slowdown });
+        causes.push(SlowdownCause::Unexplained { op_type, slowdown });
     }
     causes
 }
@@ -215,10 +135,10 @@ impl<'a> Passes<'a> {
             .collect();
         let least = excess.iter().copied().fold(f64::MAX, f64::min);
         let usual = median(&mut excess);
-        usual > ALIKE_RATIO - 1.0 && least >= SHARED_EXCESS_MIN * usual
+        usual > PassRatios::ALIKE - 1.0 && least >= SHARED_EXCESS_MIN * usual
     }
 
-    fn spread(&self) -> Spread {
+    fn spread(&self) -> PassSpread {
         let mut found = [Vec::new(), Vec::new(), Vec::new()];
         for stage in 0..self.trace.pp() {
             let pairs = self.pairs(stage);
@@ -244,7 +164,7 @@ impl<'a> Passes<'a> {
             values.retain(|value| value.is_finite());
             median(&mut values)
         });
-        Spread { forward, backward, correlation }
+        PassSpread { forward, backward, correlation }
     }
 
     /// Chunk, forward pass and backward pass of each microbatch of a stage.

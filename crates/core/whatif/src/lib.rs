@@ -3,8 +3,8 @@
 //! A [`Trace`] holds every operation of sampled steps of a pipeline-parallel job. [`analyse`]
 //! builds what waits for what, simulates the steps with some operations as recorded and the
 //! others as they usually are, and so turns "slow" into "costs this much":
-//! [`model::WhatIf`], and a [`Cause`] if there is one. Words are left to `incident`,
-//! files to `formats`.
+//! [`model::WhatIf`], and a [`model::SlowdownCause`] if there is one. Words are left to
+//! `narrate`, files to `formats`.
 //!
 //! # Example
 //! A rank stands for those that share its row of the trace:
@@ -36,6 +36,5 @@ mod simulate;
 mod trace;
 
 pub use analysis::{Findings, analyse};
-pub use cause::{Cause, PassRatios, Spread};
 pub use op::OpKind;
 pub use trace::{Layout, Row, Trace, TraceError};

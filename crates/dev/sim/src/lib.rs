@@ -21,13 +21,14 @@
 //! A pipeline with a slow rank, and what its stragglers cost by the what-if analysis:
 //! ```
 //! use laggard_sim::{Drag, Pipeline};
-//! use whatif::{Cause, Trace, analyse};
+//! use model::SlowdownCause;
+//! use whatif::{Trace, analyse};
 //!
 //! let slow = Drag::Rank { dp_rank: 1, stage: 2, times: 2.0 };
 //! let pipeline =
 //!     Pipeline { dp: 4, pp: 4, tp: 1, microbatches: 8, steps: 16, drags: vec![slow], seed: 1 };
 //! let found = analyse(&Trace::new(pipeline.layout(), &pipeline.rows())?)?;
-//! assert!(matches!(found.causes[..], [Cause::Rank { dp_rank: 1, stage: 2, .. }]));
+//! assert!(matches!(found.causes[..], [SlowdownCause::Rank { dp_rank: 1, stage: 2, .. }]));
 //! # Ok::<(), whatif::TraceError>(())
 //! ```
 //! A window of six steps in which rank 1 is late in its data wait:

@@ -1,4 +1,4 @@
-use model::{Finding, Origin};
+use model::Finding;
 use whatif::Findings;
 
 use super::{Job, Note};
@@ -22,12 +22,13 @@ impl Job {
     pub(super) fn straggling(&self) -> Vec<Finding> {
         let settings = &self.settings.incident;
         let causes = self.what_if.iter().flat_map(|findings| {
-            findings.causes.iter().map(move |cause| (findings, cause))
+            findings.causes.iter().map(move |cause| (&findings.what_if, cause))
         });
-        let word = |((findings, cause), at)| {
-            let found = incident::what_if(findings, cause, format!("w{at}"), settings);
-            Finding::worded(Origin::WhatIf, found)
-        };
-        causes.zip(1..).map(word).collect()
+        causes
+            .zip(1..)
+            .map(|((what_if, cause), at)| {
+                incident::what_if(what_if, cause, format!("w{at}"), settings)
+            })
+            .collect()
     }
 }

@@ -1,8 +1,9 @@
 //! What is hidden in a simulated pipeline is what the analysis names, and its identities hold.
 
 use laggard_sim::{Drag, Pipeline};
+use model::SlowdownCause;
 use proptest::prelude::*;
-use whatif::{Cause, Findings, OpKind, Row, Trace, TraceError, analyse};
+use whatif::{Findings, OpKind, Row, Trace, TraceError, analyse};
 
 const HEALTHY: Pipeline = Pipeline {
     dp: 4,
@@ -46,7 +47,7 @@ fn a_slow_rank_is_named_wherever_it_is() {
         for stage in 0..4 {
             let drag = Drag::Rank { dp_rank, stage, times: 1.6 };
             let found = findings(&Pipeline { drags: vec![drag], tp: 2, ..HEALTHY });
-            let [Cause::Rank { rank, passes, .. }] = found.causes[..] else {
+            let [SlowdownCause::Rank { rank, passes, .. }] = found.causes[..] else {
                 panic!("{:?}", found.causes);
             };
             assert_eq!(rank, (stage * 4 + dp_rank) * 2);
@@ -60,7 +61,7 @@ fn a_heavy_stage_is_named_wherever_it_is() {
     for heavy in 0..4 {
         let drag = Drag::Stage { stage: heavy, times: 1.5 };
         let found = findings(&Pipeline { drags: vec![drag], ..HEALTHY });
-        let [Cause::Stage { stage, passes }] = found.causes[..] else {
+        let [SlowdownCause::Stage { stage, passes }] = found.causes[..] else {
             panic!("{:?}", found.causes);
         };
         assert_eq!(stage, heavy);
@@ -74,7 +75,7 @@ fn of_uneven_sequences_no_rank_is_to_blame() {
         let drag = Drag::Data { times: 3.0 };
         let found =
             findings(&Pipeline { drags: vec![drag], dp: 8, steps: 20, seed, ..HEALTHY });
-        let [Cause::Data { spread, top_dp_ranks, .. }] = found.causes[..] else {
+        let [SlowdownCause::Data { spread, top_dp_ranks, .. }] = found.causes[..] else {
             panic!("{:?}", found.causes);
         };
         assert!(spread.correlation > 0.95 && top_dp_ranks > 3, "{spread:?}");
@@ -85,7 +86,9 @@ fn of_uneven_sequences_no_rank_is_to_blame() {
 fn a_heavy_stage_is_told_after_uneven_sequences() {
     let drags = vec![Drag::Data { times: 3.0 }, Drag::Stage { stage: 3, times: 1.8 }];
     let found = findings(&Pipeline { drags, dp: 8, steps: 20, ..HEALTHY });
-    let [Cause::Data { .. }, Cause::Stage { stage: 3, .. }] = found.causes[..] else {
+    let [SlowdownCause::Data { .. }, SlowdownCause::Stage { stage: 3, .. }] =
+        found.causes[..]
+    else {
         panic!("{:?}", found.causes);
     };
 }
@@ -94,7 +97,7 @@ fn a_heavy_stage_is_told_after_uneven_sequences() {
 fn one_pipeline_cannot_tell_a_slow_rank_from_a_heavy_stage() {
     let drag = Drag::Rank { dp_rank: 0, stage: 1, times: 1.6 };
     let found = findings(&Pipeline { drags: vec![drag], dp: 1, ..HEALTHY });
-    assert!(matches!(found.causes[..], [Cause::Stage { stage: 1, .. }]));
+    assert!(matches!(found.causes[..], [SlowdownCause::Stage { stage: 1, .. }]));
 }
 
 #[test]
@@ -103,7 +106,7 @@ fn of_two_slow_ranks_none_is_named_wrongly() {
     let drags = vec![slow(0, 1), slow(2, 3)];
     let found = findings(&Pipeline { drags, ..HEALTHY });
     assert!(
-        matches!(found.causes[..], [Cause::Unexplained { .. }]),
+        matches!(found.causes[..], [SlowdownCause::Unexplained { .. }]),
         "{:?}",
         found.causes
     );

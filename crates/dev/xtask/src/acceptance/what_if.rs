@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use formats::{Limits, Recording, load};
+use model::SlowdownCause;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use sim::{Drag, Pipeline};
-use whatif::{Cause, Findings, Trace, analyse};
+use whatif::{Findings, Trace, analyse};
 
 use super::Row;
 use super::simulated::Measure;
@@ -56,7 +57,7 @@ fn slow_worker(id: &str) -> Row {
     let theirs =
         [1.973_045_096_726_254_3, 1.001_701_277_729_049_7, -0.001_211_964_046_226_06];
     published(id, "AR", theirs, |found| {
-        matches!(found.causes[..], [Cause::Rank { rank: 0, .. }])
+        matches!(found.causes[..], [SlowdownCause::Rank { rank: 0, .. }])
     })
 }
 
@@ -64,7 +65,7 @@ fn heavy_stage(id: &str) -> Row {
     let theirs =
         [1.178_702_183_655_684_1, 0.031_404_269_124_045_22, 1.219_356_378_881_171_4];
     published(id, "ST", theirs, |found| {
-        matches!(found.causes[..], [Cause::Stage { stage: 3, .. }])
+        matches!(found.causes[..], [SlowdownCause::Stage { stage: 3, .. }])
     })
 }
 
@@ -120,7 +121,8 @@ fn slow_ranks(id: &str) -> Row {
     };
     campaign(id, "one rank 1.3 to 3 x as slow, anywhere", drags, |drags, found| {
         let [Drag::Rank { dp_rank, stage, .. }] = *drags else { return false };
-        let [Cause::Rank { dp_rank: named, stage: of, .. }] = found.causes[..] else {
+        let [SlowdownCause::Rank { dp_rank: named, stage: of, .. }] = found.causes[..]
+        else {
             return false;
         };
         (named, of) == (dp_rank, stage)
@@ -134,7 +136,7 @@ fn heavy_stages(id: &str) -> Row {
     };
     campaign(id, "one stage 1.3 to 3 x as heavy, anywhere", drags, |drags, found| {
         let [Drag::Stage { stage, .. }] = *drags else { return false };
-        matches!(found.causes[..], [Cause::Stage { stage: named, .. }] if named == stage)
+        matches!(found.causes[..], [SlowdownCause::Stage { stage: named, .. }] if named == stage)
     })
 }
 
@@ -146,7 +148,7 @@ fn uneven_data(id: &str) -> Row {
         id,
         "microbatches up to 2 to 4 x as long: no rank named",
         drags,
-        |_, found| matches!(found.causes[..], [Cause::Data { .. }]),
+        |_, found| matches!(found.causes[..], [SlowdownCause::Data { .. }]),
     )
 }
 
@@ -159,7 +161,8 @@ fn uneven_data_and_heavy_stage(id: &str) -> Row {
         "the same up to 3 x, and a last stage 1.8 to 3.5 x as heavy: both, data first";
     campaign(id, scenario, drags, |drags, found| {
         let [_, Drag::Stage { stage, .. }] = *drags else { return false };
-        let [Cause::Data { .. }, Cause::Stage { stage: named, .. }] = found.causes[..]
+        let [SlowdownCause::Data { .. }, SlowdownCause::Stage { stage: named, .. }] =
+            found.causes[..]
         else {
             return false;
         };
