@@ -2,7 +2,7 @@ use model::{Attribution, PartSlowdown, RankSlowdown, Removal, SlowdownCause, Wha
 
 use crate::cause::causes;
 use crate::simulate::Simulator;
-use crate::trace::Op;
+use crate::trace::PipelineOp;
 use crate::{OpKind, Trace, TraceError};
 
 /// Slowdown from which it is asked where it comes from.
@@ -45,8 +45,8 @@ pub fn analyse(trace: &Trace) -> Result<Findings, TraceError> {
     let ideal_s = mean(&what.step_s(|_, _| false));
     let launch_slowdown = mean(&recorded_s) / mean(&simulated_s);
     let slowdown = mean(&simulated_s) / ideal_s;
-    let takes_time = |time_s: &f64| *time_s > 0.0;
-    if !takes_time(&ideal_s) || !simulated_s.iter().all(takes_time) {
+    // Quotients of these are what all of it is about.
+    if !(ideal_s > 0.0 && simulated_s.iter().all(|time_s| *time_s > 0.0)) {
         return Err(TraceError::new("rows", "a step takes no time"));
     }
     let stragglers = (slowdown >= SLOWDOWN_MIN).then(|| {
@@ -62,16 +62,16 @@ pub fn analyse(trace: &Trace) -> Result<Findings, TraceError> {
     let ranks = ranks(trace, stragglers.as_ref());
     let mut removals = [None, None, None];
     if let Some(stragglers) = &stragglers {
-        let mut remove = |is_out: &dyn Fn(usize, usize) -> bool| {
-            what.removal(is_out, (mean(&simulated_s), ideal_s))
-        };
+        let means_s = (mean(&simulated_s), ideal_s);
         let slowest = slowest(&ranks);
         let last = trace.pp() - 1;
         let heaviest = heaviest(&stragglers.stages);
+        let is_slowest =
+            |stage: usize, dp_rank: usize| slowest.contains(&trace.rank(dp_rank, stage));
         removals = [
-            Some(remove(&|stage, dp_rank| slowest.contains(&trace.rank(dp_rank, stage)))),
-            Some(remove(&|stage, _| stage == last)),
-            Some(remove(&|stage, _| stage == heaviest)),
+            Some(what.removal(&is_slowest, means_s)),
+            Some(what.removal(&|stage, _| stage == last, means_s)),
+            Some(what.removal(&|stage, _| stage == heaviest, means_s)),
         ];
     }
     let [slowest_ranks, last_stage, slowest_stage] = removals;
@@ -150,12 +150,16 @@ impl<'a> Experiment<'a> {
         (simulated_s, ideal_s): (f64, f64),
     ) -> Removal {
         let trace = self.trace;
-        let stage = |op: usize| trace.ops()[op].stage as usize;
-        let without_s = mean(&self.step_s(|op, dp_rank| !is_out(stage(op), dp_rank)));
-        let alone_s = mean(&self.step_s(|op, dp_rank| is_out(stage(op), dp_rank)));
-        let cells = (0..trace.dp()).flat_map(|dp| (0..trace.pp()).map(move |s| (s, dp)));
-        let cells = cells.filter(|(stage, dp_rank)| is_out(*stage, *dp_rank));
-        let mut ranks: Vec<u32> = cells.map(|(s, dp)| trace.rank(dp, s)).collect();
+        let ops = trace.ops();
+        let without_s =
+            mean(&self.step_s(|op, dp_rank| !is_out(ops[op].stage as usize, dp_rank)));
+        let alone_s =
+            mean(&self.step_s(|op, dp_rank| is_out(ops[op].stage as usize, dp_rank)));
+        let mut ranks: Vec<u32> = trace
+            .cells()
+            .filter(|(dp_rank, stage)| is_out(*stage, *dp_rank))
+            .map(|(dp_rank, stage)| trace.rank(dp_rank, stage))
+            .collect();
         ranks.sort_unstable();
         Removal {
             ranks,
@@ -173,9 +177,13 @@ fn ideal(trace: &Trace, recorded: &[f64]) -> Vec<f64> {
     let lanes = trace.lanes();
     let mut of_kind = [0.0; OpKind::ALL.len()];
     for kind in OpKind::ALL {
-        let ops = trace.ops().iter().zip(recorded.chunks(lanes));
-        let rows = ops.filter(|(op, _)| op.kind == kind).map(|(_, row)| row);
-        let mut all: Vec<f64> = rows.flatten().copied().collect();
+        let mut all: Vec<f64> = trace
+            .ops()
+            .iter()
+            .zip(recorded.chunks(lanes))
+            .filter(|(op, _)| op.kind == kind)
+            .flat_map(|(_, row)| row.iter().copied())
+            .collect();
         if !all.is_empty() {
             of_kind[kind as usize] =
                 if kind.computes() { mean(&all) } else { median(&mut all) };
@@ -204,16 +212,19 @@ fn recorded_step_s(trace: &Trace) -> Vec<f64> {
 fn attribute(
     trace: &Trace,
     base_s: &[f64],
-    family: &dyn Fn(&Op) -> &'static str,
+    family: &dyn Fn(&PipelineOp) -> &'static str,
     mut step_s: impl FnMut(&dyn Fn(usize, usize) -> bool) -> Vec<f64>,
 ) -> Attribution {
     let mut part = |name: String, own: &dyn Fn(usize, usize) -> bool| {
         let times_s = step_s(own);
-        let ratios = times_s.iter().zip(base_s).map(|(time_s, base_s)| time_s / base_s);
         PartSlowdown {
             name,
             slowdown: mean(&times_s) / mean(base_s),
-            step_slowdowns: ratios.collect(),
+            step_slowdowns: times_s
+                .iter()
+                .zip(base_s)
+                .map(|(time_s, base_s)| time_s / base_s)
+                .collect(),
         }
     };
     let ops = trace.ops();
@@ -221,37 +232,43 @@ fn attribute(
         ops.iter().map(|op| (op.kind, family(op))).collect();
     families.sort_unstable();
     families.dedup_by_key(|(_, family)| *family);
-    let of_family = |(_, name): &(OpKind, &str)| {
-        part((*name).to_owned(), &|op, _| family(&ops[op]) == *name)
-    };
-    let op_types = families.iter().map(of_family).collect();
-    let dp_ranks = 0..trace.dp();
-    let of_rank = |rank: usize| part(rank.to_string(), &|_, dp_rank| dp_rank == rank);
-    let dp_ranks = dp_ranks.map(of_rank).collect();
-    let of_stage =
-        |stage: usize| part(stage.to_string(), &|op, _| ops[op].stage as usize == stage);
-    let stages = (0..trace.pp()).map(of_stage).collect();
-    Attribution { op_types, dp_ranks, stages }
+    Attribution {
+        op_types: families
+            .iter()
+            .map(|(_, name)| part((*name).to_owned(), &|op, _| family(&ops[op]) == *name))
+            .collect(),
+        dp_ranks: (0..trace.dp())
+            .map(|rank| part(rank.to_string(), &|_, dp_rank| dp_rank == rank))
+            .collect(),
+        stages: (0..trace.pp())
+            .map(|stage| {
+                part(stage.to_string(), &|op, _| ops[op].stage as usize == stage)
+            })
+            .collect(),
+    }
 }
 
 /// A type of operation, the first of a step apart: its delay is that of the step.
-fn first_or_family(op: &Op) -> &'static str {
+fn first_or_family(op: &PipelineOp) -> &'static str {
     let first = if op.stage == 0 { OpKind::ForwardCompute } else { OpKind::ForwardRecv };
     if op.number == 0 && op.kind == first { "first-op" } else { op.kind.family() }
 }
 
 /// Every recorded rank, by stage within data-parallel rank.
 fn ranks(trace: &Trace, stragglers: Option<&Attribution>) -> Vec<RankSlowdown> {
-    let cells = (0..trace.dp()).flat_map(|dp| (0..trace.pp()).map(move |s| (dp, s)));
-    let rank = |(dp_rank, stage): (usize, usize)| RankSlowdown {
-        rank: trace.rank(dp_rank, stage),
-        dp_rank: dp_rank as u32,
-        stage: stage as u32,
-        slowdown: stragglers.map(|parts| {
-            parts.dp_ranks[dp_rank].slowdown.min(parts.stages[stage].slowdown)
-        }),
-    };
-    cells.map(rank).collect()
+    trace
+        .cells()
+        .map(|(dp_rank, stage)| RankSlowdown {
+            rank: trace.rank(dp_rank, stage),
+            dp_rank: dp_rank as u32,
+            stage: stage as u32,
+            // Neither alone: a quick rank of a slow pipeline must not look slow, nor one of a slow
+            // stage.
+            slowdown: stragglers.map(|parts| {
+                parts.dp_ranks[dp_rank].slowdown.min(parts.stages[stage].slowdown)
+            }),
+        })
+        .collect()
 }
 
 /// The slowest 3 % of the ranks, slowest first; of equals the smaller.
@@ -273,10 +290,11 @@ pub(crate) fn heaviest(parts: &[PartSlowdown]) -> usize {
 
 /// Place of the highest value; of equals the first.
 pub(crate) fn highest(values: impl Iterator<Item = f64>) -> usize {
-    let first = |best: (usize, f64), next: (usize, f64)| {
-        if next.1 > best.1 { next } else { best }
-    };
-    values.enumerate().reduce(first).map_or(0, |(at, _)| at)
+    // Not `max_by`, which gives the last of equals.
+    values
+        .enumerate()
+        .reduce(|best, next| if next.1 > best.1 { next } else { best })
+        .map_or(0, |(at, _)| at)
 }
 
 pub(crate) fn mean(values: &[f64]) -> f64 {

@@ -1,4 +1,4 @@
-use model::{PartSlowdown, PassRatios, PassSpread, SlowdownCause, WhatIf};
+use model::{PassRatios, PassSpread, Removal, SlowdownCause, WhatIf};
 
 use crate::OpKind::{self, BackwardCompute, ForwardCompute};
 use crate::Trace;
@@ -18,17 +18,18 @@ const SHARED_EXCESS_MIN: f64 = 0.5;
 /// Names the causes of a slowdown, the first one first; empty if there is too little of it.
 pub(crate) fn causes(trace: &Trace, what_if: &WhatIf) -> Vec<SlowdownCause> {
     let Some(parts) = &what_if.stragglers else { return Vec::new() };
-    let explains = |removal: &Option<model::Removal>| {
-        removal.as_ref().is_some_and(|r| r.removed_share >= REMOVED_SHARE_MIN)
-    };
     let passes = Passes::new(trace);
     let top = top_cells(parts);
     let (dp_rank, stage) = (heaviest(&parts.dp_ranks), heaviest(&parts.stages));
-    let share = |count: usize| count as f64 / top.len() as f64;
+    let steps = top.len() as f64;
     let mut causes = Vec::new();
-    let top_share = share(top.iter().filter(|cell| **cell == (dp_rank, stage)).count());
+    let top_steps = top.iter().filter(|cell| **cell == (dp_rank, stage)).count();
+    let top_share = top_steps as f64 / steps;
     // One pipeline cannot tell a slow rank from a heavy stage.
-    if trace.dp() > 1 && explains(&what_if.slowest_ranks) && top_share >= TOP_SHARE_MIN {
+    if trace.dp() > 1
+        && explains(what_if.slowest_ranks.as_ref())
+        && top_share >= TOP_SHARE_MIN
+    {
         let others = (0..trace.dp()).filter(|other| *other != dp_rank);
         causes.push(SlowdownCause::Rank {
             rank: trace.rank(dp_rank, stage),
@@ -46,7 +47,8 @@ pub(crate) fn causes(trace: &Trace, what_if: &WhatIf) -> Vec<SlowdownCause> {
     for (dp_rank, _) in &top {
         seen[*dp_rank] += 1;
     }
-    let changes = seen.iter().all(|count| share(*count) < TOP_SHARE_MIN);
+    // A rank that is always the slowest is slow for another reason than its input.
+    let changes = seen.iter().all(|count| (*count as f64 / steps) < TOP_SHARE_MIN);
     let varies = spread.forward > VARIATION_MIN && spread.backward > VARIATION_MIN;
     if varies && spread.correlation > CORRELATION_MIN && (changes || trace.dp() == 1) {
         let worst = highest(what_if.simulated_s.iter().copied());
@@ -56,13 +58,10 @@ pub(crate) fn causes(trace: &Trace, what_if: &WhatIf) -> Vec<SlowdownCause> {
             worst: (what_if.steps[worst], top[worst].0 as u32),
         });
     }
-    if explains(&what_if.slowest_stage) && passes.all_share(stage) {
-        let cells = |is_own: bool| {
-            let all =
-                (0..trace.dp()).flat_map(|dp| (0..trace.pp()).map(move |s| (dp, s)));
-            all.filter(|(_, other)| (*other == stage) == is_own).collect::<Vec<_>>()
-        };
-        let passes = passes.ratios(&cells(true), &cells(false));
+    if explains(what_if.slowest_stage.as_ref()) && passes.all_share(stage) {
+        let (own, others): (Vec<_>, Vec<_>) =
+            trace.cells().partition(|(_, other)| *other == stage);
+        let passes = passes.ratios(&own, &others);
         causes.push(SlowdownCause::Stage { stage: stage as u32, passes });
     }
     if causes.is_empty() {
@@ -73,15 +72,20 @@ pub(crate) fn causes(trace: &Trace, what_if: &WhatIf) -> Vec<SlowdownCause> {
     causes
 }
 
+fn explains(removal: Option<&Removal>) -> bool {
+    removal.is_some_and(|removal| removal.removed_share >= REMOVED_SHARE_MIN)
+}
+
 /// The slowest data-parallel rank and stage of each step.
 fn top_cells(parts: &model::Attribution) -> Vec<(usize, usize)> {
     let steps = parts.stages.first().map_or(0, |part| part.step_slowdowns.len());
-    let top = |parts: &[PartSlowdown], step: usize| {
-        highest(parts.iter().map(|part| part.step_slowdowns[step]))
-    };
-    (0..steps)
-        .map(|step| (top(&parts.dp_ranks, step), top(&parts.stages, step)))
-        .collect()
+    let mut top = Vec::with_capacity(steps);
+    for step in 0..steps {
+        let [dp_rank, stage] = [&parts.dp_ranks, &parts.stages]
+            .map(|parts| highest(parts.iter().map(|part| part.step_slowdowns[step])));
+        top.push((dp_rank, stage));
+    }
+    top
 }
 
 /// Durations of passes, by rank.
@@ -100,20 +104,21 @@ impl<'a> Passes<'a> {
     }
 
     fn median(&self, direction: OpKind, cells: &[(usize, usize)]) -> f64 {
-        let of_cell = |(dp_rank, stage): &(usize, usize)| {
-            let dp_rank = *dp_rank;
-            let ops = self.trace.of_kind(direction, *stage);
-            ops.flat_map(move |op| self.of(op, dp_rank))
-        };
-        median(&mut cells.iter().flat_map(of_cell).collect::<Vec<_>>())
+        let mut all = Vec::new();
+        for (dp_rank, stage) in cells {
+            for op in self.trace.of_kind(direction, *stage) {
+                all.extend(self.of(op, *dp_rank));
+            }
+        }
+        median(&mut all)
     }
 
     fn ratios(&self, own: &[(usize, usize)], others: &[(usize, usize)]) -> PassRatios {
-        let ratio = |direction| {
+        let [forward, backward] = [ForwardCompute, BackwardCompute].map(|direction| {
             let usual = self.median(direction, others);
             if usual > 0.0 { self.median(direction, own) / usual } else { 1.0 }
-        };
-        PassRatios { forward: ratio(ForwardCompute), backward: ratio(BackwardCompute) }
+        });
+        PassRatios { forward, backward }
     }
 
     /// Whether a stage has more work than the others on every data-parallel rank alike.
@@ -124,13 +129,14 @@ impl<'a> Passes<'a> {
         }
         let mut excess: Vec<f64> = (0..dp)
             .map(|dp_rank| {
-                let others = (0..pp).filter(|other| *other != stage);
-                let others: Vec<_> = others.map(|other| (dp_rank, other)).collect();
-                let both = |cells: &[(usize, usize)]| {
-                    self.median(ForwardCompute, cells)
-                        + self.median(BackwardCompute, cells)
-                };
-                both(&[(dp_rank, stage)]) / both(&others) - 1.0
+                let (own, others): (Vec<_>, Vec<_>) = (0..pp)
+                    .map(|other| (dp_rank, other))
+                    .partition(|(_, other)| *other == stage);
+                let [own, others] = [own, others].map(|cells| {
+                    self.median(ForwardCompute, &cells)
+                        + self.median(BackwardCompute, &cells)
+                });
+                own / others - 1.0
             })
             .collect();
         let least = excess.iter().copied().fold(f64::MAX, f64::min);
@@ -146,13 +152,15 @@ impl<'a> Passes<'a> {
             chunks.sort_unstable();
             chunks.dedup();
             for chunk in chunks {
-                let pairs: Vec<_> = pairs.iter().filter(|pair| pair.0 == chunk).collect();
+                // By chunk: parts of a model that differ in size are no spread of its input.
                 for dp_rank in 0..self.trace.dp() {
-                    let all = |op: fn(&(i32, usize, usize)) -> usize| {
-                        let ops = pairs.iter().map(|pair| op(pair));
-                        ops.flat_map(|op| self.of(op, dp_rank)).collect::<Vec<_>>()
-                    };
-                    let (forward, backward) = (all(|pair| pair.1), all(|pair| pair.2));
+                    let (mut forward, mut backward) = (Vec::new(), Vec::new());
+                    for (_, forward_op, backward_op) in
+                        pairs.iter().filter(|pair| pair.0 == chunk)
+                    {
+                        forward.extend(self.of(*forward_op, dp_rank));
+                        backward.extend(self.of(*backward_op, dp_rank));
+                    }
                     found[0].push(covariance(&forward, &forward).sqrt() / mean(&forward));
                     found[1]
                         .push(covariance(&backward, &backward).sqrt() / mean(&backward));
@@ -169,26 +177,31 @@ impl<'a> Passes<'a> {
 
     /// Chunk, forward pass and backward pass of each microbatch of a stage.
     fn pairs(&self, stage: usize) -> Vec<(i32, usize, usize)> {
-        let key = |op: usize| {
-            let op = &self.trace.ops()[op];
-            (op.chunk, op.microbatch)
-        };
         let mut backward: Vec<usize> =
             self.trace.of_kind(BackwardCompute, stage).collect();
-        backward.sort_by_key(|op| key(*op));
-        let pair = |op: usize| {
-            let at = backward.binary_search_by_key(&key(op), |other| key(*other)).ok()?;
-            Some((key(op).0, op, backward[at]))
-        };
-        self.trace.of_kind(ForwardCompute, stage).filter_map(pair).collect()
+        backward.sort_by_key(|op| self.key(*op));
+        self.trace
+            .of_kind(ForwardCompute, stage)
+            .filter_map(|op| {
+                let key = self.key(op);
+                let at = backward.binary_search_by_key(&key, |it| self.key(*it)).ok()?;
+                Some((key.0, op, backward[at]))
+            })
+            .collect()
+    }
+
+    /// Chunk and microbatch of a pass.
+    fn key(&self, op: usize) -> (i32, i32) {
+        let op = &self.trace.ops()[op];
+        (op.chunk, op.microbatch)
     }
 }
 
 fn covariance(left: &[f64], right: &[f64]) -> f64 {
     let (left_mean, right_mean) = (mean(left), mean(right));
-    let products =
-        left.iter().zip(right).map(|(l, r)| (l - left_mean) * (r - right_mean));
-    products.sum::<f64>() / left.len() as f64
+    let sum: f64 =
+        left.iter().zip(right).map(|(l, r)| (l - left_mean) * (r - right_mean)).sum();
+    sum / left.len() as f64
 }
 
 /// Pearson's.

@@ -5,7 +5,7 @@ use crate::OpKind::{
     ForwardRecv, ForwardSend, Gc, GradsReduceScatter, LayernormAllReduce, Optimizer,
     OptimizerClip, ParamsAllGather, SeparateAllReduce,
 };
-use crate::trace::Op;
+use crate::trace::PipelineOp;
 use crate::{OpKind, Trace, TraceError};
 
 /// How far clocks of two recordings of one rank may be apart, in seconds: a receive that
@@ -17,7 +17,7 @@ const CLOCK_S: f64 = 5e-5;
 
 /// Operations that end together, or a single one.
 #[derive(Clone, Debug)]
-pub(crate) struct Unit {
+pub(crate) struct OpUnit {
     pub(crate) ops: Vec<usize>,
     /// Whether nobody ends before everybody started: all members, and all data-parallel
     /// ranks if `across_dp`.
@@ -33,18 +33,18 @@ pub(crate) struct Unit {
 /// from the last pass to the optimizer. Operations of the tail that a trace lacks are passed
 /// over, there they are required.
 #[derive(Clone, Debug)]
-pub(crate) struct Graph {
+pub(crate) struct DependencyGraph {
     /// What each operation waits for.
     pub(crate) after: Vec<Vec<usize>>,
     /// In an order in which each unit stands behind what it waits for.
-    pub(crate) units: Vec<Unit>,
+    pub(crate) units: Vec<OpUnit>,
     /// Operations nothing waits for.
     pub(crate) last: Vec<usize>,
 }
 
-impl Graph {
+impl DependencyGraph {
     pub(crate) fn new(trace: &Trace) -> Result<Self, TraceError> {
-        let mut builder = Builder {
+        let mut builder = DependencyBuilder {
             trace,
             after: vec![Vec::new(); trace.ops().len()],
             moves: vec![false; trace.ops().len()],
@@ -63,15 +63,15 @@ impl Graph {
     }
 }
 
-struct Builder<'a> {
+struct DependencyBuilder<'a> {
     trace: &'a Trace,
     after: Vec<Vec<usize>>,
     /// Sends and receives that moved something.
     moves: Vec<bool>,
 }
 
-impl Builder<'_> {
-    fn op(&self, op: usize) -> &Op {
+impl DependencyBuilder<'_> {
+    fn op(&self, op: usize) -> &PipelineOp {
         &self.trace.ops()[op]
     }
 
@@ -86,11 +86,12 @@ impl Builder<'_> {
 
     /// Operations of some kinds on a stage, by start.
     fn sorted(&self, stage: usize, kinds: &[OpKind]) -> Vec<usize> {
-        let of_kind = |kind: &OpKind| self.trace.of_kind(*kind, stage);
-        let mut ops: Vec<usize> = kinds.iter().flat_map(of_kind).collect();
-        let key = |op: usize| (self.op(op).number, self.op(op).kind);
+        let mut ops: Vec<usize> =
+            kinds.iter().flat_map(|kind| self.trace.of_kind(*kind, stage)).collect();
         ops.sort_by(|a, b| {
-            self.start(*a).total_cmp(&self.start(*b)).then(key(*a).cmp(&key(*b)))
+            let [first, second] =
+                [*a, *b].map(|op| (self.op(op).number, self.op(op).kind));
+            self.start(*a).total_cmp(&self.start(*b)).then(first.cmp(&second))
         });
         ops
     }
@@ -129,14 +130,17 @@ impl Builder<'_> {
         let passes = self.trace.of_kind(direction, stage);
         let last_start = passes.clone().map(|op| self.start(op)).fold(f64::MIN, f64::max);
         let first_end = passes.clone().map(|op| self.end(op)).fold(f64::MAX, f64::min);
-        let in_time = |op: &usize| {
-            if receives {
-                self.start(*op) <= last_start + CLOCK_S
-            } else {
-                self.end(*op) >= first_end - CLOCK_S
-            }
-        };
-        let stream: Vec<usize> = stream.iter().copied().filter(in_time).collect();
+        let stream: Vec<usize> = stream
+            .iter()
+            .copied()
+            .filter(|op| {
+                if receives {
+                    self.start(*op) <= last_start + CLOCK_S
+                } else {
+                    self.end(*op) >= first_end - CLOCK_S
+                }
+            })
+            .collect();
         if stream.is_empty() {
             return Ok(());
         }
@@ -172,8 +176,10 @@ impl Builder<'_> {
     /// The first backward transfers are issued after the last forward pass but one before
     /// the first backward pass.
     fn first_backward(&mut self, stage: usize, passes: &[usize]) {
-        let is_backward = |op: &usize| self.op(*op).kind == BackwardCompute;
-        let first = passes.iter().position(is_backward).unwrap_or(0);
+        let first = passes
+            .iter()
+            .position(|op| self.op(*op).kind == BackwardCompute)
+            .unwrap_or(0);
         if first < 2 {
             return;
         }
@@ -195,9 +201,8 @@ impl Builder<'_> {
             let place = format!("stage {stage}");
             return Err(TraceError::new(place, "it has no forward-compute"));
         };
-        let of_kind = |kind| self.trace.of_kind(kind, stage);
-        let first = |kind| of_kind(kind).next();
-        let reduces = of_kind(GradsReduceScatter);
+        let first = |kind| self.trace.of_kind(kind, stage).next();
+        let reduces = self.trace.of_kind(GradsReduceScatter, stage);
         let is_overlapped = self.uses_dp() && first(SeparateAllReduce).is_some();
         let mut tail: Vec<usize> =
             [Some(last), first(Gc)].into_iter().flatten().collect();
@@ -241,8 +246,10 @@ impl Builder<'_> {
                 continue;
             }
             known.push(chunk);
-            let pass = passes.iter().find(|pass| self.op(**pass).chunk == chunk);
-            let pass = pass.ok_or_else(|| self.no_pass(gather, ForwardCompute))?;
+            let pass = passes
+                .iter()
+                .find(|pass| self.op(**pass).chunk == chunk)
+                .ok_or_else(|| self.no_pass(gather, ForwardCompute))?;
             self.after[*pass].push(gather);
         }
         Ok(())
@@ -258,10 +265,11 @@ impl Builder<'_> {
                 continue;
             }
             known.push(chunk);
-            let of_chunk = passes.iter().copied();
-            let of_chunk = of_chunk.filter(|pass| self.op(*pass).chunk == chunk);
-            let pass = self.last_to_end(of_chunk);
-            let pass = pass.ok_or_else(|| self.no_pass(reduce, BackwardCompute))?;
+            let of_chunk =
+                passes.iter().copied().filter(|pass| self.op(*pass).chunk == chunk);
+            let pass = self
+                .last_to_end(of_chunk)
+                .ok_or_else(|| self.no_pass(reduce, BackwardCompute))?;
             self.after[reduce].push(pass);
         }
         Ok(())
@@ -274,7 +282,7 @@ impl Builder<'_> {
     }
 
     /// Operations that end together; each operation is in one of them.
-    fn groups(&self) -> Result<Vec<Unit>, TraceError> {
+    fn groups(&self) -> Result<Vec<OpUnit>, TraceError> {
         let pp = self.trace.pp();
         let mut groups: Vec<Vec<usize>> = Vec::new();
         for stage in 0..pp {
@@ -283,11 +291,13 @@ impl Builder<'_> {
                 (stage, ForwardSend, next, ForwardRecv),
                 (next, BackwardSend, stage, BackwardRecv),
             ] {
-                let moving = |stage, kind| {
-                    let of_kind = self.trace.of_kind(kind, stage);
-                    of_kind.filter(|op| self.moves[*op]).collect::<Vec<_>>()
-                };
-                let (sends, receives) = (moving(from, send), moving(to, receive));
+                let [sends, receives] =
+                    [(from, send), (to, receive)].map(|(at, kind)| {
+                        self.trace
+                            .of_kind(kind, at)
+                            .filter(|op| self.moves[*op])
+                            .collect::<Vec<_>>()
+                    });
                 if sends.len() != receives.len() {
                     let place = format!("{} of stage {from}", send.name());
                     let reason = format!(
@@ -298,34 +308,39 @@ impl Builder<'_> {
                     );
                     return Err(TraceError::new(place, reason));
                 }
-                let pairs = sends.into_iter().zip(receives);
-                groups.extend(pairs.map(|(send, receive)| vec![send, receive]));
+                groups.extend(
+                    sends
+                        .into_iter()
+                        .zip(receives)
+                        .map(|(send, receive)| vec![send, receive]),
+                );
             }
         }
-        let of_all = |kind| {
-            let firsts =
-                (0..pp).filter_map(|stage| self.trace.of_kind(kind, stage).next());
-            firsts.collect::<Vec<_>>()
-        };
-        groups.extend([of_all(EmbeddingAllReduce), of_all(OptimizerClip)]);
+        // These two are collectives of all stages.
+        groups.extend([EmbeddingAllReduce, OptimizerClip].map(|kind| {
+            (0..pp).filter_map(|stage| self.trace.of_kind(kind, stage).next()).collect()
+        }));
         let mut grouped = vec![false; self.after.len()];
         for op in groups.iter().flatten() {
             grouped[*op] = true;
         }
         let alone = (0..grouped.len()).filter(|op| !grouped[*op]).map(|op| vec![op]);
-        let groups = groups.into_iter().filter(|ops| !ops.is_empty()).chain(alone);
-        let unit = |ops: Vec<usize>| {
-            let kind = self.op(ops[0]).kind;
-            let across_dp =
-                kind.meets_across_dp() && (self.uses_dp() || !kind.is_data_parallel());
-            Unit { meets: ops.len() > 1 || across_dp, across_dp, ops }
-        };
-        Ok(groups.map(unit).collect())
+        Ok(groups
+            .into_iter()
+            .filter(|ops| !ops.is_empty())
+            .chain(alone)
+            .map(|ops| {
+                let kind = self.op(ops[0]).kind;
+                let across_dp = kind.meets_across_dp()
+                    && (self.uses_dp() || !kind.is_data_parallel());
+                OpUnit { meets: ops.len() > 1 || across_dp, across_dp, ops }
+            })
+            .collect())
     }
 }
 
 /// Sorts units so that each stands behind what it waits for.
-fn in_order(units: Vec<Unit>, after: &[Vec<usize>]) -> Result<Vec<Unit>, TraceError> {
+fn in_order(units: Vec<OpUnit>, after: &[Vec<usize>]) -> Result<Vec<OpUnit>, TraceError> {
     let mut unit_of = vec![0; after.len()];
     for (at, unit) in units.iter().enumerate() {
         for op in &unit.ops {
@@ -356,6 +371,6 @@ fn in_order(units: Vec<Unit>, after: &[Vec<usize>]) -> Result<Vec<Unit>, TraceEr
         let reason = "operations of the first step wait for one another in a circle";
         return Err(TraceError::new("rows", reason));
     }
-    let mut units: Vec<Option<Unit>> = units.into_iter().map(Some).collect();
+    let mut units: Vec<Option<OpUnit>> = units.into_iter().map(Some).collect();
     Ok(order.into_iter().filter_map(|at| units[at].take()).collect())
 }

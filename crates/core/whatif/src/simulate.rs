@@ -1,4 +1,4 @@
-use crate::graph::Graph;
+use crate::graph::DependencyGraph;
 use crate::{Trace, TraceError};
 
 /// Lateness that is an error of clocks, in seconds: an operation that starts earlier than
@@ -18,7 +18,7 @@ const CLOCK_S: f64 = 1e-2;
 #[derive(Debug)]
 pub(crate) struct Simulator<'a> {
     trace: &'a Trace,
-    pub(crate) graph: Graph,
+    pub(crate) graph: DependencyGraph,
     /// `[op][lane]`, of the last simulation.
     ends: Vec<f64>,
     /// Starts of the unit under way, by lane.
@@ -30,7 +30,7 @@ impl<'a> Simulator<'a> {
     pub(crate) fn new(trace: &'a Trace) -> Result<Self, TraceError> {
         let lanes = trace.lanes();
         Ok(Self {
-            graph: Graph::new(trace)?,
+            graph: DependencyGraph::new(trace)?,
             ends: vec![0.0; trace.ops().len() * lanes],
             start: vec![0.0; lanes],
             met: vec![0.0; lanes],
@@ -128,8 +128,11 @@ impl<'a> Simulator<'a> {
         for (op, after) in self.graph.after.iter().enumerate() {
             let starts = self.trace.starts(op);
             delays.extend((0..lanes).map(|lane| {
-                let ended = after.iter().map(|other| self.trace.ends(*other)[lane]);
-                let ended = ended.reduce(f64::max).unwrap_or(begin[lane / dp]);
+                let ended = after
+                    .iter()
+                    .map(|other| self.trace.ends(*other)[lane])
+                    .reduce(f64::max)
+                    .unwrap_or(begin[lane / dp]);
                 let delay = starts[lane] - ended;
                 if delay <= -CLOCK_S { 0.0 } else { delay }
             }));

@@ -92,7 +92,7 @@ impl TraceError {
 
 /// An operation that every data-parallel rank carries out in every step.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Op {
+pub(crate) struct PipelineOp {
     pub(crate) kind: OpKind,
     pub(crate) number: u32,
     pub(crate) stage: u32,
@@ -101,7 +101,7 @@ pub(crate) struct Op {
     pub(crate) global_chunk: i32,
 }
 
-impl fmt::Display for Op {
+impl fmt::Display for PipelineOp {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, number, stage, .. } = self;
         write!(formatter, "{} {number} of stage {stage}", kind.name())
@@ -116,7 +116,7 @@ impl fmt::Display for Op {
 #[derive(Clone, Debug)]
 pub struct Trace {
     layout: Layout,
-    ops: Vec<Op>,
+    ops: Vec<PipelineOp>,
     /// First operation of each kind of each stage; one entry more than there are.
     begins: Vec<usize>,
     steps: Vec<u64>,
@@ -179,9 +179,8 @@ impl Trace {
             let cell = op * lanes + step * trace.layout.dp_size as usize;
             let cell = cell + row.dp_rank as usize;
             if !trace.start_s[cell].is_nan() {
-                let place = format!("step {}, rank {}", row.step, row.rank);
                 let reason = format!("{} stands there twice", trace.ops[op]);
-                return Err(TraceError::new(place, reason));
+                return Err(TraceError::new(place_of(row), reason));
             }
             trace.start_s[cell] = row.start_s;
             trace.duration_s[cell] = row.duration_s;
@@ -194,12 +193,13 @@ impl Trace {
     /// Drops the steps that were not recorded whole.
     fn leave_out(&mut self, is_odd: &[bool]) -> Result<(), TraceError> {
         let (dp, lanes) = (self.dp(), self.lanes());
-        let has_hole = |step: usize| {
-            let row = |op: usize| &self.start_s[op * lanes + step * dp..][..dp];
-            (0..self.ops.len()).flat_map(row).any(|start| start.is_nan())
-        };
         let whole: Vec<usize> = (0..self.steps.len())
-            .filter(|step| !is_odd[*step] && !has_hole(*step))
+            .filter(|step| {
+                let has_hole = (0..self.ops.len())
+                    .flat_map(|op| &self.start_s[op * lanes + step * dp..][..dp])
+                    .any(|start| start.is_nan());
+                !is_odd[*step] && !has_hole
+            })
             .collect();
         self.left_out_steps = self.steps.len() - whole.len();
         if whole.is_empty() {
@@ -208,10 +208,11 @@ impl Trace {
         }
         if self.left_out_steps > 0 {
             for table in [&mut self.start_s, &mut self.duration_s, &mut self.end_s] {
-                let kept = table.chunks(lanes).flat_map(|row| {
-                    whole.iter().flat_map(|step| &row[step * dp..][..dp])
-                });
-                *table = kept.copied().collect();
+                *table = table
+                    .chunks(lanes)
+                    .flat_map(|row| whole.iter().flat_map(|step| &row[step * dp..][..dp]))
+                    .copied()
+                    .collect();
             }
             self.steps = whole.iter().map(|step| self.steps[*step]).collect();
         }
@@ -238,6 +239,12 @@ impl Trace {
         self.ranks[dp_rank * self.layout.pp_size as usize + stage]
     }
 
+    /// Data-parallel rank and stage of all recorded ranks, by stage within data-parallel rank.
+    pub(crate) fn cells(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let (dp, pp) = (self.dp(), self.pp());
+        (0..dp).flat_map(move |dp_rank| (0..pp).map(move |stage| (dp_rank, stage)))
+    }
+
     pub(crate) fn dp(&self) -> usize {
         self.layout.dp_size as usize
     }
@@ -250,7 +257,7 @@ impl Trace {
         self.steps.len() * self.dp()
     }
 
-    pub(crate) fn ops(&self) -> &[Op] {
+    pub(crate) fn ops(&self) -> &[PipelineOp] {
         &self.ops
     }
 
@@ -328,10 +335,9 @@ fn ranks(layout: &Layout, rows: &[Row]) -> Result<Vec<u32>, TraceError> {
     }
     let mut ranks = vec![None; cells];
     for row in rows {
-        let place = || format!("step {}, rank {}", row.step, row.rank);
         if row.rank >= layout.world_size {
             let reason = format!("the job has {} ranks", layout.world_size);
-            return Err(TraceError::new(place(), reason));
+            return Err(TraceError::new(place_of(row), reason));
         }
         let cell = row.dp_rank as usize * layout.pp_size as usize + row.stage as usize;
         let known = *ranks[cell].get_or_insert(row.rank);
@@ -340,7 +346,7 @@ fn ranks(layout: &Layout, rows: &[Row]) -> Result<Vec<u32>, TraceError> {
                 "dp rank {} of stage {} is rank {known} elsewhere",
                 row.dp_rank, row.stage
             );
-            return Err(TraceError::new(place(), reason));
+            return Err(TraceError::new(place_of(row), reason));
         }
         let times = [row.start_s.abs(), row.duration_s, row.end_s.abs()];
         if !times.iter().all(|time_s| (0.0..=LONGEST_S).contains(time_s)) {
@@ -351,11 +357,10 @@ fn ranks(layout: &Layout, rows: &[Row]) -> Result<Vec<u32>, TraceError> {
                 row.start_s,
                 row.duration_s
             );
-            return Err(TraceError::new(place(), reason));
+            return Err(TraceError::new(place_of(row), reason));
         }
     }
-    let missing = ranks.iter().position(Option::is_none);
-    if let Some(cell) = missing {
+    if let Some(cell) = ranks.iter().position(Option::is_none) {
         let pp = layout.pp_size as usize;
         let place = format!("dp rank {} of stage {}", cell / pp, cell % pp);
         return Err(TraceError::new(place, "it has no rows"));
@@ -363,11 +368,15 @@ fn ranks(layout: &Layout, rows: &[Row]) -> Result<Vec<u32>, TraceError> {
     Ok(ranks.into_iter().flatten().collect())
 }
 
+fn place_of(row: &Row) -> String {
+    format!("step {}, rank {}", row.step, row.rank)
+}
+
 /// The operations of the fullest step of data-parallel rank 0, and where each kind begins.
 fn operations(
     layout: &Layout,
     rows: &[Row],
-) -> Result<(Vec<Op>, Vec<usize>), TraceError> {
+) -> Result<(Vec<PipelineOp>, Vec<usize>), TraceError> {
     let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.dp_rank == 0) {
         *counts.entry(row.step).or_default() += 1;
@@ -377,9 +386,10 @@ fn operations(
     let Some((&step, _)) = fullest else {
         return Err(TraceError::new("dp rank 0", "it has no rows"));
     };
-    let of_step = rows.iter().filter(|row| row.step == step && row.dp_rank == 0);
-    let mut ops: Vec<Op> = of_step
-        .map(|row| Op {
+    let mut ops: Vec<PipelineOp> = rows
+        .iter()
+        .filter(|row| row.step == step && row.dp_rank == 0)
+        .map(|row| PipelineOp {
             kind: row.kind,
             number: row.number,
             stage: row.stage,
