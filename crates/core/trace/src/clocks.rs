@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use crate::{MatchedCollective, Trace};
 
-/// Ends in common from which on their scatter is believed; with fewer, the longest of the
+/// CollectiveEnds in common from which on their scatter is believed; with fewer, the longest of the
 /// collectives is the error. Ours.
 const MIN_ENDS: usize = 3;
 /// Share of the ends that lie within the error. Ours: one in ten may be an outlier.
@@ -28,7 +28,7 @@ pub struct Clocks {
 
 /// What is known of one clock.
 #[derive(Clone, Copy)]
-struct Set {
+struct SetClock {
     offset_ns: i64,
     error_ns: i64,
 }
@@ -37,13 +37,14 @@ impl Clocks {
     /// Which clock is whose; none is set.
     pub(crate) fn of(traces: &BTreeMap<u32, &Trace>) -> Self {
         let mut hosts: BTreeMap<&str, usize> = BTreeMap::new();
-        let numbered = traces.iter().enumerate();
-        let clocks = numbered.map(|(number, (rank, trace))| {
+        let mut of_rank = BTreeMap::new();
+        for (number, (rank, trace)) in traces.iter().enumerate() {
             // Without a host, or times since the epoch, a rank has a clock of its own.
             let host = trace.host.as_deref().filter(|_| trace.absolute);
-            (*rank, host.map_or(number, |host| *hosts.entry(host).or_insert(number)))
-        });
-        Self { of_rank: clocks.collect(), ..Self::default() }
+            let clock = host.map_or(number, |host| *hosts.entry(host).or_insert(number));
+            of_rank.insert(*rank, clock);
+        }
+        Self { of_rank, ..Self::default() }
     }
 
     /// Sets the clocks of all ranks by when they leave collectives together.
@@ -57,22 +58,22 @@ impl Clocks {
     /// Ours.
     pub(crate) fn set(&mut self, collectives: &[&MatchedCollective]) {
         let clocks = &self.of_rank;
-        let ends: Vec<Ends> =
-            collectives.iter().map(|collective| Ends::of(collective, clocks)).collect();
+        let ends: Vec<CollectiveEnds> = collectives
+            .iter()
+            .map(|collective| CollectiveEnds::of(collective, clocks))
+            .collect();
         let mut spreads: Vec<i64> =
             ends.iter().filter_map(|ends| ends.spread_ns).collect();
         let spread_ns = median(&mut spreads).unwrap_or(0);
-        let mut set: BTreeMap<usize, Set> = BTreeMap::new();
-        set.extend(
-            clocks
-                .values()
-                .next()
-                .map(|first| (*first, Set { offset_ns: 0, error_ns: 0 })),
-        );
+        let mut set: BTreeMap<usize, SetClock> = BTreeMap::new();
+        if let Some(first) = clocks.values().next() {
+            set.insert(*first, SetClock { offset_ns: 0, error_ns: 0 });
+        }
+        // Each round sets the clocks that meet one that is set: the others may meet these.
         loop {
             let mut apart: BTreeMap<usize, BTreeMap<usize, Vec<(i64, i64)>>> =
                 BTreeMap::new();
-            for Ends { by_clock, longest_ns, .. } in &ends {
+            for CollectiveEnds { by_clock, longest_ns, .. } in &ends {
                 let known = by_clock.iter().find(|(clock, _)| set.contains_key(*clock));
                 let Some((known, known_end)) = known else { continue };
                 for (clock, end) in
@@ -87,25 +88,25 @@ impl Clocks {
                 break;
             }
             for (clock, by_known) in apart {
+                // The clock it was seen with most often: errors do not grow with the others.
                 let most = by_known.into_iter().max_by_key(|(_, apart)| apart.len());
                 let Some((known, apart)) = most else { continue };
                 let found = set.get(&known).copied().and_then(|known| {
                     let (ahead_ns, error_ns) = ahead(&apart)?;
                     let error_ns = error_ns.max(spread_ns).saturating_add(known.error_ns);
-                    Some(Set { offset_ns: known.offset_ns + ahead_ns, error_ns })
+                    Some(SetClock { offset_ns: known.offset_ns + ahead_ns, error_ns })
                 });
                 set.extend(found.map(|found| (clock, found)));
             }
         }
         let several = clocks.values().any(|clock| Some(clock) != clocks.values().next());
-        let of_rank = |of: fn(&Set) -> i64| -> BTreeMap<u32, i64> {
-            let ranks = clocks.iter().filter(|_| several);
-            ranks.filter_map(|(rank, clock)| Some((*rank, of(set.get(clock)?)))).collect()
-        };
-        let (offsets, errors) =
-            (of_rank(|set| set.offset_ns), of_rank(|set| set.error_ns));
         self.agree = clocks.values().all(|clock| set.contains_key(clock));
-        (self.offsets_ns, self.errors_ns) = (offsets, errors);
+        (self.offsets_ns, self.errors_ns) = clocks
+            .iter()
+            .filter(|_| several)
+            .filter_map(|(rank, clock)| Some((*rank, set.get(clock)?)))
+            .map(|(rank, set)| ((rank, set.offset_ns), (rank, set.error_ns)))
+            .unzip();
     }
 
     /// How far apart instants of two ranks must lie for it to be known which was first; `None` if
@@ -119,14 +120,14 @@ impl Clocks {
 }
 
 /// When each clock's ranks left a collective.
-struct Ends {
+struct CollectiveEnds {
     by_clock: BTreeMap<usize, i64>,
     longest_ns: i64,
     /// How far apart ranks of one clock left it, if several did.
     spread_ns: Option<i64>,
 }
 
-impl Ends {
+impl CollectiveEnds {
     fn of(collective: &MatchedCollective, clocks: &BTreeMap<u32, usize>) -> Self {
         let mut ends: BTreeMap<usize, Vec<i64>> = BTreeMap::new();
         for arrival in &collective.arrivals {
@@ -134,18 +135,16 @@ impl Ends {
                 ends.entry(*clock).or_default().push(arrival.end_ns);
             }
         }
-        let several = ends.values().filter(|ends| ends.len() > 1);
-        let spread =
-            several.filter_map(|ends| Some(ends.iter().max()? - ends.iter().min()?));
-        let spread_ns = spread.max();
-        let ends = ends.into_iter();
-        let by_clock =
-            ends.filter_map(|(clock, mut ends)| Some((clock, median(&mut ends)?)));
-        Self {
-            by_clock: by_clock.collect(),
-            longest_ns: collective.longest_ns(),
-            spread_ns,
-        }
+        let spread_ns = ends
+            .values()
+            .filter(|ends| ends.len() > 1)
+            .filter_map(|ends| Some(ends.iter().max()? - ends.iter().min()?))
+            .max();
+        let by_clock = ends
+            .into_iter()
+            .filter_map(|(clock, mut ends)| Some((clock, median(&mut ends)?)))
+            .collect();
+        Self { by_clock, longest_ns: collective.longest_ns(), spread_ns }
     }
 }
 

@@ -42,12 +42,12 @@ impl MatchedCollective {
     /// Who came last, if the clocks tell.
     pub fn last(&self, clocks: &Clocks) -> Option<Arrival> {
         let last = self.latest()?;
-        let mut others = self.arrivals.iter().filter(|other| other.rank != last.rank);
-        let is_later = |other: &Arrival| {
-            let doubt_ns = clocks.doubt_ns(last.rank, other.rank);
-            doubt_ns.is_some_and(|doubt_ns| last.start_ns - other.start_ns >= doubt_ns)
-        };
-        others.all(is_later).then_some(last)
+        let is_sure =
+            self.arrivals.iter().filter(|other| other.rank != last.rank).all(|other| {
+                let later_ns = last.start_ns - other.start_ns;
+                clocks.doubt_ns(last.rank, other.rank).is_some_and(|it| later_ns >= it)
+            });
+        is_sure.then_some(last)
     }
 
     /// Nanoseconds that a rank waited in it for the last to come, as far as the clocks tell.
@@ -70,8 +70,11 @@ impl MatchedCollective {
     }
 
     pub(crate) fn longest_ns(&self) -> i64 {
-        let took = self.arrivals.iter().map(|arrival| arrival.end_ns - arrival.start_ns);
-        took.max().unwrap_or(0)
+        self.arrivals
+            .iter()
+            .map(|arrival| arrival.end_ns - arrival.start_ns)
+            .max()
+            .unwrap_or(0)
     }
 }
 
@@ -88,7 +91,7 @@ pub struct Matches {
 
 /// What the same collective has in common on all ranks.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
+struct CollectiveKey {
     group: Option<String>,
     members: Vec<u32>,
     op: String,
@@ -96,7 +99,7 @@ struct Key {
 }
 
 /// Ranks and their collectives of one key, in order.
-type Series<'a> = BTreeMap<u32, Vec<(&'a Slice, &'a Transfer)>>;
+type CollectiveSeries<'a> = BTreeMap<u32, Vec<(&'a Slice, &'a Transfer)>>;
 
 /// Puts the collectives of ranks side by side.
 ///
@@ -107,7 +110,7 @@ type Series<'a> = BTreeMap<u32, Vec<(&'a Slice, &'a Transfer)>>;
 /// # Source
 /// Ours.
 pub fn match_collectives(traces: &BTreeMap<u32, &Trace>) -> Matches {
-    let mut keys: BTreeMap<Key, Series<'_>> = BTreeMap::new();
+    let mut keys: BTreeMap<CollectiveKey, CollectiveSeries<'_>> = BTreeMap::new();
     let mut recorded = 0;
     for (rank, trace) in traces {
         let span = trace.span_ns();
@@ -119,7 +122,7 @@ pub fn match_collectives(traces: &BTreeMap<u32, &Trace>) -> Matches {
                 continue;
             };
             recorded += u64::from(span.is_some());
-            let key = Key {
+            let key = CollectiveKey {
                 group: transfer.group.clone(),
                 members: transfer.members.clone(),
                 op: transfer.op.clone(),
@@ -155,7 +158,11 @@ pub fn match_collectives(traces: &BTreeMap<u32, &Trace>) -> Matches {
     Matches { collectives, unmatched: recorded - used, clocks }
 }
 
-fn match_key(key: &Key, series: &Series<'_>, clocks: &Clocks) -> Vec<MatchedCollective> {
+fn match_key(
+    key: &CollectiveKey,
+    series: &CollectiveSeries<'_>,
+    clocks: &Clocks,
+) -> Vec<MatchedCollective> {
     let numbered =
         series.values().flatten().all(|(_, transfer)| transfer.sequence.is_some());
     let mut found: BTreeMap<u64, MatchedCollective> = BTreeMap::new();
@@ -173,14 +180,14 @@ fn match_key(key: &Key, series: &Series<'_>, clocks: &Clocks) -> Vec<MatchedColl
         };
         for (place, (slice, transfer)) in slices.iter().skip(skipped).enumerate() {
             let number = transfer.sequence.filter(|_| numbered).unwrap_or(place as u64);
-            let new = || MatchedCollective {
+            let collective = found.entry(number).or_insert_with(|| MatchedCollective {
                 op: key.op.clone(),
                 group: key.group.clone(),
                 number,
                 bytes: 0,
                 arrivals: Vec::new(),
-            };
-            let collective = found.entry(number).or_insert_with(new);
+            });
+            // A number that comes twice on a rank: the first of them counts.
             if collective.arrivals.last().is_some_and(|last| last.rank == *rank) {
                 continue;
             }
@@ -199,16 +206,17 @@ fn best_shift(
     reference: &[(&Slice, &Transfer)],
     one_clock: bool,
 ) -> Option<usize> {
-    let off = |shift: usize| {
-        let pairs = slices[shift..].iter().zip(reference);
-        let mut apart: Vec<i64> =
-            pairs.map(|((a, _), (b, _))| a.end_ns - b.end_ns).collect();
+    let mut shifts: Vec<(u64, usize)> = Vec::new();
+    for shift in 0..=slices.len() - reference.len() {
+        let mut apart: Vec<i64> = slices[shift..]
+            .iter()
+            .zip(reference)
+            .map(|((a, _), (b, _))| a.end_ns - b.end_ns)
+            .collect();
         let ahead = if one_clock { 0 } else { median(&mut apart).unwrap_or(0) };
         let off = apart.into_iter().map(|apart| apart.abs_diff(ahead));
-        (off.fold(0u64, u64::saturating_add), shift)
-    };
-    let mut shifts: Vec<(u64, usize)> =
-        (0..=slices.len() - reference.len()).map(off).collect();
+        shifts.push((off.fold(0, u64::saturating_add), shift));
+    }
     shifts.sort_unstable();
     let (best, shift) = *shifts.first()?;
     let next = shifts.get(1).map_or(u64::MAX, |(next, _)| *next);
@@ -218,11 +226,13 @@ fn best_shift(
 
 /// Whether ranks leave these together, as they leave a collective.
 fn are_the_same(collectives: &[MatchedCollective]) -> bool {
-    let apart = |collective: &MatchedCollective| {
-        let may = (collective.longest_ns() as f64 * END_SHARE) as i64;
-        collective.end_spread_ns() > may.max(END_MIN_NS)
-    };
-    let doubtful = collectives.iter().filter(|collective| apart(collective)).count();
+    let doubtful = collectives
+        .iter()
+        .filter(|collective| {
+            let may_ns = (collective.longest_ns() as f64 * END_SHARE) as i64;
+            collective.end_spread_ns() > may_ns.max(END_MIN_NS)
+        })
+        .count();
     doubtful * 2 < collectives.len()
 }
 

@@ -142,14 +142,15 @@ impl<'a> Gatherer<'a> {
         let trace = self.trace;
         let Some(thread) = trace.loop_track() else { return };
         let stacks = self.python_stacks(thread);
-        let on_thread = trace.slices.iter().enumerate().filter(|(_, slice)| {
-            slice.track == thread
-                && !slice.kind.is_device()
-                && slice.kind != SliceKind::Collective
-        });
         let mut open: Vec<usize> = Vec::new();
         let mut now = i64::MIN;
-        for (at, slice) in on_thread {
+        for (at, slice) in trace.slices.iter().enumerate() {
+            if slice.track != thread
+                || slice.kind.is_device()
+                || slice.kind == SliceKind::Collective
+            {
+                continue;
+            }
             self.pass(&mut open, &mut now, slice.start_ns, &stacks);
             open.push(at);
         }
@@ -196,12 +197,10 @@ impl<'a> Gatherer<'a> {
         } else if let Some(function) = open.iter().rev().find_map(|at| stacks.get(at)) {
             (FunctionClass::Python, *function)
         } else {
-            let is_range = |at: &&usize| {
-                matches!(slices[**at].kind, SliceKind::Annotation | SliceKind::Step)
-            };
-            let mut ranges =
-                open.iter().rev().filter(is_range).map(|at| slices[*at].name);
-            let name = ranges.next().unwrap_or(innermost.name);
+            let range = open.iter().rev().map(|at| &slices[*at]).find(|slice| {
+                matches!(slice.kind, SliceKind::Annotation | SliceKind::Step)
+            });
+            let name = range.map_or(innermost.name, |range| range.name);
             let class = FunctionClass::OtherCpu;
             let is_step = self.trace.names.text(name).starts_with("ProfilerStep#");
             let function = if is_step {
@@ -279,26 +278,31 @@ fn resources(class: FunctionClass) -> &'static [Resource] {
 
 /// Counters as evenly spaced samples: each holds until the next one.
 fn series(trace: &Trace) -> BTreeMap<Resource, Series> {
-    let evenly = |samples: &[(i64, f32)]| {
-        let (first, last) = (samples.first()?.0, samples.last()?.0);
-        let count = i64::try_from(samples.len()).ok()?;
-        let interval_ns = (last - first) / (count - 1).max(1);
-        if interval_ns <= 0 {
-            return None;
+    trace
+        .counters
+        .iter()
+        .filter_map(|counter| Some((counter.resource, evenly(&counter.samples)?)))
+        .collect()
+}
+
+fn evenly(samples: &[(i64, f32)]) -> Option<Series> {
+    let (first, last) = (samples.first()?.0, samples.last()?.0);
+    let count = i64::try_from(samples.len()).ok()?;
+    let interval_ns = (last - first) / (count - 1).max(1);
+    if interval_ns <= 0 {
+        return None;
+    }
+    let mut even = Vec::with_capacity(samples.len());
+    let mut at = 0;
+    for index in 0..count {
+        // What holds in the middle of an interval stands for it.
+        let wanted = first + index * interval_ns + interval_ns / 2;
+        while samples.get(at + 1).is_some_and(|(next, _)| *next <= wanted) {
+            at += 1;
         }
-        let mut at = 0;
-        let value = |index: i64| {
-            let wanted = first + index * interval_ns + interval_ns / 2;
-            while samples.get(at + 1).is_some_and(|(next, _)| *next <= wanted) {
-                at += 1;
-            }
-            samples[at].1
-        };
-        let samples = (0..count).map(value).collect();
-        Some(Series { start_ns: first, interval_ns, samples })
-    };
-    let counters = trace.counters.iter();
-    counters.filter_map(|c| Some((c.resource, evenly(&c.samples)?))).collect()
+        even.push(samples[at].1);
+    }
+    Some(Series { start_ns: first, interval_ns, samples: even })
 }
 
 #[cfg(test)]

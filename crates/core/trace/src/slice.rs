@@ -189,6 +189,7 @@ impl Trace {
             (slice.start_ns, std::cmp::Reverse(slice.end_ns), slice.track)
         });
         let mut next = vec![i64::MAX; self.tracks.len()];
+        // From behind: on a device one slice runs after the other, so each ends by the next.
         for slice in self.slices.iter_mut().rev() {
             let Some(next) = next.get_mut(usize::from(slice.track)) else { continue };
             if slice.kind.is_device() || slice.kind == SliceKind::Collective {
@@ -237,15 +238,15 @@ impl Trace {
     /// The time that is analysed: from the first step to the end of the last, or all of it if
     /// no step was recorded.
     pub fn span_ns(&self) -> Option<(i64, i64)> {
-        let span = |steps_only: bool| {
-            let slices = self.slices.iter();
-            let slices =
-                slices.filter(|slice| !steps_only || slice.kind == SliceKind::Step);
-            slices.fold(None, |span: Option<(i64, i64)>, slice| {
-                let (from, to) = span.unwrap_or((slice.start_ns, slice.end_ns));
-                Some((from.min(slice.start_ns), to.max(slice.end_ns)))
-            })
-        };
-        span(true).or_else(|| span(false)).filter(|(from, to)| from < to)
+        span_ns_of(self.slices.iter().filter(|slice| slice.kind == SliceKind::Step))
+            .or_else(|| span_ns_of(self.slices.iter()))
+            .filter(|(from, to)| from < to)
     }
+}
+
+/// From the first start to the last end.
+fn span_ns_of<'a>(slices: impl Iterator<Item = &'a Slice>) -> Option<(i64, i64)> {
+    slices
+        .map(|slice| (slice.start_ns, slice.end_ns))
+        .reduce(|span, slice| (span.0.min(slice.0), span.1.max(slice.1)))
 }

@@ -1,6 +1,6 @@
 use model::{CollectiveOp, Ending, MarkKind, RankNs, RankStep, Segment, StageId};
 
-use crate::{Slice, SliceKind, Trace};
+use crate::{NameId, Slice, SliceKind, Trace};
 
 /// Share of a step from which a single range is taken for a frame around the stages.
 const FRAME_SHARE: f64 = 0.9;
@@ -9,7 +9,7 @@ const MAX_ISSUES: usize = 1024;
 
 /// A stage of a step.
 #[derive(Clone, Debug)]
-struct Span {
+struct StageSpan {
     stage: StageId,
     start_ns: i64,
     end_ns: i64,
@@ -29,12 +29,15 @@ pub fn rank_steps(
 ) -> Vec<RankStep> {
     let Some(thread) = trace.loop_track() else { return Vec::new() };
     let steps: Vec<(u32, &Slice)> = numbered(trace, thread);
-    let ranges = trace.slices.iter().filter(|slice| {
-        slice.kind == SliceKind::Annotation
-            && slice.track == thread
-            && !is_communication(trace.name(slice))
-    });
-    let ranges: Vec<&Slice> = ranges.collect();
+    let ranges: Vec<&Slice> = trace
+        .slices
+        .iter()
+        .filter(|slice| {
+            slice.kind == SliceKind::Annotation
+                && slice.track == thread
+                && !is_communication(trace.name(slice))
+        })
+        .collect();
     let regular = regular_names(trace, &ranges, steps.len());
     let backward = backward_ops(trace);
     let issues = issues(trace);
@@ -45,23 +48,22 @@ pub fn rank_steps(
         let end_ns = follows.map_or(slice.end_ns, |(_, next)| next.start_ns);
         let inside = within(&ranges, slice.start_ns, end_ns);
         let outermost = outermost(trace, inside, slice, &regular);
-        let mut spans: Vec<Span> = outermost
+        let mut spans: Vec<StageSpan> = outermost
             .into_iter()
-            .map(|range| Span {
+            .map(|range| StageSpan {
                 stage: intern(&stage_name(trace.name(range))),
                 start_ns: range.start_ns,
                 end_ns: range.end_ns.min(end_ns),
             })
             .collect();
         add_backward(&mut spans, slice.start_ns, end_ns, &backward);
-        let instant = |ns: i64| RankNs(u64::try_from(ns - origin_ns).unwrap_or(0));
         made.push(tile(
             *number,
             (slice.start_ns, end_ns),
             &spans,
             &issues,
             thread,
-            instant,
+            |ns| RankNs(u64::try_from(ns - origin_ns).unwrap_or(0)),
         ));
     }
     made
@@ -69,13 +71,14 @@ pub fn rank_steps(
 
 /// Steps of a thread with their numbers, ascending; of those with one number the first.
 fn numbered(trace: &Trace, thread: u16) -> Vec<(u32, &Slice)> {
-    let steps = trace.slices.iter();
-    let steps =
-        steps.filter(|slice| slice.kind == SliceKind::Step && slice.track == thread);
-    let number = |slice: &Slice| trace.name(slice).rsplit('#').next()?.parse().ok();
     let mut found: Vec<(u32, &Slice)> = Vec::new();
-    for slice in steps {
-        let Some(number) = number(slice) else { continue };
+    for slice in &trace.slices {
+        if slice.kind != SliceKind::Step || slice.track != thread {
+            continue;
+        }
+        // `ProfilerStep#12`.
+        let number = trace.name(slice).rsplit('#').next().and_then(|it| it.parse().ok());
+        let Some(number) = number else { continue };
         if found.last().is_none_or(|(last, before)| {
             *last < number && before.start_ns < slice.start_ns
         }) {
@@ -99,9 +102,14 @@ fn regular_names(trace: &Trace, ranges: &[&Slice], steps: usize) -> Vec<bool> {
     for range in ranges {
         counts[range.name.0 as usize] += 1;
     }
-    let known = |name| is_built_in(&stage_name(trace.names.text(crate::NameId(name))));
-    let regular = |(name, count)| count * 2 > steps || (count > 0 && known(name as u32));
-    counts.into_iter().enumerate().map(regular).collect()
+    counts
+        .into_iter()
+        .enumerate()
+        .map(|(name, count)| {
+            let name = trace.names.text(NameId(name as u32));
+            count * 2 > steps || (count > 0 && is_built_in(&stage_name(name)))
+        })
+        .collect()
 }
 
 /// The outermost regular ranges, looking into one that only frames the others.
@@ -111,14 +119,15 @@ fn outermost<'a>(
     step: &Slice,
     regular: &[bool],
 ) -> Vec<&'a Slice> {
-    let frames = |range: &Slice| {
-        let share = range.duration_ns() as f64 / step.duration_ns().max(1) as f64;
-        share > FRAME_SHARE && !is_built_in(&stage_name(trace.name(range)))
-    };
     let mut found: Vec<&Slice> = Vec::new();
     for range in ranges {
         let after = found.last().is_none_or(|last| range.start_ns >= last.end_ns);
-        if after && regular[range.name.0 as usize] && !frames(range) {
+        let share = range.duration_ns() as f64 / step.duration_ns().max(1) as f64;
+        // A built-in stage may well take nearly all of a step.
+        if after
+            && regular[range.name.0 as usize]
+            && (share <= FRAME_SHARE || is_built_in(&stage_name(trace.name(range))))
+        {
             found.push(range);
         }
     }
@@ -161,43 +170,44 @@ fn is_communication(name: &str) -> bool {
 
 /// Where autograd runs, on whichever thread, by start.
 fn backward_ops(trace: &Trace) -> Vec<(i64, i64)> {
-    let mut of_autograd = vec![None; 0];
-    let mut is_autograd = |slice: &Slice| {
+    // By name, each of which stands in many slices: a trace has millions of these.
+    let mut of_autograd: Vec<Option<bool>> = Vec::new();
+    let mut found = Vec::new();
+    for slice in trace.slices.iter().filter(|slice| slice.kind == SliceKind::Op) {
         let at = slice.name.0 as usize;
         if at >= of_autograd.len() {
             of_autograd.resize(at + 1, None);
         }
-        *of_autograd[at].get_or_insert_with(|| {
+        if *of_autograd[at].get_or_insert_with(|| {
             trace.name(slice).starts_with("autograd::engine::evaluate_function")
-        })
-    };
-    let ops = trace.slices.iter().filter(|slice| slice.kind == SliceKind::Op);
-    let ops = ops.filter(|slice| is_autograd(slice));
-    ops.map(|slice| (slice.start_ns, slice.end_ns)).collect()
+        }) {
+            found.push((slice.start_ns, slice.end_ns));
+        }
+    }
+    found
 }
 
 /// Adds backward between the other stages of a step, if none of them is it.
-fn add_backward(spans: &mut Vec<Span>, from: i64, to: i64, ops: &[(i64, i64)]) {
+fn add_backward(spans: &mut Vec<StageSpan>, from: i64, to: i64, ops: &[(i64, i64)]) {
     if spans.iter().any(|span| span.stage == StageId::BACKWARD) {
         return;
     }
     let first = ops.partition_point(|(start, _)| *start < from);
-    let mut found: Vec<Span> = Vec::new();
+    let mut found: Vec<StageSpan> = Vec::new();
     for (start_ns, end_ns) in ops[first..].iter().take_while(|(start, _)| *start < to) {
         let (start_ns, mut end_ns) = (*start_ns, (*end_ns).min(to));
-        let mut covering = spans.iter();
-        if covering.any(|span| span.start_ns <= start_ns && start_ns < span.end_ns) {
+        if spans.iter().any(|it| it.start_ns <= start_ns && start_ns < it.end_ns) {
             continue;
         }
         let next =
             spans.iter().map(|span| span.start_ns).filter(|start| *start > start_ns);
         end_ns = next.min().map_or(end_ns, |next| end_ns.min(next));
-        let between = |last: &Span| {
+        // One backward with what lies before, unless another stage is between.
+        match found.last_mut().filter(|last| {
             !spans.iter().any(|s| s.start_ns >= last.end_ns && s.end_ns <= start_ns)
-        };
-        match found.last_mut().filter(|last| between(last)) {
+        }) {
             Some(last) => last.end_ns = last.end_ns.max(end_ns),
-            None => found.push(Span { stage: StageId::BACKWARD, start_ns, end_ns }),
+            None => found.push(StageSpan { stage: StageId::BACKWARD, start_ns, end_ns }),
         }
     }
     spans.extend(found);
@@ -205,7 +215,7 @@ fn add_backward(spans: &mut Vec<Span>, from: i64, to: i64, ops: &[(i64, i64)]) {
 }
 
 /// A collective as the host issues it.
-struct Issue {
+struct CollectiveCall {
     at_ns: i64,
     track: u16,
     op: CollectiveOp,
@@ -213,25 +223,34 @@ struct Issue {
 
 /// Collectives as the host issues them, by time: PyTorch's own calls where they were recorded,
 /// else the ranges of its backends.
-fn issues(trace: &Trace) -> Vec<Issue> {
-    let issues_of = |prefix: &str, kind: SliceKind| {
-        let slices = trace.slices.iter().filter(|slice| slice.kind == kind);
-        let issue = |slice: &Slice| {
+fn issues(trace: &Trace) -> Vec<CollectiveCall> {
+    let called = issues_of(trace, SliceKind::Op, "c10d::");
+    if called.is_empty() {
+        issues_of(trace, SliceKind::Annotation, "nccl:")
+    } else {
+        called
+    }
+}
+
+fn issues_of(trace: &Trace, kind: SliceKind, prefix: &str) -> Vec<CollectiveCall> {
+    trace
+        .slices
+        .iter()
+        .filter(|slice| slice.kind == kind)
+        .filter_map(|slice| {
+            // PyTorch's own calls in place end in `_`.
             let op = trace.name(slice).strip_prefix(prefix)?.trim_end_matches('_');
             let op = CollectiveOp::from_name(op);
-            Some(Issue { at_ns: slice.start_ns, track: slice.track, op })
-        };
-        slices.filter_map(issue).collect::<Vec<_>>()
-    };
-    let called = issues_of("c10d::", SliceKind::Op);
-    if called.is_empty() { issues_of("nccl:", SliceKind::Annotation) } else { called }
+            Some(CollectiveCall { at_ns: slice.start_ns, track: slice.track, op })
+        })
+        .collect()
 }
 
 fn tile(
     number: u32,
     (start_ns, end_ns): (i64, i64),
-    spans: &[Span],
-    issues: &[Issue],
+    spans: &[StageSpan],
+    issues: &[CollectiveCall],
     thread: u16,
     instant: impl Fn(i64) -> RankNs,
 ) -> RankStep {
