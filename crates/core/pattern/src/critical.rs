@@ -21,14 +21,16 @@ pub fn critical_shares(
     (from_ns, to_ns): (i64, i64),
     overlap: Overlap,
 ) -> Vec<f64> {
-    let cut = |event: &Event| {
-        (event.start_ns.clamp(from_ns, to_ns), event.end_ns.clamp(from_ns, to_ns))
-    };
+    // Cut to the span, and by their place.
+    let starts_ns: Vec<i64> =
+        events.iter().map(|event| event.start_ns.clamp(from_ns, to_ns)).collect();
+    let ends_ns: Vec<i64> =
+        events.iter().map(|event| event.end_ns.clamp(from_ns, to_ns)).collect();
     let mut by_start: Vec<u32> = (0..events.len() as u32).collect();
     let mut by_end = by_start.clone();
     // Stable, as it is quick with what is nearly in order.
-    by_start.sort_by_key(|at| cut(&events[*at as usize]).0);
-    by_end.sort_by_key(|at| cut(&events[*at as usize]).1);
+    by_start.sort_by_key(|at| starts_ns[*at as usize]);
+    by_end.sort_by_key(|at| ends_ns[*at as usize]);
     let mut shares = vec![0.0; events.len()];
     let mut running = [0u32; PRIORITIES];
     // What an event of each priority that had run from the beginning would have been given.
@@ -36,14 +38,13 @@ pub fn critical_shares(
     let mut now = from_ns;
     let (mut starts, mut ends) = (by_start.iter().peekable(), by_end.iter());
     for &ending in &mut ends {
-        let end = cut(&events[ending as usize]).1;
+        let end = ends_ns[ending as usize];
         // An event starts before it ends, so all that start until then are running.
         while let Some(&&starting) =
-            starts.peek().filter(|at| cut(&events[***at as usize]).0 <= end)
+            starts.peek().filter(|at| starts_ns[***at as usize] <= end)
         {
-            let event = &events[starting as usize];
-            pass(&running, &mut given, &mut now, cut(event).0, overlap);
-            let priority = event.class.priority();
+            pass(&running, &mut given, &mut now, starts_ns[starting as usize], overlap);
+            let priority = events[starting as usize].class.priority();
             running[priority] += 1;
             shares[starting as usize] = given[priority];
             starts.next();

@@ -26,6 +26,7 @@ pub fn critical_execution(samples: &[f32], coverage: f64) -> Option<Execution> {
     if total <= 0.0 {
         return None;
     }
+    // The longer the gap that is let through, the more a piece holds: halving finds it.
     let (mut low, mut high) = (0, samples.len());
     while low < high {
         let middle = usize::midpoint(low, high);
@@ -39,13 +40,15 @@ pub fn critical_execution(samples: &[f32], coverage: f64) -> Option<Execution> {
     let part = &samples[samples_of.clone()];
     let count = part.len() as f64;
     let mean = part.iter().map(|sample| f64::from(*sample)).sum::<f64>() / count;
-    let square = |sample: &f32| (f64::from(*sample) - mean).powi(2);
-    let deviation = (part.iter().map(square).sum::<f64>() / count).sqrt();
+    let squares: f64 =
+        part.iter().map(|sample| (f64::from(*sample) - mean).powi(2)).sum();
+    let deviation = (squares / count).sqrt();
     Some(Execution { samples: samples_of, mean, deviation })
 }
 
 /// The piece that holds `needed`, if samples are cut at runs of more than `zeros` zeros.
 fn piece(samples: &[f32], zeros: usize, needed: f64) -> Option<Range<usize>> {
+    // Sums of the same samples in another order differ by rounding.
     let needed = needed * (1.0 - 1e-9);
     let (mut piece, mut sum) = (0..0, 0.0);
     for (at, sample) in samples.iter().enumerate().filter(|(_, sample)| **sample > 0.0) {

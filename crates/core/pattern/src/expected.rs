@@ -65,11 +65,10 @@ impl ExpectedBox {
 
     /// What is expected of a function: what the first entry that fits says, else its class.
     pub fn of(class: FunctionClass, name: &str, entries: &[Expected]) -> Self {
-        let fits = |entry: &&Expected| {
-            entry.class.is_none_or(|of| of == class) && name.contains(&entry.function)
-        };
         let mut expected = Self::of_class(class);
-        if let Some(entry) = entries.iter().find(fits) {
+        if let Some(entry) = entries.iter().find(|entry| {
+            entry.class.is_none_or(|of| of == class) && name.contains(&entry.function)
+        }) {
             let given = [entry.beta, entry.mu, entry.sigma];
             expected.is_declared = given.map(|given| given.is_some());
             for (range, given) in expected.ranges.iter_mut().zip(given) {

@@ -268,18 +268,20 @@ fn median_and_mad(counts: &[u32], most: usize) -> (f64, f64) {
 
 /// The median place of a histogram; the mean of the two middle ones, rounded down to a place.
 fn middle_of(places: &[usize], total: usize) -> f64 {
-    let nth = |wanted: usize| {
-        let mut passed = 0;
-        let reaches = |count: &usize| {
-            passed += count;
-            passed > wanted
-        };
-        places.iter().position(reaches).unwrap_or(0)
-    };
     if total == 0 {
         return 0.0;
     }
-    usize::midpoint(nth((total - 1) / 2), nth(total / 2)) as f64
+    let [lower, upper] = [(total - 1) / 2, total / 2].map(|wanted| {
+        let mut passed = 0;
+        places
+            .iter()
+            .position(|count| {
+                passed += count;
+                passed > wanted
+            })
+            .unwrap_or(0)
+    });
+    usize::midpoint(lower, upper) as f64
 }
 
 #[cfg(test)]

@@ -21,11 +21,11 @@ pub struct Series {
 impl Series {
     /// Samples that lie in an event.
     fn of(&self, event: &Event) -> &[f32] {
-        let place = |at_ns: i64| {
+        let [from, to] = [event.start_ns, event.end_ns].map(|at_ns| {
             let place = (at_ns - self.start_ns).div_euclid(self.interval_ns.max(1));
             usize::try_from(place).unwrap_or(0).min(self.samples.len())
-        };
-        self.samples.get(place(event.start_ns)..place(event.end_ns)).unwrap_or_default()
+        });
+        self.samples.get(from..to).unwrap_or_default()
     }
 }
 
@@ -71,24 +71,25 @@ pub fn summarise<'a>(
         sums.deviation += length * found.deviation;
         sums.square += length * (found.mean.powi(2) + found.deviation.powi(2));
     }
-    let pattern = |sums: Sums| {
-        let length = sums.length.max(1.0);
-        let mu = sums.mean / length;
-        let sigma = match settings.deviation {
-            Deviation::PerEvent => sums.deviation / length,
-            Deviation::Pooled => (sums.square / length - mu * mu).max(0.0).sqrt(),
+    functions
+        .into_iter()
+        .map(|(function, sums)| (function, sums.pattern(settings.deviation)))
+        .collect()
+}
+
+impl Sums {
+    fn pattern(self, deviation: Deviation) -> Pattern {
+        let length = self.length.max(1.0);
+        let mu = self.mean / length;
+        let sigma = match deviation {
+            Deviation::PerEvent => self.deviation / length,
+            Deviation::Pooled => (self.square / length - mu * mu).max(0.0).sqrt(),
         };
-        let share = |value: f64| value.clamp(0.0, 1.0) as f32;
-        let (events, measured) = (sums.events, sums.measured);
-        Pattern {
-            beta: share(sums.beta),
-            mu: share(mu),
-            sigma: share(sigma),
-            events,
-            measured,
-        }
-    };
-    functions.into_iter().map(|(function, sums)| (function, pattern(sums))).collect()
+        // Rounding may leave a share a little outside of 0 to 1.
+        let [beta, mu, sigma] =
+            [self.beta, mu, sigma].map(|value| value.clamp(0.0, 1.0) as f32);
+        Pattern { beta, mu, sigma, events: self.events, measured: self.measured }
+    }
 }
 
 #[cfg(test)]

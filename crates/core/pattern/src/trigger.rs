@@ -83,8 +83,10 @@ impl Trigger {
             Shortest::Min => self.recent.iter().copied().fold(f64::INFINITY, f64::min),
         };
         self.shortest_s = Some(shortest_s);
-        let cools = |fired_at_s| now_s - fired_at_s < self.settings.cool_down_s;
-        if !self.is_slow() || self.fired_at_s.is_some_and(cools) {
+        let cools = self
+            .fired_at_s
+            .is_some_and(|fired_at_s| now_s - fired_at_s < self.settings.cool_down_s);
+        if !self.is_slow() || cools {
             return false;
         }
         self.fired_at_s = Some(now_s);

@@ -20,16 +20,20 @@ pub fn costliest(
         .sort_by(|(a, one), (b, other)| other.beta.total_cmp(&one.beta).then(a.cmp(b)));
     let mut told = BTreeSet::new();
     let mut bytes = FUNCTION_BYTES;
-    let fits = |(id, _): &(FunctionId, Pattern)| {
+    let mut patterns = BTreeMap::new();
+    for (id, pattern) in costliest {
         bytes += PATTERN_BYTES;
-        for (id, function) in dictionary.stack_with_ids(*id) {
+        // A function brings its callers along, each of which is written once.
+        for (id, function) in dictionary.stack_with_ids(id) {
             if told.insert(id) {
                 bytes += FUNCTION_BYTES + function.name.escape_default().count();
             }
         }
-        bytes <= MAX_BYTES
-    };
-    let patterns: BTreeMap<_, _> = costliest.into_iter().take_while(fits).collect();
+        if bytes > MAX_BYTES {
+            break;
+        }
+        patterns.insert(id, pattern);
+    }
     let functions = dictionary.only(patterns.keys().copied());
     WorkerPatterns { worker, patterns, functions }
 }
