@@ -24,7 +24,7 @@ pub struct Run {
     pub(crate) verdict: Verdict,
     /// Ranks whose lags are known.
     pub(crate) ranks: Vec<u32>,
-    pub(crate) blocks: Vec<Block>,
+    pub(crate) blocks: Vec<StepBlock>,
 }
 
 /// Neighbouring steps, and what they took together; stages in the order of the verdict's.
@@ -32,7 +32,7 @@ pub struct Run {
 /// Sums, not medians, of the steps: what strikes every tenth step must show in most blocks.
 /// What strikes once shows in one block, which a test by ranks does not mind.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Block {
+pub(crate) struct StepBlock {
     pub(crate) steps: u64,
     /// Exposed seconds of each stage.
     stage_s: Vec<f64>,
@@ -45,49 +45,42 @@ impl Run {
     pub fn of_job(job: &Job) -> Self {
         let verdict = job.verdict();
         let (series, names) = (job.series(), job.names());
-        let place =
-            |name: &str| verdict.stages.iter().position(|stage| stage.name == name);
-        let samples = series.columns().iter().map(|column| {
-            let mut block = Block::new(column.steps, verdict.stages.len());
+        let mut samples = Vec::new();
+        for column in series.columns() {
+            let mut block = StepBlock::new(column.steps, verdict.stages.len());
             for (stage, seconds) in &column.advance_s {
-                if let Some(at) = place(names.name(*stage)) {
+                let name = names.name(*stage);
+                if let Some(at) = verdict.stages.iter().position(|it| it.name == name) {
                     block.stage_s[at] = *seconds;
                     let lags = column.lag_s.get(stage).into_iter().flatten();
                     block.lag_s[at] = lags.map(|lag| f64::from(*lag)).collect();
                 }
             }
-            block
-        });
-        let blocks = divide(&samples.collect::<Vec<_>>());
-        Self { ranks: series.ranks().to_vec(), blocks, verdict }
+            samples.push(block);
+        }
+        Self { ranks: series.ranks().to_vec(), blocks: divide(&samples), verdict }
     }
 
     /// The run a verdict is about: its windows count, and lags of ranks are not known.
     pub fn of_verdict(verdict: Verdict) -> Self {
-        let windows = verdict.windows.iter().filter(|window| {
-            let is_share = |share: &f64| (0.0..=LARGEST_SHARE).contains(share);
-            window.steps > 0
-                && (0.0..=LONGEST_S).contains(&window.step_s)
-                && window.shares.iter().all(is_share)
-        });
         // Those of ranks of other roles begin with the same step: their mean counts.
-        let mut samples: BTreeMap<u64, Vec<Block>> = BTreeMap::new();
-        for window in windows {
-            let mut block = Block::new(window.steps, verdict.stages.len());
+        let mut samples: BTreeMap<u64, StepBlock> = BTreeMap::new();
+        for window in &verdict.windows {
+            // The verdict is read from a file, which may say anything.
+            if window.steps == 0
+                || !(0.0..=LONGEST_S).contains(&window.step_s)
+                || !window.shares.iter().all(|it| (0.0..=LARGEST_SHARE).contains(it))
+            {
+                continue;
+            }
+            let mut block = StepBlock::new(window.steps, verdict.stages.len());
             for (sum, share) in block.stage_s.iter_mut().zip(&window.shares) {
                 *sum = share * window.step_s * window.steps as f64;
             }
-            samples.entry(window.first_step).or_default().push(block);
+            samples.entry(window.first_step).or_default().absorb(&block);
         }
-        let samples = samples.into_values().map(|beside| {
-            let mut all = Block::default();
-            for block in &beside {
-                all.absorb(block);
-            }
-            all
-        });
-        let blocks = divide(&samples.collect::<Vec<_>>());
-        Self { verdict, ranks: Vec::new(), blocks }
+        let samples: Vec<StepBlock> = samples.into_values().collect();
+        Self { verdict, ranks: Vec::new(), blocks: divide(&samples) }
     }
 
     /// Mean exposed seconds of a step, block by block.
@@ -111,12 +104,12 @@ impl Run {
         })
     }
 
-    fn each(&self, sum: impl Fn(&Block) -> f64) -> Vec<f64> {
+    fn each(&self, sum: impl Fn(&StepBlock) -> f64) -> Vec<f64> {
         self.blocks.iter().map(|block| sum(block) / block.steps as f64).collect()
     }
 }
 
-impl Block {
+impl StepBlock {
     fn new(steps: u64, stages: usize) -> Self {
         Self { steps, stage_s: vec![0.0; stages], lag_s: vec![Vec::new(); stages] }
     }
@@ -138,11 +131,11 @@ fn add(sums: &mut Vec<f64>, values: &[f64]) {
 }
 
 /// Joins neighbours until there are few enough.
-fn divide(samples: &[Block]) -> Vec<Block> {
+fn divide(samples: &[StepBlock]) -> Vec<StepBlock> {
     let steps: u64 = samples.iter().map(|sample| sample.steps).sum();
     let count = usize::try_from(steps / BLOCK_STEPS).unwrap_or(MAX_BLOCKS);
     let count = count.clamp(MIN_BLOCKS, MAX_BLOCKS).min(samples.len());
-    let mut blocks = vec![Block::default(); count];
+    let mut blocks = vec![StepBlock::default(); count];
     for (at, sample) in samples.iter().enumerate() {
         blocks[at * count / samples.len()].absorb(sample);
     }

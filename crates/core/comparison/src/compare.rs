@@ -154,18 +154,12 @@ pub struct IncidentChange {
 /// Ours, of known parts: Mann and Whitney's test with its variance corrected for neighbours that are
 /// alike, Hodges and Lehmann's shift. How often it errs: docs/compare.md.
 pub fn compare(a: &Run, b: &Run, min_change_share: f64) -> Comparison {
-    let about = |run: &Run| Compared {
-        id: run.verdict.job.id.clone(),
-        ranks: run.verdict.job.ranks,
-        steps: run.blocks.iter().map(|block| block.steps).sum(),
-        blocks: run.blocks.len(),
-    };
     let incidents = incidents(&a.verdict, &b.verdict);
     let hangs = incidents.iter().any(|one| one.is_new && one.kind == IncidentKind::Hang);
     let mut comparison = Comparison {
         schema: SCHEMA.to_owned(),
-        a: about(a),
-        b: about(b),
+        a: Compared::of(a),
+        b: Compared::of(b),
         outcome: Outcome::Undecided,
         regression: hangs,
         step: None,
@@ -183,9 +177,12 @@ pub fn compare(a: &Run, b: &Run, min_change_share: f64) -> Comparison {
     let step = least.change(&a.steps_s(), &b.steps_s());
     comparison.outcome = step.outcome;
     let looks_slower = step.chance.is_some() && step.change_s > 0.0;
-    let is_held_back = |one: &IncidentChange| one.is_new && one.severity > Severity::Info;
-    comparison.regression |= step.outcome == Outcome::Slower
-        || looks_slower && comparison.incidents.iter().any(is_held_back);
+    let is_held_back = comparison
+        .incidents
+        .iter()
+        .any(|incident| incident.is_new && incident.severity > Severity::Info);
+    comparison.regression |=
+        step.outcome == Outcome::Slower || looks_slower && is_held_back;
     comparison.step = Some(step);
 
     let stages = stages(&a.verdict, &b.verdict);
@@ -198,12 +195,13 @@ pub fn compare(a: &Run, b: &Run, min_change_share: f64) -> Comparison {
     let part = least.of(ranks.len());
     for changed in comparison.stages.iter().filter(|stage| stage.change.is_sure()) {
         let stage = &changed.stage;
-        let of_rank = |rank: &u32| {
-            let change = part.change(&a.lag_s(stage, *rank), &b.lag_s(stage, *rank));
-            RankChange { rank: *rank, stage: stage.clone(), change }
-        };
-        let mut moved: Vec<RankChange> = ranks.iter().map(of_rank).collect();
-        moved.retain(|rank| rank.change.is_sure());
+        let mut moved = Vec::new();
+        for rank in ranks.iter().copied() {
+            let change = part.change(&a.lag_s(stage, rank), &b.lag_s(stage, rank));
+            if change.is_sure() {
+                moved.push(RankChange { rank, stage: stage.clone(), change });
+            }
+        }
         // What most ranks do is nobody's own.
         if moved.len() * 2 < ranks.len() {
             comparison.ranks.append(&mut moved);
@@ -237,14 +235,11 @@ impl Least {
     fn change(self, a: &[f64], b: &[f64]) -> Change {
         let least_s = self.step_s * self.share;
         let change_s = shift(a, b);
-        let above = |low: &[f64], high: &[f64]| {
-            let low: Vec<f64> = low.iter().map(|value| value + least_s).collect();
-            chance_above(&low, high)
-        };
+        // What must be surpassed by chance is what counts, not nothing.
         let (chance, sure) = if change_s > least_s {
-            (Some(above(a, b)), Outcome::Slower)
+            (Some(chance_above(&raised(a, least_s), b)), Outcome::Slower)
         } else if change_s < -least_s {
-            (Some(above(b, a)), Outcome::Faster)
+            (Some(chance_above(&raised(b, least_s), a)), Outcome::Faster)
         } else {
             (None, Outcome::Same)
         };
@@ -267,6 +262,21 @@ impl Change {
     pub fn is_sure(&self) -> bool {
         matches!(self.outcome, Outcome::Slower | Outcome::Faster)
     }
+}
+
+impl Compared {
+    fn of(run: &Run) -> Self {
+        Self {
+            id: run.verdict.job.id.clone(),
+            ranks: run.verdict.job.ranks,
+            steps: run.blocks.iter().map(|block| block.steps).sum(),
+            blocks: run.blocks.len(),
+        }
+    }
+}
+
+fn raised(values: &[f64], by: f64) -> Vec<f64> {
+    values.iter().map(|value| value + by).collect()
 }
 
 fn middle(values: &[f64]) -> f64 {
@@ -292,20 +302,21 @@ fn cause(incident: &Incident) -> impl PartialEq {
 }
 
 fn incidents(a: &Verdict, b: &Verdict) -> Vec<IncidentChange> {
-    let only = |here: &Verdict, there: &Verdict, is_new| -> Vec<IncidentChange> {
-        let mut only = here.incidents.iter().collect::<Vec<_>>();
-        only.retain(|one| {
-            !there.incidents.iter().any(|other| cause(one) == cause(other))
-        });
-        let told = only.into_iter().map(|incident| IncidentChange {
-            is_new,
-            kind: incident.kind,
-            severity: incident.severity,
-            text: incident.text.clone(),
-        });
-        told.collect()
-    };
-    [only(b, a, true), only(a, b, false)].concat()
+    let mut changes = Vec::new();
+    for (here, there, is_new) in [(b, a, true), (a, b, false)] {
+        changes.extend(
+            here.incidents
+                .iter()
+                .filter(|one| there.incidents.iter().all(|it| cause(one) != cause(it)))
+                .map(|incident| IncidentChange {
+                    is_new,
+                    kind: incident.kind,
+                    severity: incident.severity,
+                    text: incident.text.clone(),
+                }),
+        );
+    }
+    changes
 }
 
 fn functions(a: &Run, b: &Run, step: Change, least_s: f64) -> Vec<FunctionChange> {
