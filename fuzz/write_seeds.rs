@@ -7,13 +7,14 @@ use std::path::Path;
 
 use formats::{JournalWriter, Limits, load_bytes};
 use model::{
-    CollectiveIssue, CollectiveOp, Direction, Event, Input, Mark, MarkKind, Pass, RankNs,
+    CollectiveIssue, CollectiveOp, Direction, Event, Input, Mark, MarkKind, Pass,
+    PipelineBlock, RankNs,
 };
 use ring::{
     Bytes, Identity, LiveSize, LiveSource, LiveWriter, NameKind, Reached, RequestWriter,
     RingDirectory, RingWriter, Route,
 };
-use schedule::{Block, Scheme};
+use schedule::Scheme;
 use serde_json::{Value, json};
 use sim::{CalledJob, Delay, Drag, Pipeline, Spot, log_text};
 use verdict::Settings;
@@ -120,7 +121,7 @@ fn verdict() -> io::Result<Vec<u8>> {
 
 /// The log of a rank in the middle of a pipeline, with microbatches delayed in these iterations.
 fn called(delays: Vec<(u64, f64)>) -> String {
-    let block = Block { pass: Pass::Forward, microbatch: 1, chunk: 0 };
+    let block = PipelineBlock { pass: Pass::Forward, microbatch: 1, chunk: 0 };
     let delay =
         |(iteration, extra_s)| Delay { at: Spot { iteration, rank: 3, block }, extra_s };
     let job = CalledJob {

@@ -1,23 +1,21 @@
-//! The words of ranks whose blocks hold up a pipeline while it runs.
+//! Ranks whose blocks hold up a pipeline while it runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Evidence, Incident, IncidentKind, Method, Pace, Side, Subject};
-use schedule::{Block, HeldUp, SlowBlock, Standing, Standstill};
+use model::{
+    AbsorbedBlock, Action, Claim, Cost, Fact, Finding, HeldUpSteps, Observation, Origin,
+    PipelineBlock, PipelineFact, Side, SlowPart, Standstill, StepSpan, Subject,
+};
+use schedule::{HeldUp, SlowBlock};
 
 use crate::pace::{Seen, pace_of};
 use crate::sides::side_of;
-use crate::words::{are, duration, percent, who};
 use crate::{IncidentSettings, Scene};
 
 /// Part of a delay from which what took it is named.
 const NAMED_FROM: f64 = 0.2;
 /// Sampled steps that blocks must hold up to be worth a word. Ours.
 const SAMPLE_MIN: usize = 3;
-
-/// Why nobody is named by the blocks of hosts that only launch them.
-pub const BLOCKS_UNSEEN: &str = "hosts launch blocks of the pipeline before their input is there: \
-                                 which block is slow cannot be seen without device marks";
 
 /// The steps of a job in which blocks were looked at.
 #[derive(Clone, Debug, Default)]
@@ -66,7 +64,7 @@ pub struct SlowBlocks {
     /// Their place in the pipeline.
     pub stage: usize,
     steps: BTreeSet<u64>,
-    blocks: BTreeMap<Block, Vec<SlowBlock>>,
+    blocks: BTreeMap<PipelineBlock, Vec<SlowBlock>>,
     lost_s: f64,
     /// The most that one step lost.
     longest_s: f64,
@@ -124,18 +122,18 @@ impl SlowBlocks {
         side_of(late_s, [least_s, most_s])
     }
 
-    /// Words the incident.
+    /// The finding about them.
     ///
     /// # Units
     /// `exposed_s` is what all steps took, in seconds.
-    pub fn incident(
+    pub fn finding(
         &self,
         scene: Scene<'_>,
         id: String,
         settings: &IncidentSettings,
         looked: &Looked,
         exposed_s: f64,
-    ) -> Incident {
+    ) -> Finding {
         let last_step = looked.last_step;
         let first = self.steps.first().copied().unwrap_or_default();
         let last = self.steps.last().copied().unwrap_or_default();
@@ -144,18 +142,29 @@ impl SlowBlocks {
         let open = !scene.ended && last.saturating_add(2) >= last_step;
         let until = if open { last_step } else { last };
         let lost_s = self.lost_s * looked.scale(first, until.max(last));
-        let share = lost_s / exposed_s.max(lost_s);
-        let side = self.side();
-        Incident {
-            id,
-            kind: IncidentKind::Slow,
-            severity: settings.severity(share),
+        let cost_share = lost_s / exposed_s.max(lost_s);
+        let (side, part) = (self.side(), self.part());
+        let count = steps.len().max(1) as f64;
+        let claim = HeldUpSteps {
+            ranks: self.ranks.clone(),
+            stage: self.stage,
+            part: part.clone(),
+            side,
+            pace,
+            steps: StepSpan { first, last, open },
+            took_s: self.took_s / count,
+            usual_s: self.usual_s / count,
+            lost_s: self.lost_s / count,
+            cost_share,
+        };
+        Finding {
+            severity: settings.severity(cost_share),
             open,
             subject: Subject {
                 ranks: self.ranks.clone(),
                 hosts: scene.hosts_of(&self.ranks),
                 stage: Some(format!("pipeline stage {}", self.stage)),
-                block: Some(self.what()),
+                block: Some(part.to_string()),
                 side,
                 ..Subject::default()
             },
@@ -163,28 +172,15 @@ impl SlowBlocks {
             first_step: first,
             last_step: last,
             victims: scene.others(&self.ranks),
-            cost_s: lost_s,
-            cost_gpu_s: 0.0,
-            cost_share: share,
-            gain_alone_s: lost_s,
-            next_in_line: Vec::new(),
-            contradictions: Vec::new(),
-            facts: Vec::new(),
-            actions: Vec::new(),
-            stacks: Vec::new(),
-            progress: Vec::new(),
-            text: self.sentence(side, pace, share, open, (first, last)),
-            evidence: self
-                .blocks
-                .iter()
-                .map(|(block, slow)| evidence(*block, slow))
-                .collect(),
-            advice: self.advice(side),
+            cost: Cost::saved_whole(lost_s, cost_share),
+            facts: self.blocks.iter().map(|(block, slow)| fact(*block, slow)).collect(),
+            actions: vec![Action::LookAtBlocks { ranks: self.ranks.clone(), side }],
+            ..Finding::new(Origin::Blocks, id, Claim::HeldUpSteps(Box::new(claim)))
         }
     }
 
     /// The one block, or the passes of several; what had little part in it is not named.
-    fn what(&self) -> String {
+    fn part(&self) -> SlowPart {
         let mut of_blocks = BTreeMap::new();
         let mut of_passes = BTreeMap::new();
         for (block, slow) in &self.blocks {
@@ -196,145 +192,38 @@ impl SlowBlocks {
         let least_s = all_s * NAMED_FROM;
         let is_alone = |excess_s: f64| all_s - excess_s < least_s;
         if let Some((block, _)) = of_blocks.iter().find(|(_, own_s)| is_alone(**own_s)) {
-            return block.to_string();
+            return SlowPart::Block(**block);
         }
         of_passes.retain(|_, excess_s| *excess_s >= least_s);
-        of_passes.keys().map(|pass| pass.name()).collect::<Vec<_>>().join(" and ")
-    }
-
-    fn advice(&self, side: Option<Side>) -> String {
-        let who = who(&self.ranks);
-        match side {
-            Some(Side::Device) => format!(
-                "compare the clocks, power, temperature and links of {who}'s devices with those \
-                 of their peers: the ranks that wait for them are fine"
-            ),
-            Some(Side::Host) => format!(
-                "look at what the host does in that part of the model on {who}: CPU cores, \
-                 Python, read-backs; the ranks that wait for it are fine"
-            ),
-            None => format!(
-                "profile that part of the model on {who}: the ranks that wait for it are fine"
-            ),
-        }
-    }
-
-    /// Who is slow there, or waits for a host.
-    fn subject(&self, side: Option<Side>) -> String {
-        let (devices, their) = match &self.ranks[..] {
-            [rank] => (format!("rank {rank}'s device"), "its host"),
-            ranks => (format!("the devices of {}", who(ranks)), "their hosts"),
-        };
-        let is_one = self.ranks.len() == 1;
-        match side {
-            Some(Side::Device) if is_one => format!("{devices} is slow"),
-            Some(Side::Device) => format!("{devices} are slow"),
-            Some(Side::Host) if is_one => format!("{devices} waits for {their}"),
-            Some(Side::Host) => format!("{devices} wait for {their}"),
-            None => format!("{} slow", are(&self.ranks, &who(&self.ranks))),
-        }
-    }
-
-    fn sentence(
-        &self,
-        side: Option<Side>,
-        pace: Pace,
-        share: f64,
-        open: bool,
-        steps: (u64, u64),
-    ) -> String {
-        let count = self.steps.len().max(1) as f64;
-        let mean = |sum: f64| duration(sum / count);
-        let (took, usual) = (mean(self.took_s), mean(self.usual_s));
-        let lost = mean(self.lost_s);
-        let (begin, end) = steps;
-        let since = if open {
-            format!("since step {begin}")
-        } else {
-            format!("in steps {begin}-{end}")
-        };
-        let how = match pace {
-            Pace::Once { step } => format!("once, in step {step}"),
-            Pace::Every { steps } => format!("every {steps} steps {since}"),
-            Pace::Steady => format!("in each step {since}"),
-            Pace::Sporadic | Pace::Rotating => format!("now and then {since}"),
-        };
-        let of_all = match pace {
-            Pace::Once { .. } => String::new(),
-            _ => format!(", {} of exposed step time", percent(share)),
-        };
-        format!(
-            "{} in the {} on pipeline stage {} {how}: {took} instead of {usual}, {lost} \
-             lost{of_all}",
-            self.subject(side),
-            self.what(),
-            self.stage,
-        )
+        SlowPart::Passes(of_passes.into_keys().collect())
     }
 }
 
-fn evidence(block: Block, slow: &[SlowBlock]) -> Evidence {
+fn fact(block: PipelineBlock, slow: &[SlowBlock]) -> Fact {
     let mean =
         |of: fn(&SlowBlock) -> f64| slow.iter().map(of).sum::<f64>() / slow.len() as f64;
     let (took_s, usual_s) = (mean(|slow| slow.took_s), mean(|slow| slow.usual_s));
-    let times =
-        if slow.len() == 1 { "once".to_owned() } else { format!("{} times", slow.len()) };
-    Evidence::new(
-        Method::Schedule,
-        "critical_path",
-        format!(
-            "the {block} took {} instead of {}, and the pipeline had no slack for it, {times}",
-            duration(took_s),
-            duration(usual_s)
-        ),
-        &[("block_s", took_s), ("usual_block_s", usual_s)],
-    )
+    let times = slow.len();
+    let what = PipelineFact::CriticalBlock { block, took_s, usual_s, times };
+    Observation::Pipeline(Box::new(what)).into()
 }
 
-/// Says where a pipeline stands still, as in a sentence.
-pub fn standstill(halt: &Standstill) -> String {
-    let Standstill { rank, stage, block, standing } = halt;
-    let what = match standing {
-        Standing::Works => "finish the",
-        Standing::Owes => "send the output of the",
-        Standing::Idles | Standing::Receives | Standing::Waits => "begin the",
-    };
-    format!("rank {rank} does not {what} {block} on pipeline stage {stage}")
+/// Where a pipeline stands still, as a fact.
+pub fn halted(halt: Standstill) -> Fact {
+    Observation::Pipeline(Box::new(PipelineFact::Standstill(halt))).into()
 }
 
-/// Supports that.
-pub fn halted(halt: &Standstill) -> Evidence {
-    let text = format!("{}; everything it waits for is done", standstill(halt));
-    Evidence::new(Method::Schedule, "halt_point", text, &[])
+/// Whether ranks are late for their own blocks, or wait for other stages: what they worked in
+/// blocks beside what the same stages of other pipelines did, in seconds.
+pub fn own_blocks(ranks: &[u32], own_s: f64, copies_s: f64) -> Fact {
+    let what = PipelineFact::OwnBlocks { ranks: ranks.to_vec(), own_s, copies_s };
+    Observation::Pipeline(Box::new(what)).into()
 }
 
-/// Says whether ranks are late for their own blocks, or wait for other stages: what they worked
-/// in blocks beside what the same stages of other pipelines did, in seconds.
-pub fn own_blocks(ranks: &[u32], own_s: f64, copies_s: f64) -> Evidence {
-    let text = format!(
-        "blocks of {} took {} then, those of the same stage in other pipelines {}",
-        who(ranks),
-        duration(own_s),
-        duration(copies_s),
-    );
-    let values = [("blocks_s", own_s), ("copies_blocks_s", copies_s)];
-    Evidence::new(Method::Schedule, "own_blocks", text, &values)
-}
-
-/// Says what slow blocks the pipeline's slack took.
-pub fn absorbed(held: &HeldUp) -> Vec<String> {
-    let told = held.absorbed.iter().map(|(rank, slow)| {
-        format!(
-            "step {}: rank {rank} took {} longer than usual in the {} on pipeline stage {}; a \
-             slack of {} absorbed it",
-            held.step,
-            duration(slow.excess_s()),
-            slow.block,
-            slow.stage,
-            duration(slow.excess_s() + slow.slack_s)
-        )
-    });
-    told.collect()
+/// The slow blocks that the pipeline's slack took.
+pub fn absorbed(held: &HeldUp) -> impl Iterator<Item = AbsorbedBlock> {
+    let absorbed = held.absorbed.iter();
+    absorbed.map(|(rank, slow)| slow.absorbed(held.step.into(), Some(*rank)))
 }
 
 #[cfg(test)]
@@ -348,7 +237,7 @@ mod tests {
         let slow = |&(pass, microbatch, excess_s): &(Pass, u32, f64)| SlowBlock {
             pipeline: 0,
             stage: 1,
-            block: Block { pass, microbatch, chunk: 0 },
+            block: PipelineBlock { pass, microbatch, chunk: 0 },
             node: 0,
             took_s: 0.02 + excess_s,
             usual_s: 0.02,
@@ -361,7 +250,7 @@ mod tests {
             HeldUp { step: 12, took_s: 0.6, usual_s: 0.2, lost_s: 0.4, causes, absorbed };
         let mut incident = SlowBlocks::new(vec![1], 1);
         incident.strike(&held, 0.3, &slow);
-        incident.what()
+        incident.part().to_string()
     }
 
     #[test]

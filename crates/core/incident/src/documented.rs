@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use collective::{Cause, Failure, Odd, Open, Slow, Stall, StallKind, Straggler, Wait};
 use model::{CollectiveOp, Frame, ProcessState, RankNs, Stack, Worker};
-use schedule::Cause as CallCause;
 
 /// The pages of the catalogue that give advice.
 const DOCS: [&str; 15] = [
@@ -144,15 +143,4 @@ fn advice_about_the_inside_of_collectives_is_documented() {
             }));
         }
     }
-}
-
-#[test]
-fn advice_about_calls_of_pipelines_is_documented() {
-    for cause in
-        [CallCause::Compute, CallCause::Host, CallCause::Transfer, CallCause::Outside]
-    {
-        assert_documented(&crate::pipeline::advice_of(cause, &[2], &[]));
-    }
-    assert_documented(&crate::pipeline::advice_of(CallCause::Unseen, &[], &[]));
-    assert_documented(&crate::pipeline::advice_of(CallCause::Unseen, &[], &[2]));
 }

@@ -50,9 +50,7 @@ mod what_if;
 mod words;
 
 pub use arrival::{late, slowed};
-pub use blocks::{
-    BLOCKS_UNSEEN, Looked, SlowBlocks, absorbed, halted, own_blocks, standstill,
-};
+pub use blocks::{Looked, SlowBlocks, absorbed, halted, own_blocks};
 pub use death::death;
 pub use device::devices;
 pub use fault::{Fault, FaultKind, Hidden, find_faults};
@@ -60,7 +58,7 @@ pub use function::function;
 pub use hang::{folded, hang};
 pub use host::{cores, cpu_quota, too_few_cores, without_core};
 pub use link::{link_slowed, ports_idle};
-pub use pipeline::{halt_point, pipeline_absorbed, pipeline_halted, pipeline_slowed};
+pub use pipeline::{pipeline_absorbed, pipeline_halted, pipeline_slowed};
 pub use settings::IncidentSettings;
 pub use sides::{DeviceAccount, Devices};
 pub use straggler::straggler;

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::Side;
+
 /// What somebody can do about a finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "action")]
@@ -73,6 +75,43 @@ pub enum Action {
     LookAtOperations {
         /// The type.
         op_type: String,
+    },
+    /// Look at the GPU of ranks at the time in question.
+    LookAtGpu {
+        /// Whose.
+        ranks: Vec<u32>,
+    },
+    /// Look at the host of ranks at the time in question.
+    LookAtHost {
+        /// Whose.
+        ranks: Vec<u32>,
+    },
+    /// Look at the link that the input of ranks comes over.
+    LookAtLinkInto {
+        /// Whose.
+        ranks: Vec<u32>,
+    },
+    /// Look at what ranks do between iterations.
+    LookBetweenIterations {
+        /// Which.
+        ranks: Vec<u32>,
+    },
+    /// Get logs that are missing.
+    GetLogs {
+        /// Whose.
+        ranks: Vec<u32>,
+    },
+    /// Look at what processes are doing.
+    LookAtProcess {
+        /// Whose.
+        ranks: Vec<u32>,
+    },
+    /// Look at the blocks of ranks.
+    LookAtBlocks {
+        /// Whose.
+        ranks: Vec<u32>,
+        /// Whether at what their hosts or their devices do there, where that is known.
+        side: Option<Side>,
     },
     /// Look at the network between two ends.
     LookAtNetwork {

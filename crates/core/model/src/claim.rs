@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{FunctionFault, NextInLine, Pace, Side, StepSlowdown};
+use crate::{
+    FunctionFault, HeldUpSteps, NextInLine, Pace, PipelineHalt, Side, SlowIterations,
+    StepSlowdown,
+};
 
 /// What the headline of a finding says, with its numbers as they were when it was found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -60,6 +63,12 @@ pub enum Claim {
     },
     /// Steps of a pipeline take longer than they would ideally.
     StepSlowdown(Box<StepSlowdown>),
+    /// A pipeline took too long for some iterations, by calls of NCCL.
+    SlowIterations(Box<SlowIterations>),
+    /// A pipeline stands still at the end of the logs of its calls.
+    PipelineHalt(Box<PipelineHalt>),
+    /// Blocks of some ranks hold up their pipelines, by marks.
+    HeldUpSteps(Box<HeldUpSteps>),
     /// A function costs some ranks, or all, more than it should.
     Function(Box<FunctionFault>),
     /// Words of a method that has not been converted to values.
@@ -141,7 +150,11 @@ impl Claim {
             | Self::InputBound { stage, .. }
             | Self::Slower { stage, .. }
             | Self::UnknownRank { stage, .. } => stage == name,
-            Self::Function(_) | Self::StepSlowdown(_) => false,
+            Self::Function(_)
+            | Self::StepSlowdown(_)
+            | Self::SlowIterations(_)
+            | Self::PipelineHalt(_)
+            | Self::HeldUpSteps(_) => false,
             Self::Worded { text } => text.contains(name),
         }
     }

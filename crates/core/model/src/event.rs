@@ -1,3 +1,5 @@
+use serde::{Deserialize, Serialize};
+
 use crate::{CollectiveOp, MarkKind, RankNs};
 
 /// What a mark says, by its kind.
@@ -115,7 +117,10 @@ impl CollectiveIssue {
 }
 
 /// What a block of a pipeline computes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
 pub enum Pass {
     /// The forward pass.
     Forward,

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Cause, Claim, Device, FunctionFault, Label, Method, NetworkFault, StepSlowdown,
+    Cause, Claim, Device, FunctionFault, Label, Method, NetworkFault, PipelineFact,
+    StepSlowdown,
 };
 
 /// Something that a method observed. [`Evidence`](crate::Evidence) is the same in words.
@@ -100,6 +101,8 @@ pub enum Observation {
         /// The rank of the job that a flow goes to, if that is known.
         peer: Option<u32>,
     },
+    /// Something was seen of a pipeline's blocks.
+    Pipeline(Box<PipelineFact>),
     /// How much of a slowdown vanishes without its cause.
     StepSlowdown(Box<StepSlowdown>),
     /// A function takes more of the critical path than it should.
@@ -262,7 +265,7 @@ impl Observation {
             | Self::TooFewCores { .. }
             | Self::Device { .. }
             | Self::Network { .. } => Method::Host,
-            Self::StepSlowdown(_) => Method::Schedule,
+            Self::Pipeline(_) | Self::StepSlowdown(_) => Method::Schedule,
             Self::Function(_) => Method::Pattern,
             Self::Worded { method, .. } => *method,
         }
@@ -294,6 +297,7 @@ impl Observation {
             | Self::StepsSlower(_)
             | Self::LeftTogether(_)
             | Self::Cores(_)
+            | Self::Pipeline(_)
             | Self::StepSlowdown(_) => None,
         }
     }

@@ -37,7 +37,8 @@ impl Growth {
         let pairs = early_s.iter().flatten().zip(takes_s.iter().flatten());
         let count = pairs.clone().count() as f64;
         let square: f64 = pairs.clone().map(|(early, _)| early * early).sum();
-        let slope = pairs.clone().map(|(early, takes)| early * takes).sum::<f64>() / square;
+        let slope =
+            pairs.clone().map(|(early, takes)| early * takes).sum::<f64>() / square;
         let rest: f64 =
             pairs.clone().map(|(early, takes)| (takes - slope * early).powi(2)).sum();
         let error = (rest / (count * square)).sqrt();

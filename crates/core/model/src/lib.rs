@@ -49,6 +49,7 @@ mod input;
 mod mark;
 mod median;
 mod network;
+mod pipeline;
 mod profile;
 mod ranks;
 mod slowdown;
@@ -83,6 +84,10 @@ pub use input::{InFlight, Input};
 pub use mark::{CollectiveOp, Mark, MarkKind, PAYLOAD_WORDS, group_number};
 pub use median::median;
 pub use network::{NetworkFault, QueuePairName};
+pub use pipeline::{
+    AbsorbedBlock, BlockCause, HeldUpSteps, PipelineBlock, PipelineFact, PipelineHalt,
+    PipelineRankState, SlowIterations, SlowPart, SlowPass, Standstill,
+};
 pub use profile::{
     AbnormalRank, CollectiveTimes, Dimensions, FaultKind, FunctionSummary,
     ProfileSummary, ProfileWindow, RankArrivals, RankProfile,

@@ -1,6 +1,6 @@
 //! Advice. The pages of docs/incidents give it, too.
 
-use model::{Action, DevicePart, FunctionNeed, LinkEnd, StepPart};
+use model::{Action, DevicePart, FunctionNeed, LinkEnd, Side, StepPart, fold_ranks};
 
 use crate::words::{who, whose};
 
@@ -77,6 +77,30 @@ fn sentence(action: &Action) -> String {
         Action::LookAtOperations { op_type } => {
             format!("look at {op_type}, and at the heat map for ranks above the others")
         }
+        Action::LookAtGpu { ranks } => format!(
+            "look at the GPU of {} at that time: clocks, power, temperature, other work on it; \
+             the ranks that wait for it are fine",
+            who(ranks)
+        ),
+        Action::LookAtHost { ranks } => format!(
+            "look at the host of {} at that time: CPU cores, garbage collection, storage",
+            who(ranks)
+        ),
+        Action::LookAtLinkInto { ranks } => format!(
+            "look at the link into {}: network card, switch, other traffic on it",
+            who(ranks)
+        ),
+        Action::LookBetweenIterations { ranks } => format!(
+            "look at what {} does between iterations: optimizer, input, logging, checkpoints",
+            who(ranks)
+        ),
+        Action::GetLogs { ranks } => {
+            format!("get the logs of rank {}", fold_ranks(ranks))
+        }
+        Action::LookAtProcess { ranks } => {
+            format!("look at what {} is doing: its stack, its GPU", who(ranks))
+        }
+        Action::LookAtBlocks { ranks, side } => blocks(ranks, *side),
         Action::LookAtNetwork { from, to } => {
             format!(
                 "look at the network between {} and {}: cards, cables, switch, and what else \
@@ -98,6 +122,23 @@ fn link_end(end: &LinkEnd) -> String {
     match end {
         LinkEnd::Rank(rank) => format!("rank {rank}"),
         LinkEnd::Host(name) => name.clone(),
+    }
+}
+
+fn blocks(ranks: &[u32], side: Option<Side>) -> String {
+    let who = who(ranks);
+    match side {
+        Some(Side::Device) => format!(
+            "compare the clocks, power, temperature and links of {who}'s devices with those of \
+             their peers: the ranks that wait for them are fine"
+        ),
+        Some(Side::Host) => format!(
+            "look at what the host does in that part of the model on {who}: CPU cores, Python, \
+             read-backs; the ranks that wait for it are fine"
+        ),
+        None => format!(
+            "profile that part of the model on {who}: the ranks that wait for it are fine"
+        ),
     }
 }
 
@@ -227,6 +268,19 @@ mod tests {
         }
         let periodic = Action::LookForPeriod { steps: 10 };
         assert_documented(&format!("; {}", sentence(&periodic)));
+    }
+
+    #[test]
+    fn advice_about_calls_of_pipelines_is_documented() {
+        for action in [
+            Action::LookAtGpu { ranks: vec![2] },
+            Action::LookAtHost { ranks: vec![2] },
+            Action::LookAtLinkInto { ranks: vec![2] },
+            Action::LookBetweenIterations { ranks: vec![2] },
+            Action::GetLogs { ranks: vec![2] },
+        ] {
+            assert_documented(&sentence(&action));
+        }
     }
 
     #[test]

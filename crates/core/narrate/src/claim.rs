@@ -3,7 +3,7 @@
 use model::{Claim, LateRanks, Pace, Side, StepPlace, StepSpan};
 
 use crate::words::{are, duration, percent, who};
-use crate::{function, what_if};
+use crate::{blocks, function, pipeline, what_if};
 
 /// The sentence to read first.
 pub fn headline(claim: &Claim) -> String {
@@ -51,6 +51,9 @@ pub fn headline(claim: &Claim) -> String {
             since(*steps),
         ),
         Claim::StepSlowdown(found) => what_if::headline(found),
+        Claim::SlowIterations(found) => pipeline::slow_iterations(found),
+        Claim::PipelineHalt(found) => pipeline::halt(found),
+        Claim::HeldUpSteps(found) => blocks::headline(found),
         Claim::Function(fault) => function::headline(fault),
         Claim::Worded { text } => text.clone(),
     }
@@ -125,7 +128,7 @@ fn on_device(late: &LateRanks) -> String {
     format!("{devices} {waits} for {their} in {stage}{place}: {lateness}")
 }
 
-fn since(steps: StepSpan) -> String {
+pub(crate) fn since(steps: StepSpan) -> String {
     if steps.open {
         format!("since step {}", steps.first)
     } else {

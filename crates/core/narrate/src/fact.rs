@@ -3,7 +3,7 @@
 use model::{CoresBusy, During, Evidence, Fact, Observation, StageAccount, fold_ranks};
 
 use crate::words::{NOTHING, duration, percent, share};
-use crate::{device, function, headline, network, what_if};
+use crate::{device, function, headline, network, pipeline, what_if};
 
 /// Label, text and numbers of what was observed.
 pub(crate) struct Worded {
@@ -101,6 +101,7 @@ fn worded(what: &Observation) -> Worded {
             device::unlike(users, device, unlike)
         }
         Observation::Network { rank, fault, peer } => network::fault(*rank, fault, *peer),
+        Observation::Pipeline(found) => pipeline::fact(found),
         Observation::StepSlowdown(found) => what_if::fact(found),
         Observation::Function(fault) => function::fact(fault),
         Observation::Worded { label, text, values, .. } => Worded {

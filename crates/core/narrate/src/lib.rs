@@ -30,6 +30,7 @@
 //! Pure: the same finding gives the same words, and no word depends on anything else.
 
 mod advice;
+mod blocks;
 mod claim;
 mod device;
 mod disagreement;
@@ -37,6 +38,7 @@ mod fact;
 mod function;
 mod network;
 mod note;
+mod pipeline;
 mod what_if;
 pub mod words;
 
@@ -47,7 +49,8 @@ use advice::connection;
 pub use claim::headline;
 pub use disagreement::contradiction;
 pub use fact::evidence;
-pub use note::{ambiguous, devices_unseen, read_back};
+pub use note::{BLOCKS_UNSEEN, ambiguous, devices_unseen, read_back};
+pub use pipeline::{absorbed, halt_point, standstill};
 
 /// Words a finding.
 pub fn incident(finding: Finding) -> Incident {

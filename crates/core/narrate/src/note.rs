@@ -1,6 +1,12 @@
+//! What stands beside the incidents of a verdict.
+
 use model::ReadBackSummary;
 
 use crate::words::percent;
+
+/// Why nobody is named by the blocks of hosts that only launch them.
+pub const BLOCKS_UNSEEN: &str = "hosts launch blocks of the pipeline before their input is there: \
+                                 which block is slow cannot be seen without device marks";
 
 /// What a line that reads back from the device does.
 pub fn read_back(of_line: &ReadBackSummary) -> String {

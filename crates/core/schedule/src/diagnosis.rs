@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::hang::{Halt, halt};
+use crate::hang::halt;
 use crate::job::{LoggedJob, Observed};
 use crate::lanes::median_s;
 use crate::lateness::CallLateness;
@@ -8,7 +8,7 @@ use crate::{
     Axis, Graph, Layout, LayoutError, Localiser, RankCalls, ScheduleSettings, Scheme,
     Sizes, SlowBlock,
 };
-use model::Pass;
+use model::{BlockCause, Pass, PipelineHalt, SlowIterations, SlowPass};
 
 /// Part of what was lost, or of a usual iteration if more was, that one stage must explain to be
 /// named. Ours.
@@ -49,7 +49,7 @@ pub struct Diagnosis {
     /// Blocks that were slow and that nobody had to wait for, with the iteration, longest first.
     pub absorbed: Vec<(u64, SlowBlock)>,
     /// Where it stands still at the end of the logs, if it does.
-    pub halt: Option<Halt>,
+    pub halt: Option<PipelineHalt>,
     /// Ranks that have no log.
     pub unseen: Vec<u32>,
     /// Of the ranks whose logs lack records: how many, and in which iterations they were seen
@@ -82,77 +82,6 @@ pub struct Partial {
     pub whole: u64,
     /// The first and last of them.
     pub span: Option<(u64, u64)>,
-}
-
-/// What made a stretch of iterations slow.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SlowIterations {
-    /// Who; more than one if they cannot be told apart, none if nobody that was seen.
-    pub ranks: Vec<u32>,
-    /// Ranks without a log that it may be instead.
-    pub unseen: Vec<u32>,
-    /// The stage of the pipeline.
-    pub stage: Option<u32>,
-    /// Its passes that were slow.
-    pub passes: Vec<SlowPass>,
-    /// What kind of thing it is.
-    pub cause: Cause,
-    /// First iteration that was slow.
-    pub first: u64,
-    /// The last.
-    pub last: u64,
-    /// Whether the logs end before it does.
-    pub open: bool,
-    /// What an iteration took then, the median, in seconds.
-    pub took_s: f64,
-    /// What one takes otherwise.
-    pub usual_s: f64,
-    /// Seconds lost in all.
-    pub lost_s: f64,
-    /// When the first slow block began and the last ended, in nanoseconds since 1970.
-    pub span_ns: Option<(u64, u64)>,
-    /// Ranks that were late through it only.
-    pub victims: Vec<u32>,
-    /// Seconds of an iteration outside the pipeline: usually, and then.
-    pub outside_s: Option<(f64, f64)>,
-    /// Part of what all ranks were waited for where all meet that was for these.
-    pub wide_share: Option<f64>,
-    /// The same where the copies of stages meet.
-    pub copies_share: Option<f64>,
-    /// Part of the calls of its stage that the first of the ranks was last to enter.
-    pub last_share: Option<f64>,
-    /// The only block it struck, if it is one.
-    pub block: Option<crate::Block>,
-}
-
-/// A kind of pass that took too long.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SlowPass {
-    /// Which.
-    pub pass: Pass,
-    /// What one took, the median, in seconds.
-    pub took_s: f64,
-    /// What one takes otherwise.
-    pub usual_s: f64,
-    /// How many were slow.
-    pub slow: u64,
-    /// Of how many.
-    pub of: u64,
-}
-
-/// What kind of thing made blocks slow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
-    /// The work of the blocks: their ranks issue calls as they used to, and finish late.
-    Compute,
-    /// A host that stood still before it entered a call.
-    Host,
-    /// Input that was handed over in time and arrived late.
-    Transfer,
-    /// Work between the pipelines: optimizer, input, logging.
-    Outside,
-    /// Nothing that is in the logs.
-    Unseen,
 }
 
 /// Says what call logs show: what made iterations slow, and where the job hangs. `None` if
@@ -479,7 +408,7 @@ impl<'a> IterationAnalysis<'a> {
             unseen: Vec::new(),
             stage: None,
             passes: Vec::new(),
-            cause: Cause::Unseen,
+            cause: BlockCause::Unseen,
             first: episode.first().map_or(0, |marker| numbers[*marker]),
             last: episode.last().map_or(0, |marker| numbers[*marker]),
             open: last.as_ref() == episode.last(),
@@ -645,7 +574,7 @@ impl<'a> IterationAnalysis<'a> {
         blamed: &BlamedBlocks,
         members: &[usize],
         culprit: Option<usize>,
-    ) -> Cause {
+    ) -> BlockCause {
         let graph = self.localiser.graph();
         let (mut excess_s, mut input_s) = (0.0, 0.0);
         for (_, slow, seen) in blamed {
@@ -665,11 +594,11 @@ impl<'a> IterationAnalysis<'a> {
             self.stood_s(worst, members, members[at]) / worst.1.excess_s()
         });
         if input_s > excess_s * MOSTLY {
-            Cause::Transfer
+            BlockCause::Transfer
         } else if stood_s > MOSTLY {
-            Cause::Host
+            BlockCause::Host
         } else {
-            Cause::Compute
+            BlockCause::Compute
         }
     }
 
@@ -720,7 +649,7 @@ impl<'a> IterationAnalysis<'a> {
             });
             return SlowIterations {
                 ranks: vec![rank.rank],
-                cause: Cause::Outside,
+                cause: BlockCause::Outside,
                 wide_share,
                 copies_share,
                 outside_s: self.outside(rank.pipeline, episode),

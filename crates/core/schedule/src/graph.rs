@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
-use crate::{Block, Plan};
-use model::Pass;
+use crate::Plan;
+use model::{Pass, PipelineBlock};
 
 /// Seconds up to which a block's slack is none. Sums of durations differ by rounding; exact
 /// equality is fragile.
@@ -62,11 +62,11 @@ impl Graph {
             before[*node as usize] = (*node > firsts[*stage]).then(|| node - 1);
             let from = plan.source(*stage, *block).or_else(|| {
                 let own = match block.pass {
-                    Pass::Backward => Block { pass: Pass::Forward, ..*block },
-                    Pass::Weight => Block { pass: Pass::Backward, ..*block },
+                    Pass::Backward => PipelineBlock { pass: Pass::Forward, ..*block },
+                    Pass::Weight => PipelineBlock { pass: Pass::Backward, ..*block },
                     // The forward pass of a later chunk where there is one stage only.
                     Pass::Forward => {
-                        Block { chunk: block.chunk.checked_sub(1)?, ..*block }
+                        PipelineBlock { chunk: block.chunk.checked_sub(1)?, ..*block }
                     }
                 };
                 Some((*stage, own))
@@ -96,7 +96,7 @@ impl Graph {
     }
 
     /// Stage and block of a node.
-    pub fn block(&self, node: usize) -> (usize, Block) {
+    pub fn block(&self, node: usize) -> (usize, PipelineBlock) {
         let stage = self.firsts.partition_point(|first| *first as usize <= node) - 1;
         (stage, self.plan.order(stage)[node - self.firsts[stage] as usize])
     }

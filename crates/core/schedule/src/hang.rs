@@ -1,36 +1,14 @@
+use model::PipelineHalt;
 use std::collections::BTreeMap;
 
+use crate::Axis;
 use crate::job::{LoggedJob, Observed};
 use crate::lanes::median_s;
 use crate::passes::blocks;
-use crate::{Axis, Block};
 
 /// A call is overdue once it is further from the usual than so many times the furthest that was
 /// seen, beyond what clocks may differ. Ours: less may be where a log that was cut ends.
 const SCATTERS: f64 = 3.0;
-
-/// Where a job stands still at the end of its logs.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Halt {
-    /// Who does not go on.
-    pub ranks: Vec<u32>,
-    /// The stage of the pipeline.
-    pub stage: u32,
-    /// The block it does not finish.
-    pub block: Block,
-    /// The iteration.
-    pub iteration: u64,
-    /// Seconds for which others went on after its last call, or after its input came if that was
-    /// later.
-    pub silent_s: f64,
-    /// Seconds that usually pass from there to its next call.
-    pub usual_s: f64,
-    /// Of ranks that share the stage and made that call: seconds for which others went on after
-    /// it, and how late this rank was at most before.
-    pub ahead_s: Option<(f64, f64)>,
-    /// Whether it takes too long; otherwise the logs may merely end in the middle of work.
-    pub overdue: bool,
-}
 
 /// How far a rank came in the last iteration.
 #[derive(Debug)]
@@ -63,7 +41,7 @@ type ObservedIterations = BTreeMap<usize, Vec<Vec<Option<Observed>>>>;
 /// # Source
 /// MegaTrace (2026), hang localisation; docs/math/schedule.md. Of the ranks of the stage the
 /// one with the fewest calls is named. When a call is overdue is ours.
-pub(crate) fn halt(job: &LoggedJob, seen: &ObservedIterations) -> Option<Halt> {
+pub(crate) fn halt(job: &LoggedJob, seen: &ObservedIterations) -> Option<PipelineHalt> {
     let (_, graph) = job.schedule.as_ref()?;
     let marker = job.marks_ns.len().checked_sub(1)?;
     let (until_ns, latest) =
@@ -76,7 +54,7 @@ pub(crate) fn halt(job: &LoggedJob, seen: &ObservedIterations) -> Option<Halt> {
     let due_ns = ahead.iter().filter_map(|rank| rank.times_ns.get(least)).max();
     let places: Vec<usize> = members.iter().map(|rank| rank.at).collect();
     let (stage, block) = graph.block(node);
-    let mut halt = Halt {
+    let mut halt = PipelineHalt {
         ranks: behind.iter().map(|rank| job.ranks[rank.at].rank).collect(),
         stage: stage as u32,
         block,

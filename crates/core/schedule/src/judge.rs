@@ -3,8 +3,8 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::lanes::median_s;
-use crate::{Block, Graph, Localiser, Plan, ScheduleSettings, SlowBlock};
-use model::BlockPlace;
+use crate::{Graph, Localiser, Plan, ScheduleSettings, SlowBlock};
+use model::{BlockPlace, PipelineBlock};
 
 /// Schedules that are followed side by side, such as training and evaluation.
 const MAX_PLANS: usize = 4;
@@ -162,7 +162,7 @@ impl Judge {
         &mut self,
         pipelines: &[PipelineRanks],
         of: impl Fn(u32) -> Option<&'a RankIteration>,
-        late: impl Fn(u32, u32, Block, f64) -> Option<u32>,
+        late: impl Fn(u32, u32, PipelineBlock, f64) -> Option<u32>,
     ) -> Judged {
         self.look(pipelines, of, late).unwrap_or_default()
     }
@@ -171,7 +171,7 @@ impl Judge {
         &mut self,
         pipelines: &[PipelineRanks],
         of: impl Fn(u32) -> Option<&'a RankIteration>,
-        late: impl Fn(u32, u32, Block, f64) -> Option<u32>,
+        late: impl Fn(u32, u32, PipelineBlock, f64) -> Option<u32>,
     ) -> Option<Judged> {
         let first = pipelines.first()?;
         let plan = plan_of(&first.ranks, &of)?;
@@ -321,7 +321,7 @@ fn plan_of<'a>(
             if stage % count != at {
                 return None;
             }
-            order.push(Block { pass, microbatch, chunk: stage / count });
+            order.push(PipelineBlock { pass, microbatch, chunk: stage / count });
         }
         stages.push(order);
     }

@@ -58,15 +58,14 @@ mod watch;
 
 pub use calls::{Call, Gap, Lane, RankCalls, Unit};
 pub use devices::{DeviceBlock, DeviceWatch};
-pub use diagnosis::{
-    Cause, Diagnosis, Networked, Partial, SlowIterations, SlowPass, diagnose,
-};
+pub use diagnosis::{Diagnosis, Networked, Partial, diagnose};
 pub(crate) use expectation::Expectation;
 pub use graph::{Circular, Graph, Timing};
-pub use hang::Halt;
 pub use judge::HeldUp;
 pub use layout::{Axis, Layout, LayoutError, Sizes};
 pub use localiser::{Localiser, SlowBlock, Slowdown};
-pub use plan::{Block, Plan, Scheme};
+#[cfg(test)]
+pub(crate) use plan::place;
+pub use plan::{Plan, Scheme};
 pub use settings::{ScheduleSettings, Update};
-pub use watch::{Standing, Standstill, Watch, Worked, holding_up};
+pub use watch::{Watch, Worked, holding_up};

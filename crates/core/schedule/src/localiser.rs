@@ -1,7 +1,8 @@
+use model::{AbsorbedBlock, PipelineBlock};
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::lanes::median_s;
-use crate::{Block, Expectation, Graph, ScheduleSettings, Timing};
+use crate::{Expectation, Graph, ScheduleSettings, Timing};
 
 /// Healthy iterations by which it is known what one usually takes: the latest.
 const USUAL_OF: usize = 256;
@@ -45,7 +46,7 @@ pub struct SlowBlock {
     /// Which stage of it.
     pub stage: usize,
     /// Which of the stage's blocks.
-    pub block: Block,
+    pub block: PipelineBlock,
     /// Its node in the graph.
     pub node: usize,
     /// What it took, in seconds.
@@ -63,6 +64,14 @@ impl SlowBlock {
     /// How much too long it took, in seconds.
     pub fn excess_s(&self) -> f64 {
         self.took_s - self.usual_s
+    }
+
+    /// The same where it held nobody up, in a step or iteration.
+    pub fn absorbed(&self, step: u64, rank: Option<u32>) -> AbsorbedBlock {
+        let Self { stage, block, .. } = *self;
+        let excess_s = self.excess_s();
+        let slack_s = excess_s + self.slack_s;
+        AbsorbedBlock { step, rank, stage, block, excess_s, slack_s }
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use model::{CollectiveOp, Pass};
+use model::{CollectiveOp, Pass, PipelineBlock};
 
 use crate::lanes::LaneCall;
-use crate::{Block, Plan, Scheme};
+use crate::{Plan, Scheme};
 
 /// Schedules that are tried, most usual first. IterationCalls do not tell zero bubble from 1F1B: weights
 /// are nobody's message.
@@ -199,7 +199,7 @@ fn borders(
 
 /// Gives each of the blocks its part of the calls.
 fn divide(
-    blocks: &[Block],
+    blocks: &[PipelineBlock],
     layers: &[LaneCall],
     forward_calls: Option<usize>,
     (ready_ns, end_ns): (u64, u64),

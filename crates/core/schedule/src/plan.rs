@@ -1,33 +1,11 @@
-use std::fmt;
+use model::{Pass, PipelineBlock};
 
-use model::Pass;
-
-/// One pass of one microbatch through one part of a stage's layers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Block {
-    /// What it computes.
-    pub pass: Pass,
-    /// Which microbatch, from 0.
-    pub microbatch: u32,
-    /// Which of the stage's parts of the model, from 0; more than one if interleaved.
-    pub chunk: u32,
-}
-
+/// The place of a block as rank `stage` names it, in a pipeline of the ranks 0, 1, 2, …, a stage
+/// on each.
 #[cfg(test)]
-impl Block {
-    /// Its place as rank `stage` names it, in a pipeline of the ranks 0, 1, 2, …, a stage on each.
-    pub(crate) fn place(&self, stage: u32, stages: u32) -> model::BlockPlace {
-        let Self { pass, microbatch, .. } = *self;
-        model::BlockPlace { pass, stage, microbatch, stages, first_rank: 0 }
-    }
-}
-
-impl fmt::Display for Block {
-    /// `forward of microbatch 3`.
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{} of microbatch {}", self.pass.name(), self.microbatch)?;
-        if self.chunk > 0 { write!(formatter, " (chunk {})", self.chunk) } else { Ok(()) }
-    }
+pub(crate) fn place(block: PipelineBlock, stage: u32, stages: u32) -> model::BlockPlace {
+    let PipelineBlock { pass, microbatch, .. } = block;
+    model::BlockPlace { pass, stage, microbatch, stages, first_rank: 0 }
 }
 
 /// In which order each stage of a pipeline works: a schedule, as data.
@@ -36,7 +14,7 @@ impl fmt::Display for Block {
 /// `stages[stage][place]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    stages: Vec<Vec<Block>>,
+    stages: Vec<Vec<PipelineBlock>>,
     chunks: u32,
 }
 
@@ -81,7 +59,7 @@ impl Scheme {
     }
 
     /// The blocks of one stage in the order of their execution.
-    fn order(self, stage: u32, stages: u32, microbatches: u32) -> Vec<Block> {
+    fn order(self, stage: u32, stages: u32, microbatches: u32) -> Vec<PipelineBlock> {
         match self {
             Self::GPipe => all(Pass::Forward, microbatches)
                 .chain(all(Pass::Backward, microbatches))
@@ -120,20 +98,20 @@ impl Scheme {
 }
 
 /// A block of a stage that holds one part of the model.
-fn whole_block(pass: Pass, microbatch: u32) -> Block {
-    Block { pass, microbatch, chunk: 0 }
+fn whole_block(pass: Pass, microbatch: u32) -> PipelineBlock {
+    PipelineBlock { pass, microbatch, chunk: 0 }
 }
 
-fn all(pass: Pass, microbatches: u32) -> impl Iterator<Item = Block> {
+fn all(pass: Pass, microbatches: u32) -> impl Iterator<Item = PipelineBlock> {
     (0..microbatches).map(move |microbatch| whole_block(pass, microbatch))
 }
 
 /// Forwards ahead of the backwards by `warmup`, then both in turn.
 fn alternate(
-    forwards: impl Iterator<Item = Block>,
-    mut backwards: impl Iterator<Item = Block>,
+    forwards: impl Iterator<Item = PipelineBlock>,
+    mut backwards: impl Iterator<Item = PipelineBlock>,
     warmup: u32,
-) -> Vec<Block> {
+) -> Vec<PipelineBlock> {
     let mut order = Vec::new();
     for (forward, at) in forwards.zip(0..) {
         order.push(forward);
@@ -146,15 +124,19 @@ fn alternate(
 }
 
 /// The block at a place of the interleaved order.
-fn nth_interleaved(pass: Pass, at: u32, stages: u32, chunks: u32) -> Block {
+fn nth_interleaved(pass: Pass, at: u32, stages: u32, chunks: u32) -> PipelineBlock {
     let chunk = at / stages % chunks;
     let chunk = if pass == Pass::Forward { chunk } else { chunks - 1 - chunk };
-    Block { pass, microbatch: at / (stages * chunks) * stages + at % stages, chunk }
+    PipelineBlock {
+        pass,
+        microbatch: at / (stages * chunks) * stages + at % stages,
+        chunk,
+    }
 }
 
 impl Plan {
     /// A schedule as it was seen: the blocks of each stage in the order of their execution.
-    pub fn observed(stages: Vec<Vec<Block>>) -> Self {
+    pub fn observed(stages: Vec<Vec<PipelineBlock>>) -> Self {
         let chunks = stages.iter().flatten().map(|block| block.chunk.saturating_add(1));
         Self { chunks: chunks.max().unwrap_or(1), stages }
     }
@@ -165,7 +147,7 @@ impl Plan {
     }
 
     /// A stage's blocks in the order of their execution.
-    pub fn order(&self, stage: usize) -> &[Block] {
+    pub fn order(&self, stage: usize) -> &[PipelineBlock] {
         &self.stages[stage]
     }
 
@@ -181,7 +163,11 @@ impl Plan {
 
     /// The stage and the block that this block's input comes from, if it is not its stage's
     /// own.
-    pub fn source(&self, stage: usize, block: Block) -> Option<(usize, Block)> {
+    pub fn source(
+        &self,
+        stage: usize,
+        block: PipelineBlock,
+    ) -> Option<(usize, PipelineBlock)> {
         let last = self.stages() - 1;
         let (from, chunk) = match block.pass {
             Pass::Forward if stage > 0 => (stage - 1, block.chunk),
@@ -190,11 +176,11 @@ impl Plan {
             Pass::Backward if block.chunk + 1 < self.chunks => (0, block.chunk + 1),
             _ => return None,
         };
-        (from != stage).then_some((from, Block { chunk, ..block }))
+        (from != stage).then_some((from, PipelineBlock { chunk, ..block }))
     }
 
     /// The stage that this block's output goes to, if it is another.
-    pub fn target(&self, stage: usize, block: Block) -> Option<usize> {
+    pub fn target(&self, stage: usize, block: PipelineBlock) -> Option<usize> {
         let last = self.stages() - 1;
         let other = match block.pass {
             Pass::Forward if stage < last => stage + 1,

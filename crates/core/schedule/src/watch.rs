@@ -4,8 +4,8 @@ use std::ops::RangeInclusive;
 use crate::judge::{Done, HeldUp, Judge, Measure, PipelineRanks, RankIteration};
 use crate::meetings::Meetings;
 use crate::own_work::OwnWork;
-use crate::{Block, Graph, ScheduleSettings};
-use model::BlockPlace;
+use crate::{Graph, ScheduleSettings};
+use model::{BlockPlace, PipelineBlock, PipelineRankState, Standstill};
 
 /// Iterations of a rank that wait for other ranks' at most; older ones are forgotten.
 const WAITING: usize = 64;
@@ -31,34 +31,6 @@ pub struct Watch {
     meetings: Meetings,
 }
 
-/// The block at which a rank of a pipeline stands still.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standstill {
-    /// The rank that is to work on it.
-    pub rank: u32,
-    /// Its place in the pipeline.
-    pub stage: usize,
-    /// The block.
-    pub block: Block,
-    /// What is known of the rank.
-    pub standing: Standing,
-}
-
-/// What a rank does that stands still. What comes first explains what comes later.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Standing {
-    /// It has begun the block.
-    Works,
-    /// It has finished the block and does not send its output.
-    Owes,
-    /// It could begin the block, and asks for no input.
-    Idles,
-    /// It could begin the block, but for the input that it has asked for.
-    Receives,
-    /// The input of the block cannot be there yet.
-    Waits,
-}
-
 /// Those of ranks that stand still whom the others wait for, as far as can be told.
 ///
 /// # Source
@@ -66,8 +38,8 @@ pub enum Standing {
 /// docs/math/schedule.md. What is sent and asked for tells a rank that never sent from the
 /// one that it never sent to.
 pub fn holding_up(mut ranks: Vec<Standstill>) -> Vec<Standstill> {
-    let first = ranks.iter().map(|it| it.standing).min();
-    ranks.retain(|it| Some(it.standing) == first && it.standing < Standing::Waits);
+    let first = ranks.iter().map(|it| it.state).min();
+    ranks.retain(|it| Some(it.state) == first && it.state < PipelineRankState::Waits);
     ranks
 }
 
@@ -253,9 +225,9 @@ impl Watch {
             }
             for (at, rank) in ranks.iter().enumerate() {
                 let Some(seen) = self.ranks.get(rank) else { continue };
-                if let Some((node, standing)) = seen.standing(graph, at, &finished) {
+                if let Some((node, state)) = seen.standing(graph, at, &finished) {
                     let (stage, block) = graph.block(node);
-                    found.push(Standstill { rank: *rank, stage, block, standing });
+                    found.push(Standstill { rank: *rank, stage, block, state });
                 }
             }
         }
@@ -362,7 +334,7 @@ impl Watch {
                 let seen = self.ranks.get(&rank)?;
                 seen.done.iter().find(|done| done.number == number)
             },
-            |rank, stage, Block { pass, microbatch, .. }, excess_s| {
+            |rank, stage, PipelineBlock { pass, microbatch, .. }, excess_s| {
                 let block = (number, stage, pass, microbatch, rank);
                 self.meetings.waited_for(&block, excess_s)
             },
@@ -379,26 +351,26 @@ impl RankBlocks {
         graph: &Graph,
         at: usize,
         finished: &[bool],
-    ) -> Option<(usize, Standing)> {
+    ) -> Option<(usize, PipelineRankState)> {
         let mut nodes = graph.nodes_of(at);
         let next = nodes.clone().find(|node| !finished[*node]);
         if self.open.is_some() {
-            return Some((next?, Standing::Works));
+            return Some((next?, PipelineRankState::Works));
         }
         let before = nodes.rfind(|node| finished[*node]);
         if let Some(before) = before
             && self.owes
             && graph.plan().target(at, graph.block(before).1).is_some()
         {
-            return Some((before, Standing::Owes));
+            return Some((before, PipelineRankState::Owes));
         }
         let node = next?;
-        let standing = match graph.predecessors(node)[1] {
-            Some(source) if !finished[source] => Standing::Waits,
-            Some(_) if self.receives => Standing::Receives,
-            _ => Standing::Idles,
+        let state = match graph.predecessors(node)[1] {
+            Some(source) if !finished[source] => PipelineRankState::Waits,
+            Some(_) if self.receives => PipelineRankState::Receives,
+            _ => PipelineRankState::Idles,
         };
-        Some((node, standing))
+        Some((node, state))
     }
 
     /// The iteration is over; the numbers of those that are kept.

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use model::{CollectiveIssue, Event, Mark, RankNs};
+use model::{BlockCause, CollectiveIssue, Event, Mark, RankNs, SlowIterations};
 use schedule::{
-    Axis, Call, Cause, Diagnosis, Lane, RankCalls, ScheduleSettings, Sizes, Unit,
-    diagnose,
+    Axis, Call, Diagnosis, Lane, RankCalls, ScheduleSettings, Sizes, Unit, diagnose,
 };
 
 /// Calls of all ranks that are kept. Of more the first stay, which show what is usual, and the
@@ -99,7 +98,7 @@ impl Called {
         &mut self,
         sizes: &Sizes,
         hosts: &BTreeMap<u32, String>,
-    ) -> Vec<schedule::SlowIterations> {
+    ) -> Vec<SlowIterations> {
         self.looked = self.calls;
         self.next_look = self.calls + (self.calls / LOOK_AGAIN).max(FIRST_LOOK / 2);
         let log = |(rank, caller): (&u32, &Caller)| {
@@ -117,12 +116,12 @@ impl Called {
         // What no block explains, stages tell. That input comes late is seen on one clock only.
         let has_clocks = !found.off_clocks.is_empty();
         found.findings.retain(|one| {
-            let is_sure = one.cause != Cause::Transfer || !has_clocks;
+            let is_sure = one.cause != BlockCause::Transfer || !has_clocks;
             !one.ranks.is_empty() && one.stage.is_some() && is_sure
         });
         let before = self.found.as_ref().map_or(&[][..], |before| &before.findings);
-        let is_new = |one: &&schedule::SlowIterations| {
-            let same = |other: &schedule::SlowIterations| {
+        let is_new = |one: &&SlowIterations| {
+            let same = |other: &SlowIterations| {
                 (&one.ranks, one.stage) == (&other.ranks, other.stage)
                     && one.first <= other.last + 1
             };

@@ -1,12 +1,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use collective::{Collectives, Communication, Entered, HangSettings, Stall, StallKind};
-use incident::{Scene, death, folded, hang, standstill};
+use incident::{Scene, death, folded, hang};
 use model::{
-    Communicator, Event, Evidence, Incident, Mark, Operation, ProcessState, Progress,
-    RankNs, Ranks, Severity, Stack,
+    Communicator, Event, Evidence, Incident, Mark, Operation, PipelineRankState,
+    ProcessState, Progress, RankNs, Ranks, Severity, Stack, Standstill,
 };
-use schedule::{Standing, Standstill, holding_up};
+use schedule::holding_up;
 
 use crate::{Rule, Suspicion};
 
@@ -322,7 +322,7 @@ impl Hangs {
         let is_culprit = |it: &Standstill| stall.culprits.contains(&it.rank);
         let (here, mut others): (Vec<_>, Vec<_>) =
             standing.into_iter().partition(is_culprit);
-        let waits = |it: &&Standstill| it.standing >= Standing::Receives;
+        let waits = |it: &&Standstill| it.state >= PipelineRankState::Receives;
         if here.iter().filter(waits).count() == stall.culprits.len() {
             // For one that nobody waits for in a collective.
             others.retain(|it| !waits(&it) && !stall.waiting.contains(&it.rank));
@@ -336,7 +336,7 @@ impl Hangs {
     /// Pipelines that stand still, by where their ranks do.
     fn halt(&self, standing: Vec<Standstill>) -> Option<Stall> {
         let halts = holding_up(standing);
-        let text: Vec<String> = halts.iter().map(standstill).collect();
+        let text: Vec<String> = halts.iter().map(narrate::standstill).collect();
         let ranks = halts.iter().map(|halt| halt.rank).collect();
         self.collectives.halt(ranks, text.join(", "))
     }

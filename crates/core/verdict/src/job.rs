@@ -652,8 +652,11 @@ impl Job {
             pipeline: self.calls().map(pipeline_summary),
             incidents: self.findings().into_iter().map(narrate::incident).collect(),
             absorbed: match &self.call_logs {
-                Some(said) => incident::pipeline_absorbed(said),
-                None => self.pipelines.absorbed().to_vec(),
+                Some(said) => incident::pipeline_absorbed(said)
+                    .iter()
+                    .map(narrate::absorbed)
+                    .collect(),
+                None => self.pipelines.absorbed().iter().map(narrate::absorbed).collect(),
             },
             what_if: self.what_if.as_ref().map(|findings| findings.what_if.clone()),
             notes: self.note_texts(),
@@ -738,7 +741,9 @@ impl Job {
         texts.extend(narrate::ambiguous(self.tracker.ambiguous_steps()));
         texts.extend(self.device_wait_text());
         texts.extend(self.read_back_texts());
-        texts.extend(self.pipelines.unseen().map(ToOwned::to_owned));
+        if self.pipelines.are_unseen() {
+            texts.push(narrate::BLOCKS_UNSEEN.to_owned());
+        }
         texts.extend(self.call_logs.iter().flat_map(pipeline_notes));
         if !self.lost_records.is_empty() {
             let ranks: Vec<u32> = self.lost_records.keys().copied().collect();

@@ -2,16 +2,14 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
 
-use incident::{
-    BLOCKS_UNSEEN, IncidentSettings, Looked, Scene, SlowBlocks, absorbed, halted,
-};
+use incident::{IncidentSettings, Looked, Scene, SlowBlocks, absorbed, halted};
 use model::{
-    BlockPlace, BlockTime, CollectiveIssue, CollectiveOp, Event, Evidence, Incident,
-    Mark, RankNs,
+    AbsorbedBlock, BlockPlace, BlockTime, Claim, CollectiveIssue, CollectiveOp, Event,
+    Fact, Finding, Mark, RankNs, Standstill,
 };
 use schedule::{
-    DeviceBlock, DeviceWatch, HeldUp, ScheduleSettings, SlowBlock, Standstill, Watch,
-    Worked, holding_up,
+    DeviceBlock, DeviceWatch, HeldUp, ScheduleSettings, SlowBlock, Watch, Worked,
+    holding_up,
 };
 use steps::is_sampled;
 
@@ -40,7 +38,7 @@ pub(crate) struct Pipelines {
     has_devices: bool,
     looked: Looked,
     slow: Vec<Numbered>,
-    absorbed: Vec<String>,
+    absorbed: Vec<AbsorbedBlock>,
     /// Of those that were slow, in all starts of the job.
     numbers: u64,
 }
@@ -90,7 +88,7 @@ impl Pipelines {
         self.watch.join(group, members);
     }
 
-    /// Takes a mark; whose blocks are slow for the first time, for [`Self::line`]. In a step that
+    /// Takes a mark; whose blocks are slow for the first time, for [`Self::claim`]. In a step that
     /// is left out none is called slow.
     pub(crate) fn mark(
         &mut self,
@@ -237,22 +235,23 @@ impl Pipelines {
     }
 
     /// What held the pipelines up, costliest first.
-    pub(crate) fn incidents(&self, scene: Scene<'_>, exposed_s: f64) -> Vec<Incident> {
+    pub(crate) fn findings(&self, scene: Scene<'_>, exposed_s: f64) -> Vec<Finding> {
         let mut slow: Vec<&Numbered> =
             self.slow.iter().filter(|slow| slow.notable).collect();
         slow.sort_by(|a, b| costliest_first(a, b));
-        let told = slow.into_iter().map(|Numbered { number, blocks, .. }| {
-            let id = format!("s{number}");
-            blocks.incident(scene, id, &self.settings, &self.looked, exposed_s)
-        });
-        told.collect()
+        slow.into_iter()
+            .map(|Numbered { number, blocks, .. }| {
+                let id = format!("s{number}");
+                blocks.finding(scene, id, &self.settings, &self.looked, exposed_s)
+            })
+            .collect()
     }
 
-    /// Words what [`Self::mark`] pointed at.
-    pub(crate) fn line(&self, at: usize, scene: Scene<'_>) -> Option<String> {
+    /// What [`Self::mark`] pointed at.
+    pub(crate) fn claim(&self, at: usize, scene: Scene<'_>) -> Option<Claim> {
         let slow = &self.slow.get(at)?.blocks;
         let id = String::new();
-        Some(slow.incident(scene, id, &self.settings, &self.looked, 0.0).text)
+        Some(slow.finding(scene, id, &self.settings, &self.looked, 0.0).claim)
     }
 
     /// Where ranks of pipelines are, of a job that hangs.
@@ -260,21 +259,21 @@ impl Pipelines {
         self.watch.standing()
     }
 
-    /// The same as evidence, of the ranks that hold it up or, if they are in no pipeline, of those
+    /// The same as facts, of the ranks that hold it up or, if they are in no pipeline, of those
     /// that hold the pipelines up.
-    pub(crate) fn halted(&self, ranks: &[u32]) -> impl Iterator<Item = Evidence> {
+    pub(crate) fn halted(&self, ranks: &[u32]) -> impl Iterator<Item = Fact> {
         let all = self.watch.standing();
         let here = all.iter().filter(|it| ranks.contains(&it.rank)).copied().collect();
         let mut halts = holding_up(here);
         if halts.is_empty() {
             halts = holding_up(all);
         }
-        halts.into_iter().map(|halt| halted(&halt))
+        halts.into_iter().map(halted)
     }
 
-    /// Why blocks of pipelines are not seen that were marked, if so.
-    pub(crate) fn unseen(&self) -> Option<&'static str> {
-        (!self.has_devices && self.watch.is_ahead()).then_some(BLOCKS_UNSEEN)
+    /// Whether blocks of pipelines are marked that cannot be seen: hosts only launch them.
+    pub(crate) fn are_unseen(&self) -> bool {
+        !self.has_devices && self.watch.is_ahead()
     }
 
     /// Whether ranks may seem late that wait for another stage.
@@ -292,7 +291,7 @@ impl Pipelines {
     }
 
     /// Slow blocks nobody had to wait for.
-    pub(crate) fn absorbed(&self) -> &[String] {
+    pub(crate) fn absorbed(&self) -> &[AbsorbedBlock] {
         &self.absorbed
     }
 }
@@ -303,8 +302,7 @@ fn costliest_first(a: &Numbered, b: &Numbered) -> Ordering {
 
 #[cfg(test)]
 mod tests {
-    use model::Pass;
-    use schedule::Block;
+    use model::{Pass, PipelineBlock};
 
     use super::*;
 
@@ -315,7 +313,7 @@ mod tests {
         let slow = SlowBlock {
             pipeline: 0,
             stage: 1,
-            block: Block { pass: Pass::Forward, microbatch: 0, chunk: 0 },
+            block: PipelineBlock { pass: Pass::Forward, microbatch: 0, chunk: 0 },
             node: 0,
             took_s: 0.2,
             usual_s: 0.1,

@@ -1,11 +1,12 @@
 use std::collections::BTreeMap;
 
 use model::{
-    BlockPlace, CollectiveIssue, CollectiveOp, Event, Input, Mark, Pass, RankNs,
+    BlockPlace, CollectiveIssue, CollectiveOp, Event, Input, Mark, Pass, PipelineBlock,
+    RankNs,
 };
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use schedule::{Block, Call, Lane, Plan, RankCalls, Scheme};
+use schedule::{Call, Lane, Plan, RankCalls, Scheme};
 
 use crate::FORWARD_S;
 
@@ -70,7 +71,7 @@ pub struct Spot {
     /// The rank.
     pub rank: u32,
     /// The block.
-    pub block: Block,
+    pub block: PipelineBlock,
 }
 
 /// A block that takes longer on one rank.
@@ -110,7 +111,7 @@ const MODEL: usize = 4;
 
 /// A block that a rank worked on.
 struct Worked {
-    block: Block,
+    block: PipelineBlock,
     begin_s: f64,
     /// If it was done with it.
     end_s: Option<f64>,
@@ -286,7 +287,7 @@ impl CalledJob {
             };
             let first_rank = self.rank(0, rank.copy, rank.tensor);
             for Worked { block, begin_s, end_s } in &rank.worked {
-                let Block { pass, microbatch, chunk } = *block;
+                let PipelineBlock { pass, microbatch, chunk } = *block;
                 let stage = rank.stage as u32 + chunk * self.pp;
                 let place = BlockPlace { pass, stage, microbatch, stages, first_rank };
                 mark(*begin_s, Event::BlockBegin(place));
@@ -325,7 +326,7 @@ impl CalledJob {
         ranks: &mut BTreeMap<u32, Rank>,
         random: &mut SmallRng,
     ) {
-        let mut sent_s: BTreeMap<(u32, u32, usize, Block), f64> = BTreeMap::new();
+        let mut sent_s: BTreeMap<(u32, u32, usize, PipelineBlock), f64> = BTreeMap::new();
         // The GPUs of a stage vary together: they wait for one another in each layer.
         let mut noise: BTreeMap<(u32, usize), Vec<f64>> = BTreeMap::new();
         let normal =
@@ -428,7 +429,7 @@ impl CalledJob {
     fn layers(
         &self,
         rank: &mut Rank,
-        block: Block,
+        block: PipelineBlock,
         (begin_s, extra_s): (f64, f64),
         most: usize,
         random: &mut SmallRng,

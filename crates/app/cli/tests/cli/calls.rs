@@ -13,8 +13,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use model::Pass;
-use schedule::Block;
+use model::{Pass, PipelineBlock};
 use serde_json::Value;
 use sim::{CalledJob, Delay, Primitive, Spot, Stop, log_text};
 
@@ -301,7 +300,7 @@ fn communicators_are_inferred_with_many_pipelines() {
             let healthy = verdict_of(&job);
             assert_eq!(healthy["incidents"], serde_json::json!([]), "{healthy:#}");
             let rank = job.rank(1, dp - 1, tp - 1);
-            let block = Block { pass: Pass::Forward, microbatch: 3, chunk: 0 };
+            let block = PipelineBlock { pass: Pass::Forward, microbatch: 3, chunk: 0 };
             let at = Spot { iteration: 5, rank, block };
             job.delays.push(Delay { at, extra_s: 0.4 });
             let verdict = verdict_of(&job);
@@ -332,7 +331,7 @@ fn communicators_are_inferred_with_many_pipelines() {
 #[test]
 fn one_rank_of_64_is_named_without_counts_and_hashes() {
     let plan = schedule::Scheme::OneForwardOneBackward.plan(4, 8);
-    let whole_iteration: Vec<(Block, f64)> =
+    let whole_iteration: Vec<(PipelineBlock, f64)> =
         plan.order(0).iter().map(|block| (*block, 2.37 / 16.0)).collect();
     let in_one_block = vec![(plan.order(0)[9], 2.37)];
     for (seed, blocks) in [(1, in_one_block), (2, whole_iteration)] {
@@ -374,8 +373,8 @@ fn one_rank_of_64_is_named_without_counts_and_hashes() {
 /// MT-A9, and ranks that stop elsewhere.
 #[test]
 fn a_rank_that_stops_is_named_with_its_block() {
-    let forward = Block { pass: Pass::Forward, microbatch: 3, chunk: 0 };
-    let backward = Block { pass: Pass::Backward, microbatch: 2, chunk: 0 };
+    let forward = PipelineBlock { pass: Pass::Forward, microbatch: 3, chunk: 0 };
+    let backward = PipelineBlock { pass: Pass::Backward, microbatch: 2, chunk: 0 };
     for (tp, pp, dp) in [(2, 4, 1), (2, 4, 4), (1, 4, 2)] {
         for (stage, block, before) in [
             (1, forward, Primitive::Receive),
@@ -415,7 +414,7 @@ fn delayed(
     extra_s: f64,
 ) -> Delay {
     Delay {
-        at: Spot { iteration, rank, block: Block { pass, microbatch, chunk: 0 } },
+        at: Spot { iteration, rank, block: PipelineBlock { pass, microbatch, chunk: 0 } },
         extra_s,
     }
 }

@@ -6,8 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use model::Pass;
-use schedule::Block;
+use model::{Pass, PipelineBlock};
 use serde_json::{Value, json};
 use sim::{CalledJob, Delay, Primitive, Spot, Stop, log_text};
 
@@ -100,7 +99,7 @@ fn what_does_not_come_back_on_a_port_is_a_broken_path() {
 /// A rank that stops while all requests came back.
 #[test]
 fn a_hang_with_idle_ports_is_not_said_to_be_of_the_network() {
-    let block = Block { pass: Pass::Forward, microbatch: 3, chunk: 0 };
+    let block = PipelineBlock { pass: Pass::Forward, microbatch: 3, chunk: 0 };
     let at = Spot { iteration: 6, rank: 3, block };
     let stop = Some(Stop { at, before: Primitive::Layer(3) });
     let job = CalledJob { hashes: true, stop, ..CalledJob::healthy(2, 4, 1) };
@@ -134,7 +133,7 @@ fn a_healthy_connection_is_no_incident() {
 #[test]
 fn the_network_comes_first() {
     let mut job = CalledJob { hashes: true, ..CalledJob::healthy(2, 4, 1) };
-    let block = Block { pass: Pass::Forward, microbatch: 3, chunk: 0 };
+    let block = PipelineBlock { pass: Pass::Forward, microbatch: 3, chunk: 0 };
     job.delays.push(Delay { at: Spot { iteration: 5, rank: 5, block }, extra_s: 0.4 });
     let folder = tempfile::tempdir().expect("a folder");
     let logs = job.logs();

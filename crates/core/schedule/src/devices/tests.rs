@@ -1,8 +1,8 @@
-use model::RankNs;
+use model::{PipelineBlock, RankNs};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Block, Graph, Scheme, Timing};
+use crate::{Graph, Scheme, Timing, place};
 
 const MS: u64 = 1_000_000;
 const RANKS: u32 = 4;
@@ -14,7 +14,7 @@ const MICROBATCHES: u32 = 4;
 /// device up.
 fn watch(
     steps: impl IntoIterator<Item = u32>,
-    extra: impl Fn(u32, u32, Block) -> (u64, u64),
+    extra: impl Fn(u32, u32, PipelineBlock) -> (u64, u64),
 ) -> [Vec<HeldUp>; 2] {
     let settings = ScheduleSettings::default();
     let mut hosts = Watch::new(settings.clone());
@@ -38,7 +38,7 @@ fn watch(
             let (mut held_ms, first) = (0, graph.nodes_of(rank as usize).start);
             for node in graph.nodes_of(rank as usize) {
                 let (_, block) = graph.block(node);
-                let place = block.place(rank, RANKS);
+                let place = place(block, rank, RANKS);
                 let end_ms = (timing.ends_s[node] * 1e3).round() as u64;
                 let at = |device_ms: u64, held_ms: u64, host_ms: u64| BlockTime {
                     host: RankNs((u64::from(step) * 1000 + host_ms) * MS),
@@ -153,7 +153,7 @@ fn a_step_that_one_rank_has_not_told_is_passed_over() {
 }
 
 /// Up to so many milliseconds, at random.
-fn noise_ms(seed: u64, step: u32, rank: u32, block: Block, most_ms: u64) -> u64 {
+fn noise_ms(seed: u64, step: u32, rank: u32, block: PipelineBlock, most_ms: u64) -> u64 {
     let place = u64::from(block.microbatch) * 3 + block.pass as u64;
     let key = seed ^ u64::from(step) << 40 ^ u64::from(rank) << 32 ^ place << 20;
     (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33) % (most_ms + 1)

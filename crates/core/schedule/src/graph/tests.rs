@@ -1,3 +1,4 @@
+use model::PipelineBlock;
 use proptest::prelude::*;
 
 use super::*;
@@ -19,7 +20,7 @@ fn uniform(graph: &Graph, of: impl Fn(Pass) -> f64) -> Vec<f64> {
 }
 
 fn node(graph: &Graph, stage: usize, pass: Pass, microbatch: u32) -> usize {
-    let wanted = (stage, Block { pass, microbatch, chunk: 0 });
+    let wanted = (stage, PipelineBlock { pass, microbatch, chunk: 0 });
     (0..graph.nodes()).find(|node| graph.block(*node) == wanted).unwrap()
 }
 
@@ -145,7 +146,7 @@ fn the_published_hang_has_one_halt_point() {
         .collect();
     let halts: Vec<_> =
         graph.halts(&finished).into_iter().map(|node| graph.block(node)).collect();
-    let block = Block { pass: Pass::Backward, microbatch: 1, chunk: 0 };
+    let block = PipelineBlock { pass: Pass::Backward, microbatch: 1, chunk: 0 };
     assert_eq!(halts, [(0, block)]);
 }
 

@@ -1,7 +1,7 @@
-use model::Pass;
+use model::{Pass, PipelineBlock, PipelineRankState, Standstill};
 
 use super::*;
-use crate::Scheme;
+use crate::{Scheme, place};
 
 const F_NS: u64 = 10_000_000;
 const RANKS: u32 = 4;
@@ -11,7 +11,7 @@ const MICROBATCHES: u32 = 8;
 /// blocks it says; what the watch says of each.
 fn watch(
     iterations: u32,
-    extra_ns: impl Fn(u32, u32, Block) -> u64,
+    extra_ns: impl Fn(u32, u32, PipelineBlock) -> u64,
 ) -> (Watch, Vec<HeldUp>) {
     watch_waiting(iterations, |_| 1, extra_ns)
 }
@@ -20,7 +20,7 @@ fn watch(
 fn watch_waiting(
     iterations: u32,
     later: impl Fn(u32) -> u64,
-    extra_ns: impl Fn(u32, u32, Block) -> u64,
+    extra_ns: impl Fn(u32, u32, PipelineBlock) -> u64,
 ) -> (Watch, Vec<HeldUp>) {
     let mut watch = Watch::new(ScheduleSettings::default());
     let plan = Scheme::OneForwardOneBackward.plan(RANKS, MICROBATCHES);
@@ -39,7 +39,7 @@ fn watch_waiting(
             let took_ns = nominal_ns(node);
             let begin_ns = (timing.ends_s[node] * 1e9).round() as u64 - took_ns;
             let end_ns = from_ns + begin_ns * later(step) + took_ns;
-            let place = block.place(rank as u32, RANKS);
+            let place = place(block, rank as u32, RANKS);
             events.push((end_ns - took_ns, true, rank as u32, place));
             events.push((end_ns, false, rank as u32, place));
         }
@@ -66,7 +66,7 @@ fn timing(graph: &Graph, took_ns: impl Fn(usize) -> u64) -> crate::Timing {
     timing
 }
 
-fn is(block: Block, pass: Pass, microbatch: u32) -> bool {
+fn is(block: PipelineBlock, pass: Pass, microbatch: u32) -> bool {
     (block.pass, block.microbatch) == (pass, microbatch)
 }
 
@@ -108,7 +108,8 @@ fn of_ranks_that_share_a_stage_the_late_one_is_named() {
             let begin_ns = end_ns(&node) - took_ns(node);
             number += 1;
             for first_rank in [0, RANKS] {
-                let place = BlockPlace { first_rank, ..block.place(stage as u32, RANKS) };
+                let place =
+                    BlockPlace { first_rank, ..place(block, stage as u32, RANKS) };
                 let rank = first_rank + place.stage;
                 let late_ns = if first_rank > 0 { extra_ns(node).0 } else { 0 };
                 found.extend(watch.begin(rank, begin_ns, place));
@@ -119,7 +120,7 @@ fn of_ranks_that_share_a_stage_the_late_one_is_named() {
         from_ns += (timing.makespan_s * 1e9) as u64 + F_NS;
     }
     let [held] = &found[..] else { panic!("{found:?}") };
-    let (ranks, blocks): (Vec<u32>, Vec<Block>) =
+    let (ranks, blocks): (Vec<u32>, Vec<PipelineBlock>) =
         held.causes.iter().map(|(rank, slow)| (*rank, slow.block)).unzip();
     assert_eq!((held.step, &ranks[..]), (8, &[RANKS + 1; 2][..]), "{held:?}");
     assert!(is(blocks[0], Pass::Backward, 3) && is(blocks[1], Pass::Backward, 4));
@@ -187,7 +188,7 @@ fn half_of_a_pipeline_is_not_judged_as_a_whole_one() {
     let work = |watch: &mut Watch, rank: u32, step: u32| {
         let mut found = Vec::new();
         for (block, at) in plan.order(rank as usize).iter().zip(1..) {
-            let place = block.place(rank, RANKS);
+            let place = place(*block, rank, RANKS);
             let extra = if step == 9 && at == 5 { 99 } else { 0 };
             let begin_ns = (u64::from(step) * 1000 + at * 10) * F_NS;
             found.extend(watch.begin(rank, begin_ns, place));
@@ -211,7 +212,10 @@ fn a_healthy_pipeline_is_left_alone_and_halts_where_a_rank_stops() {
     assert_eq!((found, watch.standing()), (vec![], vec![]));
     watch.receive(3);
     let halts = holding_up(watch.standing());
-    assert_eq!((halts.len(), halts[0].rank, halts[0].standing), (1, 0, Standing::Idles));
+    assert_eq!(
+        (halts.len(), halts[0].rank, halts[0].state),
+        (1, 0, PipelineRankState::Idles)
+    );
     // The next iteration: rank 0 works three forwards off, rank 1 begins and never ends one.
     let place = |stage, microbatch| BlockPlace {
         pass: Pass::Forward,
@@ -226,8 +230,8 @@ fn a_healthy_pipeline_is_left_alone_and_halts_where_a_rank_stops() {
     }
     watch.begin(1, 1 << 40, place(1, 0));
     // Rank 0 has a fourth to do before it waits, but has not begun it.
-    let block = Block { pass: Pass::Forward, microbatch: 0, chunk: 0 };
-    let begun = Standstill { rank: 1, stage: 1, block, standing: Standing::Works };
+    let block = PipelineBlock { pass: Pass::Forward, microbatch: 0, chunk: 0 };
+    let begun = Standstill { rank: 1, stage: 1, block, state: PipelineRankState::Works };
     assert_eq!(holding_up(watch.standing()), [begun]);
     watch.end(1, 6, 1 << 41, place(1, 0));
     let halts = holding_up(watch.standing());
@@ -247,7 +251,7 @@ fn a_healthy_pipeline_is_left_alone_and_halts_where_a_rank_stops() {
     }
     watch.begin(1, 1 << 42, place(1, 1));
     watch.end(1, 6, 1 << 43, place(1, 1));
-    let block = Block { microbatch: 1, ..block };
-    let owes = Standstill { rank: 1, stage: 1, block, standing: Standing::Owes };
+    let block = PipelineBlock { microbatch: 1, ..block };
+    let owes = Standstill { rank: 1, stage: 1, block, state: PipelineRankState::Owes };
     assert_eq!(holding_up(watch.standing()), [owes]);
 }

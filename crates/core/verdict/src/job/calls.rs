@@ -2,10 +2,9 @@
 
 use collective::SlowLink;
 use incident::{
-    IncidentSettings, halt_point, link_slowed, pipeline_halted, pipeline_slowed,
-    ports_idle,
+    IncidentSettings, link_slowed, pipeline_halted, pipeline_slowed, ports_idle,
 };
-use model::{Finding, Origin, PipelineSummary, Source, fold_ranks};
+use model::{Fact, Finding, Origin, PipelineSummary, Source, fold_ranks};
 use schedule::{Axis, Diagnosis, RankCalls, diagnose};
 
 use super::Job;
@@ -83,9 +82,9 @@ impl Job {
         for finding in self.called.look(&sizes, &self.hosts) {
             let Some(pipeline) = self.called.found() else { continue };
             let (scene, settings) = (self.scene(), &self.settings.incident);
-            let told =
-                pipeline_slowed(&finding, pipeline, scene, String::new(), settings);
-            self.lines.push(told.text);
+            let id = String::new();
+            let slowed = pipeline_slowed(&finding, pipeline, scene, id, settings);
+            self.lines.push(narrate::headline(&slowed.claim));
         }
     }
 
@@ -117,9 +116,9 @@ impl Job {
         let halt = halt.filter(|halt| halt.overdue);
         let idle_ports = self.requests.as_ref().and_then(|requests| requests.idle_ports);
         let halt = halt.map(|halt| {
-            let mut incident = pipeline_halted(halt, scene, "p0".to_owned());
-            incident.evidence.extend(idle_ports.map(ports_idle));
-            incident
+            let mut found = pipeline_halted(halt, scene, "p0".to_owned());
+            found.facts.extend(idle_ports.map(ports_idle).map(Fact::worded));
+            found
         });
         let least_s = least_lost_s(pipeline, settings);
         let slow = pipeline.findings.iter().filter(|found| found.lost_s >= least_s);
@@ -127,7 +126,7 @@ impl Job {
         let slow = slow.map(|(finding, at)| {
             pipeline_slowed(finding, pipeline, scene, format!("p{at}"), settings)
         });
-        halt.chain(slow).map(|found| Finding::worded(Origin::Calls, found)).collect()
+        halt.chain(slow).collect()
     }
 }
 
@@ -178,7 +177,7 @@ pub(super) fn pipeline_notes(pipeline: &Diagnosis) -> Vec<String> {
         notes.push(format!(
             "the logs end in iteration {} with nothing else under way: if the job hung, {}",
             halt.iteration,
-            halt_point(halt)
+            narrate::halt_point(halt)
         ));
     }
     if !pipeline.unseen.is_empty() {

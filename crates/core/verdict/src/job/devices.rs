@@ -139,8 +139,8 @@ impl Job {
 
     /// Says whose blocks are slow for the first time.
     pub(super) fn tell_blocks(&mut self, new: Option<usize>) {
-        let line = new.and_then(|new| self.pipelines.line(new, self.scene()));
-        self.lines.extend(line);
+        let claim = new.and_then(|new| self.pipelines.claim(new, self.scene()));
+        self.lines.extend(claim.map(|claim| narrate::headline(&claim)));
     }
 
     /// Steps in which all devices should be marked: something is suspected, and hosts run ahead of

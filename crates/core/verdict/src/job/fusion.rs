@@ -44,8 +44,7 @@ impl Job {
             functions.map(|fault| function(fault, scene, &self.settings.incident)),
         );
         found.extend(self.straggling());
-        let blocks = self.pipelines.incidents(scene, self.exposed_s).into_iter();
-        found.extend(blocks.map(worded(Origin::Blocks)));
+        found.extend(self.pipelines.findings(scene, self.exposed_s));
         found.extend(self.hangs.death(scene).map(worded(Origin::Death)));
         found.extend(self.hangs.under_way(scene).map(worded(Origin::Hang)));
         let are_stages_seen = self.analysed_steps > 0.0;
@@ -121,12 +120,12 @@ impl Witnesses for Job {
         let sum = |of: fn(&Worked) -> f64| worked.iter().map(of).sum::<f64>();
         let (own_s, copies_s) = (sum(|it| it.own_s), sum(|it| it.copies_s));
         let pipeline = worked.into_iter().next()?.pipeline;
-        let fact = Fact::worded(own_blocks(ranks, own_s, copies_s));
+        let fact = own_blocks(ranks, own_s, copies_s);
         Some(OwnBlocks { pipeline, own_s, copies_s, fact })
     }
 
     fn halts(&self, ranks: &[u32]) -> Vec<Fact> {
-        self.pipelines.halted(ranks).map(Fact::worded).collect()
+        self.pipelines.halted(ranks).collect()
     }
 
     fn slow_links(&self) -> Vec<SlowLink> {

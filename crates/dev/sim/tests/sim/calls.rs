@@ -1,10 +1,8 @@
 //! Hangs and clocks in the call logs of simulated pipelines.
 
 use laggard_sim::{CalledJob, Primitive, Spot, Stop};
-use model::{CollectiveOp, Pass};
-use schedule::{
-    Block, Call, Cause, Diagnosis, RankCalls, ScheduleSettings, Scheme, Sizes, diagnose,
-};
+use model::{BlockCause, CollectiveOp, Pass, PipelineBlock};
+use schedule::{Call, Diagnosis, RankCalls, ScheduleSettings, Scheme, Sizes, diagnose};
 
 fn job(tp: u32, scheme: Scheme, microbatches: u32) -> CalledJob {
     CalledJob { microbatches, scheme, seed: 3, ..CalledJob::healthy(tp, 2, 1) }
@@ -21,7 +19,7 @@ fn said_of_logs(logs: Vec<RankCalls>) -> Diagnosis {
 }
 
 fn stopped(rank: u32, pass: Pass, microbatch: u32, before: Primitive) -> Stop {
-    let block = Block { pass, microbatch, chunk: 0 };
+    let block = PipelineBlock { pass, microbatch, chunk: 0 };
     Stop { at: Spot { iteration: 6, rank, block }, before }
 }
 
@@ -124,7 +122,7 @@ fn who_comes_late_to_the_copies_of_its_stage_is_named() {
             let said = said_of_logs(logs);
             let [finding] = &said.findings[..] else { panic!("{said:?}") };
             let found = (&finding.ranks[..], finding.cause);
-            assert_eq!(found, (&[culprit][..], Cause::Outside));
+            assert_eq!(found, (&[culprit][..], BlockCause::Outside));
             // Without stages and hashes, communicators of copies look like one of all.
             let (copies, wide) = (finding.copies_share, finding.wide_share);
             let share = if pp == 1 { copies.or(wide) } else { copies };

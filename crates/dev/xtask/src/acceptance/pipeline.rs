@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use model::{CollectiveOp, Incident, IncidentKind, Input, Pass, RankNs, Source};
+use model::{
+    CollectiveOp, Incident, IncidentKind, Input, Pass, PipelineHalt, RankNs, Source,
+};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use schedule::{Diagnosis, Halt, RankCalls, ScheduleSettings, Scheme, Sizes, diagnose};
+use schedule::{Diagnosis, RankCalls, ScheduleSettings, Scheme, Sizes, diagnose};
 use sim::{CalledJob, Delay, FORWARD_S, Primitive, Spot, Stop};
 
 use super::Row;
@@ -320,7 +322,7 @@ fn watched_hangs(id: &str) -> Row {
 
 /// Whether logs of the same job could look the same without the stop: cut off when the last rank
 /// fell silent, its block up to three standard deviations of the noise longer.
-fn has_twin(job: &CalledJob, halt: &Halt) -> bool {
+fn has_twin(job: &CalledJob, halt: &PipelineHalt) -> bool {
     let calls = |logs: &[RankCalls], until_ns: u64| -> Vec<usize> {
         let until = |log: &RankCalls| log.calls.partition_point(|c| c.at_ns <= until_ns);
         logs.iter().map(until).collect()

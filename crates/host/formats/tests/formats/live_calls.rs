@@ -12,10 +12,9 @@ use std::path::PathBuf;
 
 use laggard_formats::{Limits, Recording, Snapshot, load};
 use model::{
-    CollectiveIssue, CollectiveOp, Event, Incident, Input, Mark, Pass, RankNs, Source,
-    Verdict,
+    CollectiveIssue, CollectiveOp, Event, Incident, Input, Mark, Pass, PipelineBlock,
+    RankNs, Source, Verdict,
 };
-use schedule::Block;
 use sim::{CalledJob, Delay, Spot};
 use verdict::{Job, Settings};
 
@@ -176,7 +175,7 @@ fn a_pipeline_that_marks_no_blocks_is_judged_by_its_calls() {
         job.delays = (30..50)
             .flat_map(|iteration| (0..4).map(move |microbatch| (iteration, microbatch)))
             .map(|(iteration, microbatch)| {
-                let block = Block { pass: Pass::Forward, microbatch, chunk: 0 };
+                let block = PipelineBlock { pass: Pass::Forward, microbatch, chunk: 0 };
                 Delay { at: Spot { iteration, rank, block }, extra_s: 0.1 }
             })
             .collect();
