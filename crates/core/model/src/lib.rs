@@ -49,6 +49,7 @@ mod input;
 mod mark;
 mod median;
 mod network;
+mod note;
 mod pipeline;
 mod profile;
 mod ranks;
@@ -84,6 +85,7 @@ pub use input::{InFlight, Input};
 pub use mark::{CollectiveOp, Mark, MarkKind, PAYLOAD_WORDS, group_number};
 pub use median::median;
 pub use network::{NetworkFault, QueuePairName};
+pub use note::{CallLogNote, DevicesSeen, VerdictNote};
 pub use pipeline::{
     AbsorbedBlock, BlockCause, HeldUpSteps, PipelineBlock, PipelineFact, PipelineHalt,
     PipelineRankState, SlowIterations, SlowPart, SlowPass, Standstill,

@@ -49,8 +49,8 @@ use advice::connection;
 pub use claim::headline;
 pub use disagreement::contradiction;
 pub use fact::evidence;
-pub use note::{BLOCKS_UNSEEN, ambiguous, devices_unseen, read_back};
-pub use pipeline::{absorbed, halt_point, standstill};
+pub use note::note;
+pub use pipeline::{absorbed, standstill};
 
 /// Words a finding.
 pub fn incident(finding: Finding) -> Incident {

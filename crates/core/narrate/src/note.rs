@@ -1,15 +1,174 @@
 //! What stands beside the incidents of a verdict.
 
-use model::ReadBackSummary;
+use model::{CallLogNote, DevicesSeen, ReadBackSummary, VerdictNote, fold_ranks};
 
 use crate::words::percent;
+use crate::{network, pipeline};
 
-/// Why nobody is named by the blocks of hosts that only launch them.
-pub const BLOCKS_UNSEEN: &str = "hosts launch blocks of the pipeline before their input is there: \
-                                 which block is slow cannot be seen without device marks";
+/// Words a note.
+pub fn note(note: &VerdictNote) -> String {
+    match note {
+        VerdictNote::MissingRank { rank, steps } => {
+            format!("rank {rank} delivered nothing in {steps} steps")
+        }
+        VerdictNote::RankLeft { rank, step, last_step } => format!(
+            "rank {rank} ended in step {step}; the others went on to step {last_step}"
+        ),
+        VerdictNote::IncompleteSteps { steps } => {
+            format!("{steps} steps were not seen whole on every rank and are left out")
+        }
+        VerdictNote::MismatchedSteps { steps } => format!(
+            "collectives differed over the ranks in {steps} steps; those are accounted without \
+             arrival times"
+        ),
+        VerdictNote::ArrivalsUnknown => {
+            "nobody recorded when ranks issue collectives: a late rank can be named only in \
+             stages that do not synchronise"
+                .to_owned()
+        }
+        VerdictNote::WindowsDropped { windows } => {
+            format!("the first {windows} windows are left out of this list")
+        }
+        VerdictNote::Restarted { times } => format!(
+            "the job was restarted ({times}); steps are counted from the last start"
+        ),
+        VerdictNote::OtherHosts => {
+            "ranks of other hosts are not seen: this is about the ranks of this host only"
+                .to_owned()
+        }
+        VerdictNote::OneStep { on_one_clock: true } => {
+            "one step was recorded: what made a rank enter it late lies before it, and is \
+             accounted as step.entry_skew"
+                .to_owned()
+        }
+        VerdictNote::OneStep { on_one_clock: false } => {
+            "one step was recorded, and clocks cannot be compared: a rank that entered it early \
+             and waited may look late"
+                .to_owned()
+        }
+        VerdictNote::NoTraining => {
+            "no training was seen: no optimizer ran in a process that had laggard loaded; \
+             `laggard doctor` tells whether it can be"
+                .to_owned()
+        }
+        VerdictNote::NoWindow { steps, ranks, warmup_steps, min_steps } => format!(
+            "no window was analysed: {steps} steps of {ranks} ranks seen, of which the first \
+             {warmup_steps} are warm-up and at least {min_steps} more are needed"
+        ),
+        VerdictNote::Profiled { steps: (first, last), ranks, stall_s, write_s, slowdown } => {
+            let slowdown = slowdown.map_or(String::new(), |times| {
+                format!(", steps took {times:.2} times as long")
+            });
+            format!(
+                "steps {first}-{last} were profiled on rank {}: the loop stood still for \
+                 {stall_s:.2} s to start and stop, and for {write_s:.2} s to write the \
+                 trace{slowdown}; these steps are left out of the accounting",
+                fold_ranks(ranks)
+            )
+        }
+        VerdictNote::CollectivesCompared { collectives } => format!(
+            "{collectives} collectives were timed on more than one rank and compared"
+        ),
+        VerdictNote::LogsEndEarlier { op, group, last, ranks, first } => format!(
+            "the last {} of group {group} in a log is #{last}; the logs of rank {} end earlier, \
+             from #{first} on: they stopped before the others, or were written before",
+            op.name(),
+            fold_ranks(ranks)
+        ),
+        VerdictNote::AmbiguousSteps { steps } => format!(
+            "in {steps} steps a rank was late, or waited for its device: which one cannot be told. \
+             These hosts do not meet in each step, and fewer than four show no majority; device \
+             marks would tell (`laggard doctor` says whether they are on)"
+        ),
+        VerdictNote::DevicesUnseen => {
+            "hosts run ahead of their devices: which device is slow cannot be seen without device \
+             marks (`laggard doctor` says whether they are on)"
+                .to_owned()
+        }
+        VerdictNote::DeviceWait { share, devices } => device_wait(*share, *devices),
+        VerdictNote::ReadBack(of_line) => read_back(of_line),
+        VerdictNote::BlocksUnseen => {
+            "hosts launch blocks of the pipeline before their input is there: which block is slow \
+             cannot be seen without device marks"
+                .to_owned()
+        }
+        VerdictNote::Network { rank, fault } => network::fault(*rank, fault, None).text,
+        VerdictNote::Calls(of_logs) => calls(of_logs),
+        VerdictNote::LostRecords { records, ranks } => format!(
+            "{records} records of rank {} were overwritten before they were read",
+            fold_ranks(ranks)
+        ),
+        VerdictNote::Text(text) => text.clone(),
+    }
+}
 
-/// What a line that reads back from the device does.
-pub fn read_back(of_line: &ReadBackSummary) -> String {
+fn calls(note: &CallLogNote) -> String {
+    match note {
+        CallLogNote::NoIterations => {
+            "nothing in the logs marks iterations: no collective that all ranks enter once in each"
+                .to_owned()
+        }
+        CallLogNote::NothingCompared { why } => format!("nothing was compared: {why}"),
+        CallLogNote::NoSchedule => {
+            "no pipeline schedule explains what ranks send and receive: blocks are not told apart"
+                .to_owned()
+        }
+        CallLogNote::HostsAhead => {
+            "hosts call what a block needs before its input is there: calls say when blocks are \
+             launched, and which of them is slow cannot be seen"
+                .to_owned()
+        }
+        CallLogNote::FewIterations { timed } => format!(
+            "the time of {timed} iterations is known, too few to say what is usual"
+        ),
+        CallLogNote::LogsEnd(halt) => format!(
+            "the logs end in iteration {} with nothing else under way: if the job hung, {}",
+            halt.iteration,
+            pipeline::halt_point(halt)
+        ),
+        CallLogNote::NoLog { ranks } => format!("no log of rank {}", fold_ranks(ranks)),
+        CallLogNote::PartialLogs { ranks, span, whole, iterations, lost } => {
+            let seen = match span {
+                Some((from, to)) => format!("iterations {from}-{to}"),
+                None => "no iteration".to_owned(),
+            };
+            let lost = match lost {
+                0 => String::new(),
+                lost => format!(
+                    "; {lost} operations are missing in the logs, which is neither lateness nor \
+                     a hang"
+                ),
+            };
+            format!(
+                "coverage is partial: of rank {} {seen} were seen whole, {whole} of \
+                 {iterations}{lost}",
+                fold_ranks(ranks),
+            )
+        }
+        CallLogNote::OffClocks { ranks } => format!(
+            "clocks of rank {} differ from the others' and were set right by when ranks meet: \
+             steady lateness of them is not seen",
+            fold_ranks(ranks)
+        ),
+    }
+}
+
+fn device_wait(share: f64, devices: DevicesSeen) -> String {
+    let known = match devices {
+        DevicesSeen::None => {
+            "; which device is slow, and what a host does there itself, cannot be seen without \
+             device marks"
+        }
+        DevicesSeen::Slower => "",
+        DevicesSeen::Alike => "; no device is slower than the others",
+    };
+    format!(
+        "the hosts spend {} of the step where they wait for their devices{known}",
+        percent(share)
+    )
+}
+
+fn read_back(of_line: &ReadBackSummary) -> String {
     let line = of_line.line.as_deref().unwrap_or("other lines");
     let often = match of_line.per_step.round() as u64 {
         0 => format!("a read-back in {} of the steps", percent(of_line.per_step)),
@@ -18,22 +177,4 @@ pub fn read_back(of_line: &ReadBackSummary) -> String {
     };
     let idle = percent(of_line.idle_share_max);
     format!("{often} at {line} may leave the device idle for up to {idle} of the step")
-}
-
-/// Says that too few hosts run ahead of their devices to tell who is late; nothing of no step.
-pub fn ambiguous(steps: u64) -> Option<String> {
-    (steps > 0).then(|| {
-        format!(
-            "in {steps} steps a rank was late, or waited for its device: which one cannot be told. \
-             These hosts do not meet in each step, and fewer than four show no majority; device \
-             marks would tell (`laggard doctor` says whether they are on)"
-        )
-    })
-}
-
-/// Says that hosts run ahead of devices that nobody looked at.
-pub fn devices_unseen() -> String {
-    "hosts run ahead of their devices: which device is slow cannot be seen without device marks \
-     (`laggard doctor` says whether they are on)"
-        .to_owned()
 }

@@ -84,7 +84,7 @@ pub(crate) fn halt(found: &PipelineHalt) -> String {
 }
 
 /// Says where a pipeline stands still at the end of its logs.
-pub fn halt_point(found: &PipelineHalt) -> String {
+pub(crate) fn halt_point(found: &PipelineHalt) -> String {
     format!(
         "{} {} not finish the {} on pipeline stage {}; everything it waits for is done",
         who(&found.ranks),

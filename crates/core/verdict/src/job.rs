@@ -4,6 +4,7 @@ mod deaths;
 mod devices;
 mod fusion;
 mod network;
+mod notes;
 mod profile;
 mod what_if;
 mod window;
@@ -21,7 +22,7 @@ use incident::{Scene, Tracker};
 use model::{
     CollectiveOp, Cut, Event, Finding, Input, JobSummary, LinkEnd, Mark, Meeting, Method,
     RankNs, SCHEMA, SideSummary, Source, StageId, StageNames, StageSummary, Sync,
-    Verdict, Window, WindowSummary, fold_ranks,
+    Verdict, VerdictNote, Window, WindowSummary,
 };
 use schedule::Diagnosis;
 use steps::{Aligner, Segmenter};
@@ -35,8 +36,9 @@ use crate::pipelines::Pipelines;
 use crate::usages::Usages;
 use crate::{Remember, Series, Settings, WindowRecord};
 pub use calls::WorkRequests;
-use calls::{pipeline_notes, pipeline_summary};
+use calls::pipeline_summary;
 use devices::DeviceSteps;
+use notes::{Counted, Notes};
 use profile::Profiled;
 
 pub use profile::ProfiledRank;
@@ -81,7 +83,7 @@ pub struct Job {
     /// Seconds that hosts waited for their devices where they meet.
     device_wait_s: f64,
     devices: DeviceSteps,
-    notes: BTreeMap<Note, u64>,
+    notes: Notes,
     exposed_s: f64,
     /// Steps of recordings' own windows, and of attempts before the last restart.
     pub(crate) earlier_steps: u64,
@@ -133,22 +135,6 @@ struct StageTotal {
     led: BTreeMap<u32, u64>,
 }
 
-/// Things worth a note in the verdict, counted.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Note {
-    MissingRank(u32),
-    RankLeft(u32, u32),
-    IncompleteSteps,
-    MismatchedSteps,
-    ArrivalsUnknown,
-    WindowsDropped,
-    Restarted,
-    OtherHosts,
-    /// Whether clocks could be compared.
-    OneStep(bool),
-    Text(String),
-}
-
 impl Job {
     /// A job nothing is known of yet.
     pub fn new(id: &str, source: Source, settings: Settings) -> Self {
@@ -181,7 +167,7 @@ impl Job {
             cut: None,
             device_wait_s: 0.0,
             devices: DeviceSteps::default(),
-            notes: BTreeMap::new(),
+            notes: Notes::default(),
             exposed_s: 0.0,
             earlier_steps: 0,
             analysed_steps: 0.0,
@@ -242,9 +228,7 @@ impl Job {
                 let stage = self.names.intern(&name);
                 self.ranks.entry(rank).or_default().stages.push(stage);
             }
-            Input::Note { text } => {
-                self.notes.insert(Note::Text(text), 1);
-            }
+            Input::Note { text } => self.note(VerdictNote::Text(text)),
             Input::Mark { rank, mark } => self.mark(rank, &mark),
             Input::Lost { rank, records } => {
                 let lost = self.lost_records.entry(rank).or_default();
@@ -312,7 +296,7 @@ impl Job {
                 self.hangs.leave(rank, orderly);
                 self.finish_rank(rank);
                 self.aligner.leave(rank);
-                self.notes.insert(Note::RankLeft(rank, step), 1);
+                self.notes.count(Counted::RankLeft(rank, step), 1);
                 self.take_windows();
             }
             Input::Killed { rank, signal } => self.killed(rank, signal),
@@ -341,13 +325,7 @@ impl Job {
         self.usages = Usages::default();
         self.slower_links.clear();
         self.profiled.iter_mut().for_each(Profiled::restart);
-        // Who left before is not who left early.
-        self.notes.retain(|note, _| !matches!(note, Note::RankLeft(..)));
-        *self.notes.entry(Note::Restarted).or_default() += 1;
-    }
-
-    pub(crate) fn note(&mut self, text: String) {
-        self.notes.insert(Note::Text(text), 1);
+        self.notes.restart();
     }
 
     /// Ranks whose stacks would help to say why the job does not move.
@@ -503,7 +481,7 @@ impl Job {
         if window.ranks.len() > 1 {
             let mut boundaries = window.blocks.iter().flat_map(|b| b.boundaries.iter());
             if boundaries.all(|boundary| boundary.sync == Sync::None) {
-                *self.notes.entry(Note::ArrivalsUnknown).or_default() += 1;
+                self.notes.count(Counted::ArrivalsUnknown, 1);
             }
             match window.meeting {
                 Meeting::Issued => assume_synchronisation(&mut window),
@@ -520,19 +498,13 @@ impl Job {
         self.exposed_s += found.exposed_s * window.group_share;
         self.analysed_steps += found.steps.len() as f64 * window.group_share;
         for rank in &window.missing_ranks {
-            *self.notes.entry(Note::MissingRank(*rank)).or_default() += window.steps;
+            self.notes.count(Counted::MissingRank(*rank), window.steps);
         }
         if window.unseen_ranks > 0 {
-            self.notes.insert(Note::OtherHosts, 1);
+            self.notes.count(Counted::OtherHosts, 1);
         }
-        if window.incomplete_steps > 0 {
-            *self.notes.entry(Note::IncompleteSteps).or_default() +=
-                window.incomplete_steps;
-        }
-        if window.mismatched_steps > 0 {
-            *self.notes.entry(Note::MismatchedSteps).or_default() +=
-                window.mismatched_steps;
-        }
+        self.notes.count(Counted::IncompleteSteps, window.incomplete_steps);
+        self.notes.count(Counted::MismatchedSteps, window.mismatched_steps);
         self.add_totals(window, found);
         self.series.add(window, found);
     }
@@ -559,7 +531,7 @@ impl Job {
         self.windows.push_back((self.summary(window, found), shares.collect()));
         if self.windows.len() > MAX_WINDOWS {
             self.windows.pop_front();
-            *self.notes.entry(Note::WindowsDropped).or_default() += 1;
+            self.notes.count(Counted::WindowsDropped, 1);
         }
     }
 
@@ -659,101 +631,13 @@ impl Job {
                 None => self.pipelines.absorbed().iter().map(narrate::absorbed).collect(),
             },
             what_if: self.what_if.as_ref().map(|findings| findings.what_if.clone()),
-            notes: self.note_texts(),
+            notes: self.all_notes().iter().map(narrate::note).collect(),
             profile: self.profiled.as_ref().map(|profiled| profiled.summary.clone()),
         }
     }
 
     fn lost_records(&self) -> u64 {
         self.lost_records.values().copied().fold(0, u64::saturating_add)
-    }
-
-    fn note_texts(&self) -> Vec<String> {
-        let mut texts = Vec::new();
-        // A rank that left with all the others simply finished.
-        let last_steps = self.notes.keys().filter_map(|note| match note {
-            Note::RankLeft(_, step) => Some(*step),
-            _ => None,
-        });
-        let last_step = last_steps.max().unwrap_or(0);
-        for (note, count) in &self.notes {
-            texts.push(match note {
-                Note::RankLeft(_, step) if step.saturating_add(1) >= last_step => continue,
-                Note::RankLeft(rank, step) => format!(
-                    "rank {rank} ended in step {step}; the others went on to step {last_step}"
-                ),
-                Note::ArrivalsUnknown if count * 2 < self.windows.len() as u64 => continue,
-                Note::MissingRank(rank) => {
-                    format!("rank {rank} delivered nothing in {count} steps")
-                }
-                Note::IncompleteSteps => {
-                    format!("{count} steps were not seen whole on every rank and are left out")
-                }
-                Note::MismatchedSteps => format!(
-                    "collectives differed over the ranks in {count} steps; those are \
-                     accounted without arrival times"
-                ),
-                Note::ArrivalsUnknown => "nobody recorded when ranks issue collectives: a \
-                     late rank can be named only in stages that do not synchronise"
-                    .to_owned(),
-                Note::WindowsDropped => {
-                    format!("the first {count} windows are left out of this list")
-                }
-                Note::Restarted => format!(
-                    "the job was restarted ({count}); steps are counted from the last start"
-                ),
-                Note::OtherHosts => "ranks of other hosts are not seen: this is about the \
-                     ranks of this host only"
-                    .to_owned(),
-                Note::OneStep(true) => "one step was recorded: what made a rank enter it late \
-                     lies before it, and is accounted as step.entry_skew"
-                    .to_owned(),
-                Note::OneStep(false) => "one step was recorded, and clocks cannot be compared: \
-                     a rank that entered it early and waited may look late"
-                    .to_owned(),
-                Note::Text(text) => text.clone(),
-            });
-        }
-        if self.hangs.has_spoken() && self.seen_ranks.is_empty() {
-            // Why no training was seen is told already.
-        } else if self.seen_ranks.is_empty() && self.requests.is_none() {
-            texts.push(
-                "no training was seen: no optimizer ran in a process that had laggard loaded; \
-                 `laggard doctor` tells whether it can be"
-                    .to_owned(),
-            );
-        } else if self.analysed_steps == 0.0
-            && self.profiled.is_none()
-            && self.source.has_steps()
-        {
-            let warmup = self.settings.window.warmup_steps;
-            texts.push(format!(
-                "no window was analysed: {} steps of {} ranks seen, of which the first \
-                 {warmup} are warm-up and at least {} more are needed",
-                self.steps(),
-                self.seen_ranks.len(),
-                self.settings.window.min_steps,
-            ));
-        }
-        if self.profiled.is_none() {
-            texts.extend(self.timed_texts());
-        }
-        texts.extend(narrate::ambiguous(self.tracker.ambiguous_steps()));
-        texts.extend(self.device_wait_text());
-        texts.extend(self.read_back_texts());
-        if self.pipelines.are_unseen() {
-            texts.push(narrate::BLOCKS_UNSEEN.to_owned());
-        }
-        texts.extend(self.call_logs.iter().flat_map(pipeline_notes));
-        if !self.lost_records.is_empty() {
-            let ranks: Vec<u32> = self.lost_records.keys().copied().collect();
-            texts.push(format!(
-                "{} records of rank {} were overwritten before they were read",
-                self.lost_records(),
-                fold_ranks(&ranks)
-            ));
-        }
-        texts
     }
 }
 

@@ -4,8 +4,8 @@ use collective::SlowLink;
 use incident::{
     IncidentSettings, link_slowed, pipeline_halted, pipeline_slowed, ports_idle,
 };
-use model::{Fact, Finding, Origin, PipelineSummary, Source, fold_ranks};
-use schedule::{Axis, Diagnosis, RankCalls, diagnose};
+use model::{CallLogNote, Fact, Finding, Origin, PipelineSummary, Source, VerdictNote};
+use schedule::{Axis, Diagnosis, Partial, RankCalls, diagnose};
 
 use super::Job;
 
@@ -23,27 +23,20 @@ pub struct WorkRequests {
 
 impl Job {
     /// What was compared of timed collectives, and where logs end.
-    pub(super) fn timed_texts(&self) -> Vec<String> {
-        let compared = self.arrivals.compared();
-        let mut texts = Vec::new();
-        if self.source == Source::Inspector || compared > 0 {
-            texts.push(format!(
-                "{compared} collectives were timed on more than one rank and compared"
-            ));
-        }
+    pub(super) fn timed_notes(&self) -> Vec<VerdictNote> {
+        let collectives = self.arrivals.compared();
+        let is_timed = self.source == Source::Inspector || collectives > 0;
+        let compared =
+            is_timed.then_some(VerdictNote::CollectivesCompared { collectives });
         let ends = self.arrivals.ends().into_iter().take(MAX_ENDS);
-        texts.extend(ends.map(|(group, op, last, ends)| {
-            let ranks: Vec<u32> = ends.keys().copied().collect();
-            let first = ends.values().min().copied().unwrap_or(0);
-            format!(
-                "the last {} of group {group} in a log is #{last}; the logs of rank {} end \
-                 earlier, from #{first} on: they stopped before the others, or were written \
-                 before",
-                op.name(),
-                fold_ranks(&ranks)
-            )
-        }));
-        texts
+        let ends = ends.map(|(group, op, last, ends)| VerdictNote::LogsEndEarlier {
+            op,
+            group,
+            last,
+            first: ends.values().min().copied().unwrap_or(0),
+            ranks: ends.into_keys().collect(),
+        });
+        compared.into_iter().chain(ends).collect()
     }
 
     /// Takes what ranks called, the log of each once, and what work requests were told then.
@@ -67,12 +60,11 @@ impl Job {
                 self.earlier_steps += found.iterations;
                 self.call_logs = Some(found);
             }
-            Ok(None) => self.note(
-                "nothing in the logs marks iterations: no collective that all ranks enter once \
-                 in each"
-                    .to_owned(),
-            ),
-            Err(refused) => self.note(format!("nothing was compared: {refused}")),
+            Ok(None) => self.note(VerdictNote::Calls(CallLogNote::NoIterations)),
+            Err(refused) => {
+                let why = refused.to_string();
+                self.note(VerdictNote::Calls(CallLogNote::NothingCompared { why }));
+            }
         }
     }
 
@@ -151,74 +143,39 @@ pub(super) fn pipeline_summary(pipeline: &Diagnosis) -> PipelineSummary {
 }
 
 /// What should stand beside a verdict on call logs.
-pub(super) fn pipeline_notes(pipeline: &Diagnosis) -> Vec<String> {
+pub(super) fn pipeline_notes(pipeline: &Diagnosis) -> Vec<CallLogNote> {
     let mut notes = Vec::new();
     if pipeline.schedule.is_none() {
-        notes.push(
-            "no pipeline schedule explains what ranks send and receive: blocks are not told \
-             apart"
-                .to_owned(),
-        );
+        notes.push(CallLogNote::NoSchedule);
     }
     if pipeline.is_ahead {
-        notes.push(
-            "hosts call what a block needs before its input is there: calls say when blocks are \
-             launched, and which of them is slow cannot be seen"
-                .to_owned(),
-        );
+        notes.push(CallLogNote::HostsAhead);
     }
     if pipeline.usual_s == 0.0 {
-        notes.push(format!(
-            "the time of {} iterations is known, too few to say what is usual",
-            pipeline.timed
-        ));
+        notes.push(CallLogNote::FewIterations { timed: pipeline.timed });
     }
     if let Some(halt) = pipeline.halt.as_ref().filter(|halt| !halt.overdue) {
-        notes.push(format!(
-            "the logs end in iteration {} with nothing else under way: if the job hung, {}",
-            halt.iteration,
-            narrate::halt_point(halt)
-        ));
+        notes.push(CallLogNote::LogsEnd(halt.clone()));
     }
     if !pipeline.unseen.is_empty() {
-        notes.push(format!("no log of rank {}", fold_ranks(&pipeline.unseen)));
+        notes.push(CallLogNote::NoLog { ranks: pipeline.unseen.clone() });
     }
     // Ranks that were seen in the same part of the run, together.
-    let mut partial = pipeline.partial.as_slice();
-    while let Some(first) = partial.first() {
-        let same = partial.iter().take_while(|rank| {
-            (rank.lost > 0, rank.whole, rank.span)
-                == (first.lost > 0, first.whole, first.span)
-        });
-        let (ranks, rest) = partial.split_at(same.count());
-        partial = rest;
-        let lost = ranks.iter().fold(0, |sum: u64, rank| sum.saturating_add(rank.lost));
-        let who: Vec<u32> = ranks.iter().map(|rank| rank.rank).collect();
-        let seen = match first.span {
-            Some((from, to)) => format!("iterations {from}-{to}"),
-            None => "no iteration".to_owned(),
-        };
-        let lost = if lost == 0 {
-            String::new()
-        } else {
-            format!(
-                "; {lost} operations are missing in the logs, which is neither lateness nor a \
-                 hang"
-            )
-        };
-        notes.push(format!(
-            "coverage is partial: of rank {} {seen} were seen whole, {} of {}{lost}",
-            fold_ranks(&who),
-            first.whole,
-            pipeline.iterations,
-        ));
-    }
+    let alike = pipeline.partial.chunk_by(|one, other| {
+        (one.lost > 0, one.whole, one.span) == (other.lost > 0, other.whole, other.span)
+    });
+    notes.extend(alike.filter_map(|ranks| {
+        let Partial { span, whole, .. } = *ranks.first()?;
+        Some(CallLogNote::PartialLogs {
+            ranks: ranks.iter().map(|rank| rank.rank).collect(),
+            span,
+            whole,
+            iterations: pipeline.iterations,
+            lost: ranks.iter().fold(0, |sum: u64, rank| sum.saturating_add(rank.lost)),
+        })
+    }));
     if !pipeline.off_clocks.is_empty() {
-        notes.push(format!(
-            "clocks of rank {} differ from the others' and were set right by when ranks meet: \
-             steady lateness of them is not seen",
-            fold_ranks(&pipeline.off_clocks)
-        ));
+        notes.push(CallLogNote::OffClocks { ranks: pipeline.off_clocks.clone() });
     }
     notes
 }

@@ -5,8 +5,8 @@ use std::ops::Range;
 use frontier::{Baseline, analyse, join_devices_where_seen};
 use incident::{DeviceAccount, Devices};
 use model::{
-    Cut, DeviceTime, Finding, Mark, Meeting, RankNs, ReadBackSummary, ReadBacks, Side,
-    StageId, StageNames, Window,
+    Cut, DeviceTime, DevicesSeen, Finding, Mark, Meeting, RankNs, ReadBackSummary,
+    ReadBacks, Side, StageId, StageNames, VerdictNote, Window,
 };
 use steps::{DeviceClock, runs_from};
 
@@ -172,34 +172,29 @@ impl Job {
     }
 
     /// Lines that read back so that devices may have nothing to do for a notable part of the step.
-    pub(super) fn read_back_texts(&self) -> Vec<String> {
-        let lines = self.devices.read_backs(&self.names);
-        let notable = lines.iter().filter(|line| line.idle_share_max >= READ_BACK_SHARE);
-        notable.map(narrate::read_back).collect()
+    pub(super) fn read_back_notes(&self) -> impl Iterator<Item = VerdictNote> {
+        let lines = self.devices.read_backs(&self.names).into_iter();
+        lines
+            .filter(|line| line.idle_share_max >= READ_BACK_SHARE)
+            .map(VerdictNote::ReadBack)
     }
 
-    /// What is said of it.
-    pub(super) fn device_wait_text(&self) -> Option<String> {
+    /// What is said of hosts that wait for their devices, or run ahead of them.
+    pub(super) fn device_wait_note(&self) -> Option<VerdictNote> {
         let Some(share) = self.device_wait_share() else {
             let is_unseen =
                 self.devices.hosts_run_ahead() && self.devices.sampled_steps() == 0;
-            return is_unseen.then(narrate::devices_unseen);
+            return is_unseen.then_some(VerdictNote::DevicesUnseen);
         };
-        let waits = format!(
-            "the hosts spend {:.0} % of the step where they wait for their devices",
-            100.0 * share
-        );
         let incidents = self.tracker.findings(self.scene());
         let is_device = |one: &Finding| one.subject.side == Some(Side::Device);
-        Some(if self.devices.sampled_steps() == 0 {
-            format!(
-                "{waits}; which device is slow, and what a host does there itself, cannot be \
-                 seen without device marks"
-            )
+        let devices = if self.devices.sampled_steps() == 0 {
+            DevicesSeen::None
         } else if incidents.iter().any(is_device) {
-            waits
+            DevicesSeen::Slower
         } else {
-            format!("{waits}; no device is slower than the others")
-        })
+            DevicesSeen::Alike
+        };
+        Some(VerdictNote::DeviceWait { share, devices })
     }
 }

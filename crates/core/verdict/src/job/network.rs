@@ -1,9 +1,9 @@
 //! What hosts see of their networks.
 
 use diagnosis::SlowLink;
-use model::{Fact, LinkEnd, NetworkFault, Observation};
+use model::{Fact, LinkEnd, NetworkFault, Observation, VerdictNote};
 
-use super::{Job, Note};
+use super::Job;
 
 /// Links of which it is kept that they are slow.
 const MAX_LINKS: usize = 1024;
@@ -22,7 +22,7 @@ impl Job {
         let fact = Fact::from(what);
         match fault {
             NetworkFault::Slower { .. } => {
-                self.notes.insert(Note::Text(narrate::evidence(&fact).text), 1);
+                self.note(VerdictNote::Network { rank, fault });
             }
             NetworkFault::SlowerLink { peer, bytes_per_s, usual_bytes_per_s } => {
                 let host = self.hosts.get(&rank).cloned().unwrap_or_default();

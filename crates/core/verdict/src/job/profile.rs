@@ -12,8 +12,9 @@ use pattern::{Columns, ExpectedBox, Problem, localise};
 use steps::{Aligner, WindowSettings};
 use trace::{Matches, Profile};
 
+use super::Job;
 use super::compared::{Blamed, Compared, MAX_CALLERS};
-use super::{Job, Note};
+use super::notes::Counted;
 
 /// Stage of the time by which a rank enters a recording's only step after the first to do so.
 const ENTRY: &str = "step.entry_skew";
@@ -199,7 +200,7 @@ impl Job {
         followed.finish();
         self.add_steps(accounted.steps());
         if single.is_some() && ranks.len() > 1 {
-            self.notes.insert(Note::OneStep(entries.is_some()), 1);
+            self.notes.count(Counted::OneStep(entries.is_some()), 1);
         }
         for mut window in accounted.take_windows() {
             if single.is_some() && entries.is_none() && ranks.len() > 1 {

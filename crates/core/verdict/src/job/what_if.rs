@@ -1,7 +1,8 @@
 use model::Finding;
 use whatif::Findings;
 
-use super::{Job, Note};
+use super::Job;
+use super::notes::Counted;
 
 impl Job {
     /// Takes what a what-if trace shows: the job is its sampled steps.
@@ -11,10 +12,7 @@ impl Job {
         self.earlier_steps += (what_if.steps.len() + findings.left_out_steps) as u64;
         self.analysed_steps += what_if.steps.len() as f64;
         self.exposed_s += what_if.recorded_s.iter().sum::<f64>();
-        if findings.left_out_steps > 0 {
-            *self.notes.entry(Note::IncompleteSteps).or_default() +=
-                findings.left_out_steps as u64;
-        }
+        self.notes.count(Counted::IncompleteSteps, findings.left_out_steps as u64);
         self.what_if = Some(findings);
     }
 

@@ -1,6 +1,6 @@
 //! Profile windows of a running job: which are wanted, and what they show.
 
-use model::{IncidentKind, Input, Method, ProfileWindow, RankNs, fold_ranks};
+use model::{IncidentKind, Method, ProfileWindow, RankNs, VerdictNote};
 use trace::Profile;
 
 use super::{Job, ProfiledRank};
@@ -105,19 +105,13 @@ impl Job {
         let longest = |seconds: fn(&ProfileWindow) -> f64| {
             ordered.told.values().map(seconds).fold(0.0, f64::max)
         };
-        let (stall_s, write_s) = (longest(|w| w.stall_s), longest(|w| w.write_s));
-        let mut text = format!(
-            "steps {}-{} were profiled on rank {}: the loop stood still for {stall_s:.2} s \
-             to start and stop, and for {write_s:.2} s to write the trace",
-            ordered.first_step,
-            ordered.last_step().saturating_sub(1),
-            fold_ranks(&ordered.told.keys().copied().collect::<Vec<_>>()),
-        );
-        if let Some(slowdown) = ordered.slowdown(self.usual_step_s()) {
-            text += &format!(", steps took {slowdown:.2} times as long");
-        }
-        text += "; these steps are left out of the accounting";
-        self.take(Input::Note { text });
+        self.note(VerdictNote::Profiled {
+            steps: (ordered.first_step, ordered.last_step().saturating_sub(1)),
+            ranks: ordered.told.keys().copied().collect(),
+            stall_s: longest(|window| window.stall_s),
+            write_s: longest(|window| window.write_s),
+            slowdown: ordered.slowdown(self.usual_step_s()),
+        });
     }
 }
 

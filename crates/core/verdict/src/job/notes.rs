@@ -1,0 +1,140 @@
+//! What stands beside the incidents of a verdict.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::VerdictNote;
+
+use super::Job;
+
+/// Notes that are no mere counts, of which the first are kept: a recording may have any number.
+const MAX_SAID: usize = 1024;
+
+/// What is worth a note so far.
+#[derive(Debug, Default)]
+pub(super) struct Notes {
+    counts: BTreeMap<Counted, u64>,
+    said: Vec<VerdictNote>,
+    texts: BTreeSet<String>,
+}
+
+/// Things worth a note that are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Counted {
+    MissingRank(u32),
+    /// With its last step.
+    RankLeft(u32, u32),
+    IncompleteSteps,
+    MismatchedSteps,
+    ArrivalsUnknown,
+    WindowsDropped,
+    Restarts,
+    OtherHosts,
+    /// Whether clocks could be compared.
+    OneStep(bool),
+}
+
+impl Notes {
+    /// Counts something so many times more; nothing comes to pass no times.
+    pub(super) fn count(&mut self, what: Counted, times: u64) {
+        if times > 0 {
+            *self.counts.entry(what).or_default() += times;
+        }
+    }
+
+    /// Keeps a note, unless it is known.
+    pub(super) fn say(&mut self, note: VerdictNote) {
+        match note {
+            VerdictNote::Text(text) => {
+                self.texts.insert(text);
+            }
+            note if self.said.len() < MAX_SAID && !self.said.contains(&note) => {
+                self.said.push(note);
+            }
+            _ => {}
+        }
+    }
+
+    /// The job is started again: who left before is not who left early.
+    pub(super) fn restart(&mut self) {
+        self.counts.retain(|what, _| !matches!(what, Counted::RankLeft(..)));
+        self.count(Counted::Restarts, 1);
+    }
+
+    /// All of them, of a job with so many windows.
+    fn all(&self, windows: usize) -> impl Iterator<Item = VerdictNote> {
+        let last_steps = self.counts.keys().filter_map(|what| match what {
+            Counted::RankLeft(_, step) => Some(*step),
+            _ => None,
+        });
+        let last_step = last_steps.max().unwrap_or(0);
+        let counted = self.counts.iter().filter_map(move |(what, count)| {
+            let count = *count;
+            Some(match *what {
+                Counted::MissingRank(rank) => {
+                    VerdictNote::MissingRank { rank, steps: count }
+                }
+                // A rank that left with all the others simply finished.
+                Counted::RankLeft(_, step) if step.saturating_add(1) >= last_step => {
+                    return None;
+                }
+                Counted::RankLeft(rank, step) => {
+                    VerdictNote::RankLeft { rank, step, last_step }
+                }
+                Counted::IncompleteSteps => VerdictNote::IncompleteSteps { steps: count },
+                Counted::MismatchedSteps => VerdictNote::MismatchedSteps { steps: count },
+                Counted::ArrivalsUnknown if count * 2 < windows as u64 => return None,
+                Counted::ArrivalsUnknown => VerdictNote::ArrivalsUnknown,
+                Counted::WindowsDropped => VerdictNote::WindowsDropped { windows: count },
+                Counted::Restarts => VerdictNote::Restarted { times: count },
+                Counted::OtherHosts => VerdictNote::OtherHosts,
+                Counted::OneStep(on_one_clock) => VerdictNote::OneStep { on_one_clock },
+            })
+        });
+        let texts = self.texts.iter().cloned().map(VerdictNote::Text);
+        counted.chain(self.said.iter().cloned()).chain(texts)
+    }
+}
+
+impl Job {
+    pub(crate) fn note(&mut self, note: VerdictNote) {
+        self.notes.say(note);
+    }
+
+    /// What stands beside the incidents.
+    pub(super) fn all_notes(&self) -> Vec<VerdictNote> {
+        let mut notes: Vec<VerdictNote> = self.notes.all(self.windows.len()).collect();
+        notes.extend(self.nothing_analysed());
+        if self.profiled.is_none() {
+            notes.extend(self.timed_notes());
+        }
+        let steps = self.tracker.ambiguous_steps();
+        notes.extend((steps > 0).then_some(VerdictNote::AmbiguousSteps { steps }));
+        notes.extend(self.device_wait_note());
+        notes.extend(self.read_back_notes());
+        notes.extend(self.pipelines.are_unseen().then_some(VerdictNote::BlocksUnseen));
+        let logs = self.call_logs.iter().flat_map(super::calls::pipeline_notes);
+        notes.extend(logs.map(VerdictNote::Calls));
+        if !self.lost_records.is_empty() {
+            let ranks = self.lost_records.keys().copied().collect();
+            notes.push(VerdictNote::LostRecords { records: self.lost_records(), ranks });
+        }
+        notes
+    }
+
+    /// Why no window was analysed, if none was and nothing else says so.
+    fn nothing_analysed(&self) -> Option<VerdictNote> {
+        if self.seen_ranks.is_empty() {
+            let is_known = self.hangs.has_spoken() || self.requests.is_some();
+            return (!is_known).then_some(VerdictNote::NoTraining);
+        }
+        let is_due = self.analysed_steps == 0.0
+            && self.profiled.is_none()
+            && self.source.has_steps();
+        is_due.then(|| VerdictNote::NoWindow {
+            steps: self.steps(),
+            ranks: self.seen_ranks.len(),
+            warmup_steps: self.settings.window.warmup_steps.into(),
+            min_steps: self.settings.window.min_steps as u64,
+        })
+    }
+}
