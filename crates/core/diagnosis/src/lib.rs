@@ -1,5 +1,6 @@
 //! Findings of all methods about one cause become one finding.
 //!
+//! A [`Detector`] is a method that finds what holds a job back.
 //! [`fuse`] takes what the methods found, in any order, and applies rules, those of a job the
 //! [`RULES`] in the order of the table. A rule says when two findings are one cause, and which of them keeps its headline, its
 //! place and its cost; the other's facts become facts of that one. [`Witnesses`] are asked what they
@@ -30,6 +31,7 @@
 //!
 //! Pure: no rule reads a sentence, and the same findings give the same answer.
 
+mod detector;
 mod disagreement;
 mod fuse;
 mod rules;
@@ -37,6 +39,7 @@ mod rules;
 mod tests;
 mod witness;
 
+pub use detector::Detector;
 pub use disagreement::disagreements;
 pub use fuse::fuse;
 pub use rules::{FusionRule, RULES};

@@ -5,13 +5,13 @@ use std::ops::RangeInclusive;
 
 use model::{
     Action, Cause, Claim, Cost, Fact, Finding, FunctionClass, FunctionFault,
-    IncidentKind, Label, LinkEnd, Method, NetworkFault, Observation, Origin, Position,
-    Ranks, StageAccount, StepSpan, Subject,
+    IncidentKind, Input, JobContext, Label, LinkEnd, Method, NetworkFault, Observation,
+    Origin, Position, Ranks, StageAccount, StepSpan, Subject,
 };
 use proptest::prelude::*;
 
 use crate::rules::{Apply, Kept, Merge};
-use crate::{FusionRule, OwnBlocks, RULES, SlowLink, Witnesses, disagreements};
+use crate::{Detector, FusionRule, OwnBlocks, RULES, SlowLink, Witnesses, disagreements};
 
 const ORIGINS: [Origin; 12] = [
     Origin::Stages,
@@ -535,12 +535,39 @@ fn a_quota_that_is_used_up_comes_first_where_a_function_is_known() {
     assert_eq!(fused(vec![late, read]), [quota, look]);
 }
 
-/// What a fifth method needs: findings of its own, and a row.
+/// A fifth method: who is behind a switch that loses packets.
+#[derive(Debug, Default)]
+struct LossySwitch {
+    behind: Vec<u32>,
+}
+
+impl Detector for LossySwitch {
+    fn observe(&mut self, input: &Input, _: JobContext<'_>) -> Vec<Claim> {
+        if let Input::Network { rank, fault: NetworkFault::Socket { .. } } = input {
+            self.behind.push(*rank);
+        }
+        Vec::new()
+    }
+
+    fn findings(&self, _: JobContext<'_>) -> Vec<Finding> {
+        let ranks = (!self.behind.is_empty()).then_some(&self.behind);
+        ranks
+            .map(|ranks| finding(Origin::Bandwidth, 1, ranks, (0, 9)))
+            .into_iter()
+            .collect()
+    }
+
+    fn restart(&mut self) {
+        self.behind.clear();
+    }
+}
+
+/// What a fifth method needs: one implementation, and a row.
 #[test]
-fn another_rule_is_another_row() {
-    const TEMPERATURE: FusionRule = FusionRule {
-        name: "hot switch",
-        when: "a switch is hot while all ranks are slower",
+fn another_method_is_another_detector_and_another_row() {
+    const LOSSY_SWITCH: FusionRule = FusionRule {
+        name: "lossy switch",
+        when: "a switch loses packets while all ranks are slower",
         keeps: "the finding of all ranks; the switch supports it",
         source: "this test",
         apply: Apply::Merge(Merge {
@@ -551,10 +578,18 @@ fn another_rule_is_another_row() {
             give: |known, switch, _| known.facts.extend(switch.facts),
         }),
     };
-    let slower = finding(Origin::Stages, 0, &[], (0, 9));
-    let findings = vec![slower, finding(Origin::Bandwidth, 1, &[7], (0, 9))];
+    let (names, hosts, seen) = Default::default();
+    let context = JobContext::new(&names, &hosts, &seen);
+    let mut method: Box<dyn Detector> = Box::<LossySwitch>::default();
+    let peer = "10.0.0.2".to_owned();
+    let fault = NetworkFault::Socket { peer, bytes: 1, resent: 4, refused: false };
+    assert!(method.observe(&Input::Network { rank: 7, fault }, context).is_empty());
+    let mut findings = method.findings(context);
+    findings.push(finding(Origin::Stages, 0, &[], (0, 9)));
     let known = Known::default();
     assert_eq!(fuse(findings.clone(), &known).len(), 2);
-    let [it] = &crate::fuse(findings, &[TEMPERATURE], &known)[..] else { panic!("one") };
+    let [it] = &crate::fuse(findings, &[LOSSY_SWITCH], &known)[..] else { panic!("one") };
     assert_eq!((it.origin, it.facts.len()), (Origin::Stages, 2));
+    method.restart();
+    assert_eq!(method.findings(context), []);
 }

@@ -1,9 +1,9 @@
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 use frontier::{Gates, WindowFrontier, localise};
 use model::{
-    Action, Claim, Cost, Fact, Finding, IncidentKind, Label, LateRanks, Meeting,
-    NextInLine, Observation, Origin, Pace, Ranks, Side, StageAccount, StageId,
+    Action, Claim, Cost, Fact, Finding, IncidentKind, JobContext, Label, LateRanks,
+    Meeting, NextInLine, Observation, Origin, Pace, Ranks, Side, StageAccount, StageId,
     StageNames, StepPart, StepSpan, Subject, Window,
 };
 
@@ -31,34 +31,6 @@ const SPORADIC_PATIENCE: u64 = 50;
 const FEW_RANKS: usize = 3;
 /// Steps without an account of their devices that are remembered: more than ten windows.
 const MAX_UNACCOUNTED: usize = 1024;
-
-/// What the words of an incident need to know of the job.
-#[derive(Clone, Copy, Debug)]
-pub struct Scene<'job> {
-    /// Stage names.
-    pub names: &'job StageNames,
-    /// Host of each rank, where known.
-    pub hosts: &'job BTreeMap<u32, String>,
-    /// Ranks seen.
-    pub seen: &'job BTreeSet<u32>,
-    /// Whether the job's processes are gone: what was found of them is over.
-    pub ended: bool,
-}
-
-impl Scene<'_> {
-    /// All ranks seen but these.
-    pub(crate) fn others(&self, named: &[u32]) -> Ranks {
-        let seen: Ranks = self.seen.iter().copied().collect();
-        seen.without(named)
-    }
-
-    /// The hosts of some ranks, each once, in order.
-    pub(crate) fn hosts_of(&self, ranks: &[u32]) -> Vec<String> {
-        let hosts: BTreeSet<&String> =
-            ranks.iter().filter_map(|rank| self.hosts.get(rank)).collect();
-        hosts.into_iter().cloned().collect()
-    }
-}
 
 /// Whether a group of ranks and those of a window have one in common: roles divide the ranks,
 /// so that it is the same group then, even if some left it.
@@ -163,7 +135,7 @@ impl Tracker {
         window: &Window,
         found: &mut WindowFrontier,
         devices: Devices<'_>,
-        scene: Scene<'_>,
+        scene: JobContext<'_>,
     ) -> Vec<Finding> {
         let place = self.groups.iter().position(|group| meet(&group.ranks, window));
         let mut group = place.map(|at| self.groups.swap_remove(at)).unwrap_or_default();
@@ -290,7 +262,7 @@ impl Tracker {
     }
 
     /// What was found so far, costliest first.
-    pub fn findings(&self, scene: Scene<'_>) -> Vec<Finding> {
+    pub fn findings(&self, scene: JobContext<'_>) -> Vec<Finding> {
         let told = self.told().into_iter();
         told.map(|(track, ranks)| self.finding(track, &ranks, scene)).collect()
     }
@@ -420,7 +392,7 @@ impl Tracker {
         }
     }
 
-    fn finding(&self, track: &Track, compared: &[u32], scene: Scene<'_>) -> Finding {
+    fn finding(&self, track: &Track, compared: &[u32], scene: JobContext<'_>) -> Finding {
         let Fault { kind, ranks, stage, side, .. } = &track.fault;
         let share = track.cost_share();
         let open = !scene.ended && self.goes_on(track);
@@ -585,7 +557,7 @@ impl Track {
         next.collect()
     }
 
-    fn claim(&self, compared: &[u32], open: bool, scene: Scene<'_>) -> Claim {
+    fn claim(&self, compared: &[u32], open: bool, scene: JobContext<'_>) -> Claim {
         let Fault { kind, place, side, .. } = &self.fault;
         let name = |stage: &StageId| scene.names.name(*stage).to_owned();
         let stage = name(&self.fault.stage);

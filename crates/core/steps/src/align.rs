@@ -224,6 +224,11 @@ impl Aligner {
         }
     }
 
+    /// The steps that are left out.
+    pub fn left_out(&self) -> Option<&RangeInclusive<u32>> {
+        self.left_out.as_ref()
+    }
+
     /// Whether a step is left out.
     pub fn is_left_out(&self, step: u32) -> bool {
         self.left_out.as_ref().is_some_and(|steps| steps.contains(&step))

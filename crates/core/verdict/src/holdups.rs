@@ -168,7 +168,7 @@ mod tests {
     fn told(lost_s: f64, then_lost_s: f64) -> Vec<(String, u64, u64)> {
         let (names, hosts) = (StageNames::default(), BTreeMap::new());
         let seen = (0..RANKS).collect();
-        let scene = Scene { names: &names, hosts: &hosts, seen: &seen, ended: false };
+        let scene = Scene::new(&names, &hosts, &seen);
         let mut communication = Communication::new(HangSettings::default());
         for rank in 0..RANKS {
             let (name, size) = ("ring".to_owned(), RANKS);
@@ -225,7 +225,7 @@ mod tests {
     fn each_span_has_a_number_of_its_own_whatever_it_costs() {
         let (names, hosts) = (StageNames::default(), BTreeMap::new());
         let seen = (0..RANKS).collect();
-        let scene = Scene { names: &names, hosts: &hosts, seen: &seen, ended: false };
+        let scene = Scene::new(&names, &hosts, &seen);
         let mut communication = Communication::new(HangSettings::default());
         for rank in 0..RANKS {
             let (name, size) = ("ring".to_owned(), RANKS);

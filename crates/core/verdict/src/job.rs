@@ -1,4 +1,3 @@
-mod calls;
 mod compared;
 mod deaths;
 mod devices;
@@ -6,7 +5,6 @@ mod fusion;
 mod network;
 mod notes;
 mod profile;
-mod what_if;
 mod window;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -18,25 +16,22 @@ use frontier::{
     Baseline, WindowFrontier, analyse, assume_synchronisation, device_wait_s,
     join_where_seen,
 };
-use incident::{Scene, Tracker};
+use incident::Tracker;
 use model::{
-    CollectiveOp, Cut, Event, Finding, Input, JobSummary, LinkEnd, Mark, Meeting, Method,
-    RankNs, SCHEMA, SideSummary, Source, StageId, StageNames, StageSummary, Sync,
-    Verdict, VerdictNote, Window, WindowSummary,
+    CollectiveOp, Cut, Event, Finding, Input, JobContext, JobSummary, LinkEnd, Mark,
+    Meeting, Method, RankNs, SCHEMA, SideSummary, Source, StageId, StageNames,
+    StageSummary, Sync, Verdict, VerdictNote, Window, WindowSummary,
 };
-use schedule::Diagnosis;
+use schedule::RankCalls;
 use steps::{Aligner, Segmenter};
 use whatif::Findings;
 
-use crate::called::Called;
+use crate::detectors::{Detectors, WorkRequests, pipeline_summary};
 use crate::escalation::Escalation;
 use crate::hangs::Hangs;
 use crate::holdups::Holdups;
-use crate::pipelines::Pipelines;
 use crate::usages::Usages;
 use crate::{Remember, Series, Settings, WindowRecord};
-pub use calls::WorkRequests;
-use calls::pipeline_summary;
 use devices::DeviceSteps;
 use notes::{Counted, Notes};
 use profile::Profiled;
@@ -66,13 +61,10 @@ pub struct Job {
     tracker: Tracker,
     hangs: Hangs,
     holdups: Holdups,
-    pipelines: Pipelines,
-    called: Called,
+    detectors: Detectors,
     /// What was found before the job was started again, the latest start first.
     earlier: Vec<Finding>,
     arrivals: Arrivals,
-    call_logs: Option<Diagnosis>,
-    requests: Option<WorkRequests>,
     totals: BTreeMap<StageId, StageTotal>,
     windows: VecDeque<(WindowSummary, BTreeMap<StageId, f64>)>,
     series: Series,
@@ -93,7 +85,6 @@ pub struct Job {
     /// Records of each rank that were overwritten before they were read.
     lost_records: BTreeMap<u32, u64>,
     side_channels: BTreeMap<StageId, SideTotal>,
-    what_if: Option<Findings>,
     profiled: Option<Profiled>,
     /// Functions that stood out in profiles so far.
     functions: u64,
@@ -149,15 +140,9 @@ impl Job {
             aligner: Aligner::new(settings.window.clone()),
             hangs: Hangs::new(settings.hang.clone()),
             holdups: Holdups::new(settings.arrival.share_min),
-            pipelines: Pipelines::new(
-                settings.schedule.clone(),
-                settings.incident.clone(),
-            ),
-            called: Called::new(settings.schedule.clone()),
+            detectors: Detectors::new(&settings),
             earlier: Vec::new(),
             arrivals: Arrivals::new(settings.arrival.clone()),
-            call_logs: None,
-            requests: None,
             tracker: Tracker::new(settings.incident.clone(), settings.frontier.clone()),
             totals: BTreeMap::new(),
             windows: VecDeque::new(),
@@ -174,7 +159,6 @@ impl Job {
             seen_ranks: BTreeSet::new(),
             lost_records: BTreeMap::new(),
             side_channels: BTreeMap::new(),
-            what_if: None,
             profiled: None,
             functions: 0,
             usages: Usages::default(),
@@ -209,6 +193,10 @@ impl Job {
 
     /// Takes the next thing there is to know about the job.
     pub fn take(&mut self, input: Input) {
+        // A mark may end a stall, of which is spoken first.
+        if !matches!(input, Input::Mark { .. }) {
+            self.observe(&input);
+        }
         match input {
             Input::Rank { rank, host, role, first_local, locals, world_size } => {
                 self.hosts.insert(rank, host);
@@ -233,19 +221,17 @@ impl Job {
             Input::Lost { rank, records } => {
                 let lost = self.lost_records.entry(rank).or_default();
                 *lost = lost.saturating_add(records);
-                self.called.lose(rank, records);
                 self.ranks.entry(rank).or_default().segmenter.lose();
             }
             Input::Group { group, name, members } => {
                 self.hangs.join(group, &name, &members);
                 self.arrivals.join(group, &name);
-                self.pipelines.join(group, members.len());
             }
             Input::Quiet { at } => {
                 let last_at = self.last_at();
                 let is_blocked = last_at
                     .is_some_and(|last_at| self.escalation.is_blocked(at, last_at));
-                self.hangs.quiet(at, is_blocked, || self.pipelines.standing());
+                self.hangs.quiet(at, is_blocked, || self.detectors.pipelines.standing());
             }
             Input::ProfileOrdered { ranks, first_step, steps } => {
                 self.order_profile(&ranks, first_step, steps);
@@ -288,7 +274,7 @@ impl Job {
             Input::Look { rank, at, in_progress, ended, late } => {
                 let moves = self.hangs.look(rank, at, in_progress, &ended, &late);
                 self.moves_again(moves);
-                let scene = scene(&self.names, &self.hosts, &self.seen_ranks);
+                let scene = JobContext::new(&self.names, &self.hosts, &self.seen_ranks);
                 let found = self.holdups.look(at, self.hangs.communication(), scene);
                 self.lines.extend(found.map(|incident| incident.text));
             }
@@ -309,7 +295,7 @@ impl Job {
     fn restart(&mut self) {
         self.end_profile(&[]);
         self.finish();
-        let mut found = self.told(Scene { ended: true, ..self.scene() });
+        let mut found = self.told(JobContext { ended: true, ..self.context() });
         found.append(&mut self.earlier);
         found.truncate(MAX_EARLIER);
         self.earlier = found;
@@ -318,8 +304,7 @@ impl Job {
         self.tracker.restart();
         self.hangs.restart(self.settings.hang.clone());
         self.holdups.restart();
-        self.pipelines.restart(self.settings.schedule.clone());
-        self.called = Called::new(self.settings.schedule.clone());
+        self.detectors.restart();
         self.devices.restart();
         self.arrivals = Arrivals::new(self.settings.arrival.clone());
         self.usages = Usages::default();
@@ -343,12 +328,26 @@ impl Job {
         self.hangs.patience_s()
     }
 
-    pub(crate) fn scene(&self) -> Scene<'_> {
-        scene(&self.names, &self.hosts, &self.seen_ranks)
+    pub(crate) fn context(&self) -> JobContext<'_> {
+        JobContext {
+            exposed_s: self.exposed_s,
+            left_out: self.aligner.left_out(),
+            ..JobContext::new(&self.names, &self.hosts, &self.seen_ranks)
+        }
+    }
+
+    /// Each method takes the next thing there is to know.
+    fn observe(&mut self, input: &Input) {
+        let context = JobContext {
+            left_out: self.aligner.left_out(),
+            ..JobContext::new(&self.names, &self.hosts, &self.seen_ranks)
+        };
+        let claims = self.detectors.observe(input, context);
+        self.lines.extend(claims.iter().map(narrate::headline));
     }
 
     fn tell_hang(&mut self) {
-        let scene = scene(&self.names, &self.hosts, &self.seen_ranks);
+        let scene = JobContext::new(&self.names, &self.hosts, &self.seen_ranks);
         let Some(hang) = self.hangs.tell(scene) else { return };
         let stacks = hang.evidence.into_iter().filter(|e| e.method == Method::Stack);
         self.lines.push(hang.text);
@@ -365,12 +364,7 @@ impl Job {
         if matches!(mark.event, Event::ProfilerBegin | Event::ProfilerEnd) {
             self.aligner.leave_out_until(self.step());
         }
-        let left_out = |step| self.aligner.is_left_out(step);
-        let new = self.pipelines.mark(rank, mark, left_out);
-        self.tell_blocks(new);
-        if self.called.mark(rank, mark) {
-            self.look_at_calls();
-        }
+        self.observe(&Input::Mark { rank, mark: *mark });
         let input = self.ranks.entry(rank).or_default();
         let stage = input.stage(&mark.event);
         match mark.event {
@@ -427,9 +421,32 @@ impl Job {
         }
         self.aligner.finish();
         self.take_windows();
-        if self.called.is_due() {
-            self.look_at_calls();
+        let context = JobContext::new(&self.names, &self.hosts, &self.seen_ranks);
+        let claims = self.detectors.finish(context);
+        self.lines.extend(claims.iter().map(narrate::headline));
+    }
+
+    /// Takes what a what-if trace shows: the job is its sampled steps.
+    pub fn add_what_if(&mut self, findings: Findings) {
+        let what_if = &findings.what_if;
+        self.seen_ranks.extend(what_if.ranks.iter().map(|rank| rank.rank));
+        self.earlier_steps += (what_if.steps.len() + findings.left_out_steps) as u64;
+        self.analysed_steps += what_if.steps.len() as f64;
+        self.exposed_s += what_if.recorded_s.iter().sum::<f64>();
+        self.notes.count(Counted::IncompleteSteps, findings.left_out_steps as u64);
+        self.detectors.what_if.shown = Some(findings);
+    }
+
+    /// Takes what ranks called, the log of each once, and what work requests were told then.
+    pub fn take_calls(&mut self, logs: Vec<RankCalls>, requests: Option<WorkRequests>) {
+        for log in &logs {
+            self.seen_ranks.insert(log.rank);
+            self.hosts.extend(log.host.clone().map(|host| (log.rank, host)));
         }
+        let refused = self.detectors.calls.take(logs, requests);
+        self.notes.extend(refused.map(VerdictNote::Calls));
+        let found = self.detectors.calls.logs();
+        self.earlier_steps += found.map_or(0, |found| found.iterations);
     }
 
     /// Lines about the windows closed since the last call, for people who watch.
@@ -469,7 +486,7 @@ impl Job {
         let (window, mut found) = self.measure(window);
         self.account(&window, &found);
         self.follow(&window, &mut found);
-        let scene = scene(&self.names, &self.hosts, &self.seen_ranks);
+        let scene = JobContext::new(&self.names, &self.hosts, &self.seen_ranks);
         if let Some(((remember, records), span)) = self.records.as_mut().zip(span) {
             let (window, gates) = ((&window, span), &self.settings.frontier);
             records.push(WindowRecord::new(*remember, window, &found, gates, scene));
@@ -513,9 +530,9 @@ impl Job {
         self.devices.leave_out(|step| self.aligner.is_left_out(step));
         let account = self.devices.account(window, &self.settings, &self.baseline);
         let devices = self.devices.seen_by(account.as_ref());
-        let scene = scene(&self.names, &self.hosts, &self.seen_ranks);
+        let scene = JobContext::new(&self.names, &self.hosts, &self.seen_ranks);
         let mut shown = self.tracker.observe(window, found, devices, scene);
-        if self.pipelines.has_waits() {
+        if self.detectors.pipelines.has_waits() {
             // Ranks that only wait for another stage are part of what that stage's say.
             let fused = self.findings();
             shown.retain(|one| fused.iter().any(|finding| finding.claim == one.claim));
@@ -603,7 +620,7 @@ impl Job {
                 id: self.id.clone(),
                 ranks: self.seen_ranks.len(),
                 steps: self.steps(),
-                analysed_steps: match &self.call_logs {
+                analysed_steps: match self.detectors.calls.logs() {
                     Some(said) => said.timed,
                     None => self.analysed_steps.round() as u64,
                 },
@@ -621,16 +638,27 @@ impl Job {
             },
             stages: stages.collect(),
             windows: windows.collect(),
-            pipeline: self.calls().map(pipeline_summary),
+            pipeline: self.detectors.calls.all().map(pipeline_summary),
             incidents: self.findings().into_iter().map(narrate::incident).collect(),
-            absorbed: match &self.call_logs {
+            absorbed: match self.detectors.calls.logs() {
                 Some(said) => incident::pipeline_absorbed(said)
                     .iter()
                     .map(narrate::absorbed)
                     .collect(),
-                None => self.pipelines.absorbed().iter().map(narrate::absorbed).collect(),
+                None => self
+                    .detectors
+                    .pipelines
+                    .absorbed()
+                    .iter()
+                    .map(narrate::absorbed)
+                    .collect(),
             },
-            what_if: self.what_if.as_ref().map(|findings| findings.what_if.clone()),
+            what_if: self
+                .detectors
+                .what_if
+                .shown
+                .as_ref()
+                .map(|shown| shown.what_if.clone()),
             notes: self.all_notes().iter().map(narrate::note).collect(),
             profile: self.profiled.as_ref().map(|profiled| profiled.summary.clone()),
         }
@@ -639,15 +667,6 @@ impl Job {
     fn lost_records(&self) -> u64 {
         self.lost_records.values().copied().fold(0, u64::saturating_add)
     }
-}
-
-/// A job that runs.
-fn scene<'a>(
-    names: &'a StageNames,
-    hosts: &'a BTreeMap<u32, String>,
-    seen: &'a BTreeSet<u32>,
-) -> Scene<'a> {
-    Scene { names, hosts, seen, ended: false }
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@
 //! ```
 
 mod called;
+mod detectors;
 mod escalation;
 mod gathering;
 mod hangs;
@@ -27,9 +28,10 @@ mod series;
 mod settings;
 mod usages;
 
+pub use detectors::WorkRequests;
 pub use escalation::{MAX_WINDOW_S, ProfileSettings, WantedProfile};
 pub use gathering::Gathering;
-pub use job::{Job, ProfiledRank, WorkRequests};
+pub use job::{Job, ProfiledRank};
 pub use policy::{Rule, Suspicion};
 pub use record::{LateRank, Remember, StageRecord, WindowRecord};
 pub use series::{Column, Series};

@@ -2,10 +2,11 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
 
-use incident::{IncidentSettings, Looked, Scene, SlowBlocks, absorbed, halted};
+use diagnosis::Detector;
+use incident::{IncidentSettings, Looked, SlowBlocks, absorbed, halted};
 use model::{
     AbsorbedBlock, BlockPlace, BlockTime, Claim, CollectiveIssue, CollectiveOp, Event,
-    Fact, Finding, Mark, RankNs, Standstill,
+    Fact, Finding, Input, JobContext, Mark, RankNs, Standstill,
 };
 use schedule::{
     DeviceBlock, DeviceWatch, HeldUp, ScheduleSettings, SlowBlock, Watch, Worked,
@@ -29,6 +30,7 @@ const LAST_UNSEEN: u32 = 128;
 /// them.
 #[derive(Debug)]
 pub(crate) struct Pipelines {
+    schedule: ScheduleSettings,
     settings: IncidentSettings,
     watch: Watch,
     devices: DeviceWatch,
@@ -64,9 +66,10 @@ struct Numbered {
 impl Pipelines {
     pub(crate) fn new(schedule: ScheduleSettings, settings: IncidentSettings) -> Self {
         Self {
-            settings,
             devices: DeviceWatch::new(schedule.clone()),
-            watch: Watch::new(schedule),
+            watch: Watch::new(schedule.clone()),
+            schedule,
+            settings,
             marked: BTreeMap::new(),
             has_devices: false,
             looked: Looked::default(),
@@ -76,21 +79,9 @@ impl Pipelines {
         }
     }
 
-    /// The job is started over; no number is given twice.
-    pub(crate) fn restart(&mut self, schedule: ScheduleSettings) {
-        let absorbed = std::mem::take(&mut self.absorbed);
-        let fresh = Self::new(schedule, self.settings.clone());
-        *self = Self { absorbed, numbers: self.numbers, ..fresh };
-    }
-
-    /// A group has so many members.
-    pub(crate) fn join(&mut self, group: u32, members: usize) {
-        self.watch.join(group, members);
-    }
-
     /// Takes a mark; whose blocks are slow for the first time, for [`Self::claim`]. In a step that
     /// is left out none is called slow.
-    pub(crate) fn mark(
+    fn mark(
         &mut self,
         rank: u32,
         mark: &Mark,
@@ -234,21 +225,8 @@ impl Pipelines {
         first_new
     }
 
-    /// What held the pipelines up, costliest first.
-    pub(crate) fn findings(&self, scene: Scene<'_>, exposed_s: f64) -> Vec<Finding> {
-        let mut slow: Vec<&Numbered> =
-            self.slow.iter().filter(|slow| slow.notable).collect();
-        slow.sort_by(|a, b| costliest_first(a, b));
-        slow.into_iter()
-            .map(|Numbered { number, blocks, .. }| {
-                let id = format!("s{number}");
-                blocks.finding(scene, id, &self.settings, &self.looked, exposed_s)
-            })
-            .collect()
-    }
-
     /// What [`Self::mark`] pointed at.
-    pub(crate) fn claim(&self, at: usize, scene: Scene<'_>) -> Option<Claim> {
+    pub(crate) fn claim(&self, at: usize, scene: JobContext<'_>) -> Option<Claim> {
         let slow = &self.slow.get(at)?.blocks;
         let id = String::new();
         Some(slow.finding(scene, id, &self.settings, &self.looked, 0.0).claim)
@@ -293,6 +271,46 @@ impl Pipelines {
     /// Slow blocks nobody had to wait for.
     pub(crate) fn absorbed(&self) -> &[AbsorbedBlock] {
         &self.absorbed
+    }
+}
+
+impl Detector for Pipelines {
+    fn observe(&mut self, input: &Input, context: JobContext<'_>) -> Vec<Claim> {
+        match input {
+            Input::Group { group, members, .. } => {
+                self.watch.join(*group, members.len());
+                Vec::new()
+            }
+            Input::Mark { rank, mark } => {
+                let new = self.mark(*rank, mark, |step| context.is_left_out(step));
+                new.and_then(|new| self.claim(new, context)).into_iter().collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// What held the pipelines up, costliest first.
+    fn findings(&self, context: JobContext<'_>) -> Vec<Finding> {
+        let mut slow: Vec<&Numbered> =
+            self.slow.iter().filter(|slow| slow.notable).collect();
+        slow.sort_by(|a, b| costliest_first(a, b));
+        slow.into_iter()
+            .map(|Numbered { number, blocks, .. }| {
+                blocks.finding(
+                    context,
+                    format!("s{number}"),
+                    &self.settings,
+                    &self.looked,
+                    context.exposed_s,
+                )
+            })
+            .collect()
+    }
+
+    fn restart(&mut self) {
+        let absorbed = std::mem::take(&mut self.absorbed);
+        let fresh = Self::new(self.schedule.clone(), self.settings.clone());
+        *self = Self { absorbed, numbers: self.numbers, ..fresh };
     }
 }
 

@@ -3,7 +3,7 @@
 use incident::Scene;
 use model::Incident;
 
-use super::{Job, scene};
+use super::Job;
 
 impl Job {
     /// A rank's process was killed.
@@ -22,12 +22,12 @@ impl Job {
     }
 
     pub(super) fn death(&self) -> Option<Incident> {
-        self.hangs.death(self.scene())
+        self.hangs.death(self.context())
     }
 
     /// A hang that was not said before a rank gave up in it.
     fn tell_given_up(&mut self) {
-        let scene: Scene<'_> = scene(&self.names, &self.hosts, &self.seen_ranks);
+        let scene = Scene::new(&self.names, &self.hosts, &self.seen_ranks);
         self.lines.extend(self.hangs.given_up(scene).map(|hang| hang.text));
     }
 }

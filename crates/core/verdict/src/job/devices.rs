@@ -128,18 +128,19 @@ impl Job {
         let named = self.ranks.get(&rank).zip(time.reached.event());
         let stage = named.map_or(StageId::OTHER, |(input, event)| input.stage(&event));
         let blocks = self.devices.clock.push(rank, mark, time, stage);
-        self.pipelines.see_device();
+        self.detectors.pipelines.see_device();
         if blocks.is_empty() {
             return;
         }
         let left_out = |step| self.aligner.is_left_out(step);
-        let new = self.pipelines.device(rank, &blocks, left_out);
+        let new = self.detectors.pipelines.device(rank, &blocks, left_out);
         self.tell_blocks(new);
     }
 
     /// Says whose blocks are slow for the first time.
     pub(super) fn tell_blocks(&mut self, new: Option<usize>) {
-        let claim = new.and_then(|new| self.pipelines.claim(new, self.scene()));
+        let claim =
+            new.and_then(|new| self.detectors.pipelines.claim(new, self.context()));
         self.lines.extend(claim.map(|claim| narrate::headline(&claim)));
     }
 
@@ -186,7 +187,7 @@ impl Job {
                 self.devices.hosts_run_ahead() && self.devices.sampled_steps() == 0;
             return is_unseen.then_some(VerdictNote::DevicesUnseen);
         };
-        let incidents = self.tracker.findings(self.scene());
+        let incidents = self.tracker.findings(self.context());
         let is_device = |one: &Finding| one.subject.side == Some(Side::Device);
         let devices = if self.devices.sampled_steps() == 0 {
             DevicesSeen::None

@@ -15,7 +15,7 @@ use super::Job;
 impl Job {
     /// A hang first, then what costs most; then what was found before the job was started again.
     pub(super) fn findings(&self) -> Vec<Finding> {
-        let mut findings = self.told(self.scene());
+        let mut findings = self.told(self.context());
         findings.extend_from_slice(&self.earlier);
         findings
     }
@@ -37,14 +37,11 @@ impl Job {
             self.hangs.passed(scene).into_iter().map(worded(Origin::PassedStall)),
         );
         found.extend(self.held_up(scene));
-        found.extend(self.link_incidents());
-        found.extend(self.pipeline_incidents());
         let functions = self.profiled.iter().flat_map(|profiled| &profiled.faults);
         found.extend(
             functions.map(|fault| function(fault, scene, &self.settings.incident)),
         );
-        found.extend(self.straggling());
-        found.extend(self.pipelines.findings(scene, self.exposed_s));
+        found.extend(self.detectors.findings(scene));
         found.extend(self.hangs.death(scene).map(worded(Origin::Death)));
         found.extend(self.hangs.under_way(scene).map(worded(Origin::Hang)));
         let are_stages_seen = self.analysed_steps > 0.0;
@@ -115,7 +112,8 @@ impl Witnesses for Job {
         ranks: &[u32],
         steps: &RangeInclusive<u64>,
     ) -> Option<OwnBlocks> {
-        let worked = ranks.iter().map(|rank| self.pipelines.own_work(*rank, steps));
+        let worked =
+            ranks.iter().map(|rank| self.detectors.pipelines.own_work(*rank, steps));
         let worked: Vec<Worked> = worked.collect::<Option<_>>()?;
         let sum = |of: fn(&Worked) -> f64| worked.iter().map(of).sum::<f64>();
         let (own_s, copies_s) = (sum(|it| it.own_s), sum(|it| it.copies_s));
@@ -125,7 +123,7 @@ impl Witnesses for Job {
     }
 
     fn halts(&self, ranks: &[u32]) -> Vec<Fact> {
-        self.pipelines.halted(ranks).collect()
+        self.detectors.pipelines.halted(ranks).collect()
     }
 
     fn slow_links(&self) -> Vec<SlowLink> {

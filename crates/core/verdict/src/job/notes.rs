@@ -2,12 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::VerdictNote;
+use model::{Source, VerdictNote};
 
 use super::Job;
+use crate::detectors::pipeline_notes;
 
 /// Notes that are no mere counts, of which the first are kept: a recording may have any number.
 const MAX_SAID: usize = 1024;
+/// Collectives whose logs end at different places that are told.
+const MAX_ENDS: usize = 8;
 
 /// What is worth a note so far.
 #[derive(Debug, Default)]
@@ -52,6 +55,11 @@ impl Notes {
             }
             _ => {}
         }
+    }
+
+    /// Keeps notes, unless they are known.
+    pub(super) fn extend(&mut self, notes: impl IntoIterator<Item = VerdictNote>) {
+        notes.into_iter().for_each(|note| self.say(note));
     }
 
     /// The job is started again: who left before is not who left early.
@@ -111,8 +119,10 @@ impl Job {
         notes.extend((steps > 0).then_some(VerdictNote::AmbiguousSteps { steps }));
         notes.extend(self.device_wait_note());
         notes.extend(self.read_back_notes());
-        notes.extend(self.pipelines.are_unseen().then_some(VerdictNote::BlocksUnseen));
-        let logs = self.call_logs.iter().flat_map(super::calls::pipeline_notes);
+        notes.extend(
+            self.detectors.pipelines.are_unseen().then_some(VerdictNote::BlocksUnseen),
+        );
+        let logs = self.detectors.calls.logs().into_iter().flat_map(pipeline_notes);
         notes.extend(logs.map(VerdictNote::Calls));
         if !self.lost_records.is_empty() {
             let ranks = self.lost_records.keys().copied().collect();
@@ -124,7 +134,7 @@ impl Job {
     /// Why no window was analysed, if none was and nothing else says so.
     fn nothing_analysed(&self) -> Option<VerdictNote> {
         if self.seen_ranks.is_empty() {
-            let is_known = self.hangs.has_spoken() || self.requests.is_some();
+            let is_known = self.hangs.has_spoken() || self.detectors.calls.has_requests();
             return (!is_known).then_some(VerdictNote::NoTraining);
         }
         let is_due = self.analysed_steps == 0.0
@@ -136,5 +146,22 @@ impl Job {
             warmup_steps: self.settings.window.warmup_steps.into(),
             min_steps: self.settings.window.min_steps as u64,
         })
+    }
+
+    /// What was compared of timed collectives, and where logs end.
+    fn timed_notes(&self) -> Vec<VerdictNote> {
+        let collectives = self.arrivals.compared();
+        let is_timed = self.source == Source::Inspector || collectives > 0;
+        let compared =
+            is_timed.then_some(VerdictNote::CollectivesCompared { collectives });
+        let ends = self.arrivals.ends().into_iter().take(MAX_ENDS);
+        let ends = ends.map(|(group, op, last, ends)| VerdictNote::LogsEndEarlier {
+            op,
+            group,
+            last,
+            first: ends.values().min().copied().unwrap_or(0),
+            ranks: ends.into_keys().collect(),
+        });
+        compared.into_iter().chain(ends).collect()
     }
 }
