@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
     AbsorbedBlock, Action, Claim, Cost, Fact, Finding, HeldUpSteps, Observation, Origin,
-    PipelineBlock, PipelineFact, Side, SlowPart, Standstill, StepSpan, Subject,
+    PipelineAction, PipelineBlock, PipelineFact, Side, SlowPart, Standstill, StepSpan,
+    Subject,
 };
 use schedule::{HeldUp, SlowBlock};
 
@@ -174,7 +175,10 @@ impl SlowBlocks {
             victims: scene.others(&self.ranks),
             cost: Cost::saved_whole(lost_s, cost_share),
             facts: self.blocks.iter().map(|(block, slow)| fact(*block, slow)).collect(),
-            actions: vec![Action::LookAtBlocks { ranks: self.ranks.clone(), side }],
+            actions: vec![Action::InPipeline(PipelineAction::LookAtBlocks {
+                ranks: self.ranks.clone(),
+                side,
+            })],
             ..Finding::new(Origin::Blocks, id, Claim::HeldUpSteps(Box::new(claim)))
         }
     }

@@ -2,8 +2,8 @@
 
 use model::{
     AbsorbedBlock, Action, BlockCause, Claim, Cost, Fact, Finding, IncidentKind,
-    Observation, Origin, Pace, PipelineFact, PipelineHalt, Severity, SlowIterations,
-    Subject,
+    Observation, Origin, Pace, PipelineAction, PipelineFact, PipelineHalt, Severity,
+    SlowIterations, Subject,
 };
 use schedule::Diagnosis;
 
@@ -78,14 +78,16 @@ fn facts(found: &SlowIterations) -> Vec<Fact> {
 /// What to look at next, of ranks that are named or whose logs are missing.
 fn action(found: &SlowIterations) -> Action {
     let ranks = found.ranks.clone();
-    match found.cause {
-        BlockCause::Compute => Action::LookAtGpu { ranks },
-        BlockCause::Host => Action::LookAtHost { ranks },
-        BlockCause::Transfer => Action::LookAtLinkInto { ranks },
-        BlockCause::Outside => Action::LookBetweenIterations { ranks },
-        BlockCause::Unseen if found.unseen.is_empty() => Action::LookAtWhatChanged,
-        BlockCause::Unseen => Action::GetLogs { ranks: found.unseen.clone() },
-    }
+    Action::InPipeline(match found.cause {
+        BlockCause::Compute => PipelineAction::LookAtGpu { ranks },
+        BlockCause::Host => PipelineAction::LookAtHost { ranks },
+        BlockCause::Transfer => PipelineAction::LookAtLinkInto { ranks },
+        BlockCause::Outside => PipelineAction::LookBetweenIterations { ranks },
+        BlockCause::Unseen if found.unseen.is_empty() => {
+            return Action::LookAtWhatChanged;
+        }
+        BlockCause::Unseen => PipelineAction::GetLogs { ranks: found.unseen.clone() },
+    })
 }
 
 /// The blocks that were slow and that the slack of a pipeline took.
@@ -120,7 +122,9 @@ pub fn pipeline_halted(halt: &PipelineHalt, scene: Scene<'_>, id: String) -> Fin
             .chain(went_on)
             .map(|what| Observation::Pipeline(Box::new(what)).into())
             .collect(),
-        actions: vec![Action::LookAtProcess { ranks: ranks.clone() }],
+        actions: vec![Action::InPipeline(PipelineAction::LookAtProcess {
+            ranks: ranks.clone(),
+        })],
         ..Finding::new(Origin::Calls, id, Claim::PipelineHalt(Box::new(halt.clone())))
     }
 }

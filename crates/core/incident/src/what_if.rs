@@ -1,8 +1,8 @@
 //! What a what-if analysis finds.
 
 use model::{
-    Action, Claim, Cost, Finding, Observation, Origin, Pace, PassRatios, Ranks, Removal,
-    Severity, SlowdownCause, StepSlowdown, Subject, WhatIf,
+    Action, Claim, Cost, Finding, Observation, Origin, Pace, PassRatios, PipelineAction,
+    Ranks, Removal, Severity, SlowdownCause, StepSlowdown, Subject, WhatIf,
 };
 
 use crate::IncidentSettings;
@@ -56,7 +56,7 @@ pub fn what_if(
         last_step: steps.last().copied().unwrap_or_default(),
         cost: Cost::saved_whole(saved_s * steps.len() as f64, cost_share),
         facts: vec![Observation::StepSlowdown(slowdown.clone()).into()],
-        actions: vec![action(cause)],
+        actions: vec![Action::InPipeline(action(cause))],
         ..Finding::new(Origin::WhatIf, id, Claim::StepSlowdown(slowdown))
     }
 }
@@ -103,13 +103,17 @@ fn block(passes: PassRatios) -> &'static str {
     }
 }
 
-fn action(cause: &SlowdownCause) -> Action {
+fn action(cause: &SlowdownCause) -> PipelineAction {
     match cause {
-        SlowdownCause::Rank { rank, .. } => Action::LookAtMachine { ranks: vec![*rank] },
-        SlowdownCause::Stage { stage, .. } => Action::MoveLayers { stage: *stage },
-        SlowdownCause::Data { .. } => Action::BalanceSequences,
+        SlowdownCause::Rank { rank, .. } => {
+            PipelineAction::LookAtMachine { ranks: vec![*rank] }
+        }
+        SlowdownCause::Stage { stage, .. } => {
+            PipelineAction::MoveLayers { stage: *stage }
+        }
+        SlowdownCause::Data { .. } => PipelineAction::BalanceSequences,
         SlowdownCause::Unexplained { op_type, .. } => {
-            Action::LookAtOperations { op_type: op_type.clone() }
+            PipelineAction::LookAtOperations { op_type: op_type.clone() }
         }
     }
 }

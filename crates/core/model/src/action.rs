@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Side;
+use crate::PipelineAction;
 
 /// What somebody can do about a finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,60 +59,6 @@ pub enum Action {
         /// Which part.
         part: DevicePart,
     },
-    /// Look at the machine of ranks, or take it out.
-    LookAtMachine {
-        /// Which.
-        ranks: Vec<u32>,
-    },
-    /// Let every microbatch cost the same.
-    BalanceSequences,
-    /// Give a stage of a pipeline fewer layers.
-    MoveLayers {
-        /// Which.
-        stage: u32,
-    },
-    /// Look at operations of a type.
-    LookAtOperations {
-        /// The type.
-        op_type: String,
-    },
-    /// Look at the GPU of ranks at the time in question.
-    LookAtGpu {
-        /// Whose.
-        ranks: Vec<u32>,
-    },
-    /// Look at the host of ranks at the time in question.
-    LookAtHost {
-        /// Whose.
-        ranks: Vec<u32>,
-    },
-    /// Look at the link that the input of ranks comes over.
-    LookAtLinkInto {
-        /// Whose.
-        ranks: Vec<u32>,
-    },
-    /// Look at what ranks do between iterations.
-    LookBetweenIterations {
-        /// Which.
-        ranks: Vec<u32>,
-    },
-    /// Get logs that are missing.
-    GetLogs {
-        /// Whose.
-        ranks: Vec<u32>,
-    },
-    /// Look at what processes are doing.
-    LookAtProcess {
-        /// Whose.
-        ranks: Vec<u32>,
-    },
-    /// Look at the blocks of ranks.
-    LookAtBlocks {
-        /// Whose.
-        ranks: Vec<u32>,
-        /// Whether at what their hosts or their devices do there, where that is known.
-        side: Option<Side>,
-    },
     /// Look at the network between two ends.
     LookAtNetwork {
         /// A host or a rank.
@@ -125,6 +71,9 @@ pub enum Action {
         /// The advice.
         text: String,
     },
+    /// Something about a pipeline; in JSON like the others.
+    #[serde(untagged)]
+    InPipeline(PipelineAction),
 }
 
 /// A part of the step that somebody can look at.

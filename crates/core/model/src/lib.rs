@@ -89,8 +89,8 @@ pub use median::median;
 pub use network::{NetworkFault, QueuePairName};
 pub use note::{CallLogNote, DevicesSeen, VerdictNote};
 pub use pipeline::{
-    AbsorbedBlock, BlockCause, HeldUpSteps, PipelineBlock, PipelineFact, PipelineHalt,
-    PipelineRankState, SlowIterations, SlowPart, SlowPass, Standstill,
+    AbsorbedBlock, BlockCause, HeldUpSteps, PipelineAction, PipelineBlock, PipelineFact,
+    PipelineHalt, PipelineRankState, SlowIterations, SlowPart, SlowPass, Standstill,
 };
 pub use profile::{
     AbnormalRank, CollectiveTimes, Dimensions, FaultKind, FunctionSummary,

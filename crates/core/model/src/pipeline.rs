@@ -304,10 +304,86 @@ pub enum PipelineFact {
     },
 }
 
+/// What somebody can do about a pipeline.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "action")]
+pub enum PipelineAction {
+    /// Look at the machine of ranks, or take it out.
+    LookAtMachine {
+        /// Which.
+        ranks: Vec<u32>,
+    },
+    /// Let every microbatch cost the same.
+    BalanceSequences,
+    /// Give a stage of a pipeline fewer layers.
+    MoveLayers {
+        /// Which.
+        stage: u32,
+    },
+    /// Look at operations of a type.
+    LookAtOperations {
+        /// The type.
+        op_type: String,
+    },
+    /// Look at the GPU of ranks at the time in question.
+    LookAtGpu {
+        /// Whose.
+        ranks: Vec<u32>,
+    },
+    /// Look at the host of ranks at the time in question.
+    LookAtHost {
+        /// Whose.
+        ranks: Vec<u32>,
+    },
+    /// Look at the link that the input of ranks comes over.
+    LookAtLinkInto {
+        /// Whose.
+        ranks: Vec<u32>,
+    },
+    /// Look at what ranks do between iterations.
+    LookBetweenIterations {
+        /// Which.
+        ranks: Vec<u32>,
+    },
+    /// Get logs that are missing.
+    GetLogs {
+        /// Whose.
+        ranks: Vec<u32>,
+    },
+    /// Look at what processes are doing.
+    LookAtProcess {
+        /// Whose.
+        ranks: Vec<u32>,
+    },
+    /// Look at the blocks of ranks.
+    LookAtBlocks {
+        /// Whose.
+        ranks: Vec<u32>,
+        /// Whether at what their hosts or their devices do there, where that is known.
+        side: Option<Side>,
+    },
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Claim, Fact, Observation};
+    use crate::{Action, Claim, Fact, Observation};
+
+    #[test]
+    fn actions_in_pipelines_are_read_back_from_json() {
+        let (ranks, side) = (vec![2], Some(Side::Host));
+        for (action, json) in [
+            (PipelineAction::BalanceSequences, r#"{"action":"balance_sequences"}"#),
+            (
+                PipelineAction::LookAtBlocks { ranks, side },
+                r#"{"action":"look_at_blocks","ranks":[2],"side":"host"}"#,
+            ),
+        ] {
+            let action = Action::InPipeline(action);
+            assert_eq!(serde_json::to_string(&action).unwrap(), json);
+            assert_eq!(serde_json::from_str::<Action>(json).unwrap(), action);
+        }
+    }
 
     #[test]
     fn facts_about_pipelines_are_read_back_from_json() {

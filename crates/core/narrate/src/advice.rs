@@ -1,6 +1,8 @@
 //! Advice. The pages of docs/incidents give it, too.
 
-use model::{Action, DevicePart, FunctionNeed, LinkEnd, Side, StepPart, fold_ranks};
+use model::{
+    Action, DevicePart, FunctionNeed, LinkEnd, PipelineAction, Side, StepPart, fold_ranks,
+};
 
 use crate::words::{who, whose};
 
@@ -60,47 +62,6 @@ fn sentence(action: &Action) -> String {
         Action::LookAtDevice { ranks, part } => {
             format!("on {}, look at {}", who(ranks), device_part(*part))
         }
-        Action::LookAtMachine { ranks } => format!(
-            "look at the machine of {}: clocks, temperature, other load; take it out if nothing \
-             helps",
-            who(ranks)
-        ),
-        Action::BalanceSequences => {
-            "balance the sequences: let every microbatch cost the same, counting that attention \
-             grows with the square of a sequence's length"
-                .to_owned()
-        }
-        Action::MoveLayers { stage } => format!(
-            "give stage {stage} fewer layers: partition the model anew, counting the output layer \
-             and the loss as the layers they cost; no machine is at fault"
-        ),
-        Action::LookAtOperations { op_type } => {
-            format!("look at {op_type}, and at the heat map for ranks above the others")
-        }
-        Action::LookAtGpu { ranks } => format!(
-            "look at the GPU of {} at that time: clocks, power, temperature, other work on it; \
-             the ranks that wait for it are fine",
-            who(ranks)
-        ),
-        Action::LookAtHost { ranks } => format!(
-            "look at the host of {} at that time: CPU cores, garbage collection, storage",
-            who(ranks)
-        ),
-        Action::LookAtLinkInto { ranks } => format!(
-            "look at the link into {}: network card, switch, other traffic on it",
-            who(ranks)
-        ),
-        Action::LookBetweenIterations { ranks } => format!(
-            "look at what {} does between iterations: optimizer, input, logging, checkpoints",
-            who(ranks)
-        ),
-        Action::GetLogs { ranks } => {
-            format!("get the logs of rank {}", fold_ranks(ranks))
-        }
-        Action::LookAtProcess { ranks } => {
-            format!("look at what {} is doing: its stack, its GPU", who(ranks))
-        }
-        Action::LookAtBlocks { ranks, side } => blocks(ranks, *side),
         Action::LookAtNetwork { from, to } => {
             format!(
                 "look at the network between {} and {}: cards, cables, switch, and what else \
@@ -109,6 +70,7 @@ fn sentence(action: &Action) -> String {
                 link_end(to)
             )
         }
+        Action::InPipeline(action) => in_pipeline(action),
         Action::Worded { text } => text.clone(),
     }
 }
@@ -122,6 +84,52 @@ fn link_end(end: &LinkEnd) -> String {
     match end {
         LinkEnd::Rank(rank) => format!("rank {rank}"),
         LinkEnd::Host(name) => name.clone(),
+    }
+}
+
+fn in_pipeline(action: &PipelineAction) -> String {
+    match action {
+        PipelineAction::LookAtMachine { ranks } => format!(
+            "look at the machine of {}: clocks, temperature, other load; take it out if nothing \
+             helps",
+            who(ranks)
+        ),
+        PipelineAction::BalanceSequences => {
+            "balance the sequences: let every microbatch cost the same, counting that attention \
+             grows with the square of a sequence's length"
+                .to_owned()
+        }
+        PipelineAction::MoveLayers { stage } => format!(
+            "give stage {stage} fewer layers: partition the model anew, counting the output layer \
+             and the loss as the layers they cost; no machine is at fault"
+        ),
+        PipelineAction::LookAtOperations { op_type } => {
+            format!("look at {op_type}, and at the heat map for ranks above the others")
+        }
+        PipelineAction::LookAtGpu { ranks } => format!(
+            "look at the GPU of {} at that time: clocks, power, temperature, other work on it; \
+             the ranks that wait for it are fine",
+            who(ranks)
+        ),
+        PipelineAction::LookAtHost { ranks } => format!(
+            "look at the host of {} at that time: CPU cores, garbage collection, storage",
+            who(ranks)
+        ),
+        PipelineAction::LookAtLinkInto { ranks } => format!(
+            "look at the link into {}: network card, switch, other traffic on it",
+            who(ranks)
+        ),
+        PipelineAction::LookBetweenIterations { ranks } => format!(
+            "look at what {} does between iterations: optimizer, input, logging, checkpoints",
+            who(ranks)
+        ),
+        PipelineAction::GetLogs { ranks } => {
+            format!("get the logs of rank {}", fold_ranks(ranks))
+        }
+        PipelineAction::LookAtProcess { ranks } => {
+            format!("look at what {} is doing: its stack, its GPU", who(ranks))
+        }
+        PipelineAction::LookAtBlocks { ranks, side } => blocks(ranks, *side),
     }
 }
 
@@ -273,13 +281,13 @@ mod tests {
     #[test]
     fn advice_about_calls_of_pipelines_is_documented() {
         for action in [
-            Action::LookAtGpu { ranks: vec![2] },
-            Action::LookAtHost { ranks: vec![2] },
-            Action::LookAtLinkInto { ranks: vec![2] },
-            Action::LookBetweenIterations { ranks: vec![2] },
-            Action::GetLogs { ranks: vec![2] },
+            PipelineAction::LookAtGpu { ranks: vec![2] },
+            PipelineAction::LookAtHost { ranks: vec![2] },
+            PipelineAction::LookAtLinkInto { ranks: vec![2] },
+            PipelineAction::LookBetweenIterations { ranks: vec![2] },
+            PipelineAction::GetLogs { ranks: vec![2] },
         ] {
-            assert_documented(&sentence(&action));
+            assert_documented(&in_pipeline(&action));
         }
     }
 
