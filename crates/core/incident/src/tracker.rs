@@ -212,7 +212,8 @@ impl Tracker {
             let struck = notable.map(|fault| fault.strikes.len() as u64).max();
             group.ambiguous_steps += struck.unwrap_or(0);
             group.ambiguous += 1;
-            late.clear();
+            // Nobody waits for a device in its data loader.
+            late.retain(|fault| fault.stage == StageId::DATA);
         } else {
             group.clear += 1;
         }
@@ -272,7 +273,10 @@ impl Tracker {
         let names_ranks =
             matches!(track.fault.kind, FaultKind::LateRanks | FaultKind::Rotating);
         let group = self.groups.iter().find(|group| group.ranks == track.compared);
-        !names_ranks || track.fault.side.is_some() || group.is_none_or(Group::is_clear)
+        !names_ranks
+            || track.fault.side.is_some()
+            || track.fault.stage == StageId::DATA
+            || group.is_none_or(Group::is_clear)
     }
 
     /// What is spoken of, costliest first, and the ranks that were compared. That all of a role
