@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{CollectiveOp, threshold};
+use model::{CollectiveOp, LateArrivals, LateIn, threshold};
 use serde::{Deserialize, Serialize};
 
 /// Operations looked back on, and how many of them must have been struck.
@@ -55,44 +55,6 @@ pub(crate) struct TimedOperation {
     pub(crate) bytes: u64,
     /// Nanoseconds each rank was in it.
     pub(crate) busy_ns: BTreeMap<u32, u64>,
-}
-
-/// Ranks that constantly arrive after the others.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Late {
-    /// The ranks; never empty.
-    pub ranks: Vec<u32>,
-    /// Where, costliest first; never empty.
-    pub places: Vec<LateIn>,
-    /// Ranks that are late elsewhere because they wait for these.
-    pub victims: Vec<u32>,
-    /// The other ranks of the collectives they are late to.
-    pub waited: Vec<u32>,
-    /// Seconds the others waited for them.
-    pub cost_s: f64,
-    /// That as a share of the time in these collectives from the first late one on.
-    pub cost_share: f64,
-    /// Whether they still are late at the end.
-    pub open: bool,
-}
-
-/// Collectives of one kind and communicator to which ranks come late.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LateIn {
-    /// Name of the communicator.
-    pub group: String,
-    /// The collective.
-    pub op: CollectiveOp,
-    /// Number of the first late one.
-    pub first: u64,
-    /// Late ones.
-    pub struck: u64,
-    /// All of them from the first late one on.
-    pub operations: u64,
-    /// Mean over the late ones: seconds the median of the others waited.
-    pub lateness_s: f64,
-    /// Seconds the others waited in total.
-    pub cost_s: f64,
 }
 
 /// What one rank did in one sequence.
@@ -154,7 +116,7 @@ impl Arrivals {
     /// Each operation is sorted once.
     /// # Source
     /// Mycroft (2025), constant lateness; that it is read off durations is ours.
-    pub fn late(&self) -> Vec<Late> {
+    pub fn late(&self) -> Vec<LateArrivals> {
         let seen: Vec<TimedSequence> =
             self.comparable().map(|sequence| self.look(sequence)).collect();
         let mut sequences: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
@@ -163,14 +125,14 @@ impl Arrivals {
                 sequences.entry(*rank).or_default().push(at);
             }
         }
-        let mut found: Vec<(Late, Places)> = sequences
+        let mut found: Vec<(LateArrivals, Places)> = sequences
             .into_iter()
             .filter_map(|(rank, at)| self.late_rank(rank, &at, &seen))
             .collect();
         // Costliest first: who is late because of another must not become a finding before it.
         found.sort_by(|(a, _), (b, _)| b.cost_s.total_cmp(&a.cost_s));
         found.truncate(MAX_FINDINGS);
-        let mut told: Vec<(Late, Places)> = Vec::new();
+        let mut told: Vec<(LateArrivals, Places)> = Vec::new();
         for (late, places) in found {
             if let Some((other, _)) = told.iter_mut().find(|(other, at)| {
                 other.ranks.len() < MAX_FINDINGS && overlap(at, &places)
@@ -288,7 +250,7 @@ impl Arrivals {
         rank: u32,
         sequences: &[usize],
         seen: &[TimedSequence],
-    ) -> Option<(Late, Places)> {
+    ) -> Option<(LateArrivals, Places)> {
         let (mut in_order, mut struck) = (Vec::new(), Places::new());
         let (mut time_s, mut open) = (0.0, false);
         for at in sequences.iter().copied() {
@@ -317,7 +279,7 @@ impl Arrivals {
         let cost_share = if time_s > 0.0 { (cost_s / time_s).min(1.0) } else { 0.0 };
         let notable =
             struck.len() >= STRUCK_OF_LAST && cost_share >= self.settings.share_min;
-        let late = Late {
+        let late = LateArrivals {
             ranks: vec![rank],
             places: in_order,
             victims: Vec::new(),
@@ -388,7 +350,11 @@ fn overlap(a: &Places, b: &Places) -> bool {
 }
 
 /// Whether a rank waits, elsewhere, for one that is late and costs as much.
-fn is_victim(late: &Late, culprit: &Late, seen: &[TimedSequence]) -> bool {
+fn is_victim(
+    late: &LateArrivals,
+    culprit: &LateArrivals,
+    seen: &[TimedSequence],
+) -> bool {
     let waits = |sequence: &TimedSequence| {
         let waits = |rank: &u32| {
             sequence.ranks.contains(rank) && !sequence.strikes.contains_key(rank)

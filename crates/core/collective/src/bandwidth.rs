@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::CollectiveOp;
+use model::{CollectiveOp, SlowCommunicator};
 
 use crate::Arrivals;
 use crate::arrival::{MAX_FINDINGS, TimedOperation, median};
@@ -14,31 +14,6 @@ const WINDOW_OPS: usize = 10;
 const BASELINE_WINDOWS: usize = 6;
 const MIN_BASELINE_WINDOWS: usize = 3;
 
-/// A communicator that became slow, without anybody being late.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Slowed {
-    /// What tells it from all others of the job: number of the communicator, operation, size.
-    pub key: String,
-    /// Name of the communicator.
-    pub group: String,
-    /// Ranks that were timed in it.
-    pub ranks: Vec<u32>,
-    /// The collective.
-    pub op: CollectiveOp,
-    /// Number of the first slow one.
-    pub first: u64,
-    /// Median bytes a second of the slow windows.
-    pub bytes_per_s: f64,
-    /// The same before.
-    pub usual_bytes_per_s: f64,
-    /// Seconds they took longer than at the usual bandwidth.
-    pub cost_s: f64,
-    /// That as a share of the time in these collectives from the first slow one on.
-    pub cost_share: f64,
-    /// Whether it still is slow at the end.
-    pub open: bool,
-}
-
 impl Arrivals {
     /// Communicators whose bandwidth fell below a part of the usual one, costliest first.
     ///
@@ -49,7 +24,7 @@ impl Arrivals {
     /// Mycroft (2025), throughput drop to below half; that it is compared with the median of the
     /// last healthy windows, and class by class, is ours. Bus bandwidth is this times a
     /// constant of the communicator.
-    pub fn slowed(&self) -> Vec<Slowed> {
+    pub fn slowed(&self) -> Vec<SlowCommunicator> {
         let mut found = Vec::new();
         for ((group, op), operations) in self.comparable() {
             let mut classes: BTreeMap<u32, Vec<(u64, &TimedOperation)>> = BTreeMap::new();
@@ -66,7 +41,7 @@ impl Arrivals {
                 found.extend(self.slowed_class(key, (group, op), &operations));
             }
         }
-        found.sort_by(|a: &Slowed, b| b.cost_s.total_cmp(&a.cost_s));
+        found.sort_by(|a: &SlowCommunicator, b| b.cost_s.total_cmp(&a.cost_s));
         found.truncate(MAX_FINDINGS);
         found
     }
@@ -76,7 +51,7 @@ impl Arrivals {
         key: String,
         (group, op): (u32, CollectiveOp),
         class: &[(u64, &TimedOperation)],
-    ) -> Option<Slowed> {
+    ) -> Option<SlowCommunicator> {
         let mut healthy: Vec<f64> = Vec::new();
         let (mut slow, mut usual) = (Vec::new(), Vec::new());
         let (mut cost_s, mut time_s, mut first, mut open) = (0.0, 0.0, None, false);
@@ -108,7 +83,7 @@ impl Arrivals {
         let ranks: BTreeSet<u32> =
             class.iter().flat_map(|(_, op)| op.busy_ns.keys().copied()).collect();
         let first = first.filter(|_| cost_share >= self.settings.share_min)?;
-        Some(Slowed {
+        Some(SlowCommunicator {
             key,
             group: self.name(group),
             ranks: ranks.into_iter().collect(),

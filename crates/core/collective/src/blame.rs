@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use model::{CollectiveOp, Operation};
+use model::{CollectiveOp, HoldUp, Operation, RankChannel, Slowness, Straggler, Wait};
 
+use crate::Root;
 use crate::arrival::median;
 use crate::communication::Communication;
-use crate::{Cause, Link, Root, Slow, Wait};
 
 /// Looks it takes to blame anybody.
 const MIN_LOOKS: u32 = 10;
@@ -34,7 +34,7 @@ const APART_RATIO: f64 = 4.0;
 const APART_SHARE: f64 = 0.1;
 
 /// Seconds of the job in which slow operations waited, by root.
-type Waited = BTreeMap<(Cause, Vec<u32>, Option<Link>), f64>;
+type Waited = BTreeMap<(HoldUp, Vec<u32>, Option<RankChannel>), f64>;
 
 /// Communicator, kind and number of an operation.
 pub(crate) type OperationKey = (u64, CollectiveOp, u64);
@@ -45,35 +45,13 @@ pub(crate) struct Blame {
     /// What was said of a rank's next look: operations that take it longer than they should.
     suspects: BTreeMap<u32, BTreeSet<OperationKey>>,
     /// Communicators whose operations are slow, and the worst of them.
-    slow: BTreeMap<u64, Slow>,
+    slow: BTreeMap<u64, Slowness>,
     waited_s: Waited,
     /// An operation of each that is blamed.
     waits: BTreeMap<Vec<u32>, Arc<Wait>>,
     looks: u32,
     /// Seconds that operations took each rank longer than usual, by communicator.
     cost_s: BTreeMap<u64, BTreeMap<u32, f64>>,
-}
-
-/// Ranks that make operations slow from the inside.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Straggler {
-    /// What is wrong.
-    pub cause: Cause,
-    /// The culprits, ascending; never empty.
-    pub ranks: Vec<u32>,
-    /// Whether the ranks are the two ends of links that cannot be told apart.
-    pub either: bool,
-    /// The channels it shows in, if not in all.
-    pub channels: Vec<u8>,
-    /// An operation that is slow.
-    pub wait: Wait,
-    /// How slow the worst one was.
-    pub slow: Slow,
-    /// Share of the waiting in slow operations that was for them.
-    pub blamed_share: f64,
-    /// Seconds operations took longer than usual, in the worst communicator, for the median of the
-    /// ranks that were held up.
-    pub cost_s: f64,
 }
 
 impl Communication {
@@ -90,7 +68,7 @@ impl Communication {
     }
 
     /// Takes note that operations of a rank in a communicator have become slow.
-    pub fn slow(&mut self, rank: u32, communicator: u64, slow: Slow) {
+    pub fn slow(&mut self, rank: u32, communicator: u64, slow: Slowness) {
         if slow.usual_s <= 0.0 || slow.took_s <= slow.usual_s {
             return;
         }
@@ -124,7 +102,7 @@ impl Communication {
         let mut roots = self.roots();
         let waiting = waiting(&roots);
         roots.retain(|root| match root.cause {
-            Cause::NotEntered => {
+            HoldUp::NotEntered => {
                 root.wait.entered.iter().any(|rank| self.is_late(*rank, root))
             }
             // The last to enter it waited for nobody: what it loses is lost inside.
@@ -145,7 +123,7 @@ impl Communication {
             .map(|root| {
                 let waiting = root.ranks.iter().find_map(|rank| waiting.get(rank));
                 let count = match root.cause {
-                    Cause::NotEntered => waiting.map_or(1, BTreeSet::len),
+                    HoldUp::NotEntered => waiting.map_or(1, BTreeSet::len),
                     _ => 1,
                 };
                 count as f64 / f64::from(sharing[&key_of(root)])
@@ -209,7 +187,7 @@ impl Communication {
             waited_s.retain(|(cause, ..), _| is_inside(*cause));
             inside_s
         } else {
-            waited_s.retain(|(cause, ..), _| *cause == Cause::NotEntered);
+            waited_s.retain(|(cause, ..), _| *cause == HoldUp::NotEntered);
             all_s
         };
         let Cover { ranks: culprits, either, blamed_s, causes, channels, .. } =
@@ -222,7 +200,7 @@ impl Communication {
         let blamed_share = blamed_s / all_s;
         // Some ranks always enter a little later than others.
         let lasting = blamed_s >= LATE_START_S && culprits.len() * 2 <= self.ranks.len();
-        if *cause == Cause::NotEntered && !lasting {
+        if *cause == HoldUp::NotEntered && !lasting {
             return None;
         }
         let slow = blame
@@ -274,14 +252,14 @@ fn key_of(root: &Root) -> OperationKey {
 }
 
 /// Whether it shows in an operation that all have entered.
-fn is_inside(cause: Cause) -> bool {
-    !matches!(cause, Cause::NotEntered | Cause::Unknown)
+fn is_inside(cause: HoldUp) -> bool {
+    !matches!(cause, HoldUp::NotEntered | HoldUp::Unknown)
 }
 
 /// Who waits for a rank that has not entered an operation, slow or not: its tensor group, too.
 fn waiting(roots: &[Root]) -> BTreeMap<u32, BTreeSet<u32>> {
     let mut waiting: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
-    for root in roots.iter().filter(|root| root.cause == Cause::NotEntered) {
+    for root in roots.iter().filter(|root| root.cause == HoldUp::NotEntered) {
         for rank in &root.ranks {
             waiting.entry(*rank).or_default().extend(&root.wait.entered);
         }
@@ -298,7 +276,7 @@ struct Cover {
     /// Seconds in which the worst of them was waited for, and any.
     worst_s: f64,
     blamed_s: f64,
-    causes: BTreeMap<Cause, f64>,
+    causes: BTreeMap<HoldUp, f64>,
     channels: BTreeMap<u8, f64>,
 }
 

@@ -214,8 +214,9 @@ impl Communication {
 
 #[cfg(test)]
 mod tests {
+    use model::{HoldUp, StallKind};
+
     use super::*;
-    use crate::{Cause, StallKind};
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -261,7 +262,7 @@ mod tests {
         }
         let failures = job.failures();
         let told = failures.iter().map(|failure| (failure.cause, failure.ranks.clone()));
-        assert_eq!(told.collect::<Vec<_>>(), [(Cause::NotEntered, vec![1])]);
+        assert_eq!(told.collect::<Vec<_>>(), [(HoldUp::NotEntered, vec![1])]);
     }
 
     #[test]
@@ -321,6 +322,6 @@ mod tests {
             job.look(rank, RankNs(90 * SECOND), vec![inside], &[]);
         }
         let failures = job.failures();
-        assert_eq!((failures.len(), failures[0].cause), (1, Cause::Unknown));
+        assert_eq!((failures.len(), failures[0].cause), (1, HoldUp::Unknown));
     }
 }

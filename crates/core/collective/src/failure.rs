@@ -2,61 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Direction, RankNs};
+use model::{Direction, Failure, HoldUp, RankChannel, RankNs, StallKind, Wait};
 
 use crate::communication::Communication;
-use crate::{Cause, Counted, Link, Root, Stall, StallKind, Wait};
+use crate::{Counted, Root, Stall};
 
 /// Failures that began within so many seconds began together. Ours: what follows from one in a
 /// healthy job follows within an iteration, and looks are up to a second apart.
 const TOGETHER_S: f64 = 2.0;
-
-/// Something that has stopped for good.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Failure {
-    /// What is wrong.
-    pub cause: Cause,
-    /// The culprits, ascending; never empty. Two if the ends of a link cannot be told apart.
-    pub ranks: Vec<u32>,
-    /// The flows it shows in, if not all flows of the rank are struck.
-    pub links: Vec<Link>,
-    /// The operations it shows in, the one with the most ranks first; never empty.
-    pub waits: Vec<Wait>,
-    /// How long nothing of it has moved, in seconds.
-    pub still_s: f64,
-    /// Transfers the culprits have handed to the network there that did not come back.
-    pub in_flight: u64,
-}
-
-impl Failure {
-    /// The same, naming one end of a link if only that one's host `has_port_down`: what the
-    /// counters of the two cannot tell apart, their hosts may.
-    #[must_use]
-    pub fn of_ports(mut self, has_port_down: impl Fn(u32) -> bool) -> Self {
-        if let (Cause::NotDelivered, [a, b]) = (self.cause, &self.ranks[..])
-            && has_port_down(*a) != has_port_down(*b)
-        {
-            self.ranks.retain(|rank| has_port_down(*rank));
-        }
-        self
-    }
-}
-
-impl Failure {
-    /// Both, as one.
-    fn and(mut self, other: Self) -> Self {
-        self.ranks.extend(other.ranks);
-        self.ranks.sort_unstable();
-        self.ranks.dedup();
-        self.links.extend(other.links);
-        let new: Vec<Wait> =
-            other.waits.into_iter().filter(|wait| !self.waits.contains(wait)).collect();
-        self.waits.extend(new);
-        self.still_s = self.still_s.min(other.still_s);
-        self.in_flight += other.in_flight;
-        self
-    }
-}
 
 impl Communication {
     /// Says what keeps operations from their end that have stood still for longer than is
@@ -70,15 +23,15 @@ impl Communication {
     /// before the links are.
     pub fn failures(&self) -> Vec<Failure> {
         let patience_s = self.patience_s();
-        let mut by_cause: BTreeMap<Cause, Vec<Root>> = BTreeMap::new();
+        let mut by_cause: BTreeMap<HoldUp, Vec<Root>> = BTreeMap::new();
         for root in self.roots() {
             if root.still_s >= patience_s {
                 by_cause.entry(root.cause).or_default().push(root);
             }
         }
         // What nobody can explain may be a consequence of what can be explained.
-        if by_cause.keys().any(|cause| *cause != Cause::Unknown) {
-            by_cause.remove(&Cause::Unknown);
+        if by_cause.keys().any(|cause| *cause != HoldUp::Unknown) {
+            by_cause.remove(&HoldUp::Unknown);
         }
         let mut found: Vec<Failure> = by_cause
             .into_iter()
@@ -93,7 +46,7 @@ impl Communication {
         found.retain(|failure| {
             let mut ends = failure.ranks.iter();
             failure.ranks.len() == 1
-                || failure.cause != Cause::NotDelivered
+                || failure.cause != HoldUp::NotDelivered
                 || !ends.any(|end| alone.contains(end))
         });
         found
@@ -121,8 +74,8 @@ impl Communication {
             .collect();
         Some(Stall {
             kind: match failure.cause {
-                Cause::NotEntered => StallKind::Missing,
-                Cause::Circle => StallKind::Deadlock,
+                HoldUp::NotEntered => StallKind::Missing,
+                HoldUp::DeadlockCycle => StallKind::Deadlock,
                 _ => StallKind::Inside,
             },
             culprits: failure.ranks.clone(),
@@ -143,8 +96,8 @@ impl Communication {
     }
 
     /// Joins roots of one cause that have the same culprits.
-    fn failures_of(&self, cause: Cause, roots: &[Root]) -> Vec<Failure> {
-        let shared = shared_end(roots).filter(|_| cause == Cause::NotDelivered);
+    fn failures_of(&self, cause: HoldUp, roots: &[Root]) -> Vec<Failure> {
+        let shared = shared_end(roots).filter(|_| cause == HoldUp::NotDelivered);
         let mut joined: BTreeMap<Vec<u32>, Vec<&Root>> = BTreeMap::new();
         for root in roots {
             let ranks = shared.map_or(root.ranks.clone(), |rank| vec![rank]);
@@ -157,7 +110,7 @@ impl Communication {
                     roots.iter().map(|root| (*root.wait).clone()).collect::<Vec<_>>();
                 waits.sort_by_key(|wait| std::cmp::Reverse(wait.entered.len()));
                 waits.dedup();
-                let links: Vec<Link> =
+                let links: Vec<RankChannel> =
                     roots.iter().filter_map(|root| root.link).collect();
                 let still_s =
                     roots.iter().map(|root| root.still_s).fold(f64::INFINITY, f64::min);
@@ -197,7 +150,7 @@ impl Communication {
     }
 
     /// Whether the links are all that a rank has in what it is in.
-    fn are_all_flows(&self, ranks: &[u32], links: &[Link]) -> bool {
+    fn are_all_flows(&self, ranks: &[u32], links: &[RankChannel]) -> bool {
         let [rank] = ranks else { return false };
         let Some(look) = self.ranks.get(rank) else { return false };
         look.open

@@ -2,23 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use model::RankNs;
+use model::{ConnectionEnds, LinkFault, RankNs, SlowConnection};
 
 use crate::arrival::MAX_FINDINGS;
-use crate::requests::{Connection, Path, STALLED_S, WINDOW};
-
-/// Two ends of a connection, as MegaTrace's telemetry names them.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Ends {
-    /// Hash of the communicator.
-    pub communicator: u64,
-    /// Rank inside the communicator that sends.
-    pub from: u32,
-    /// Rank inside the communicator that is sent to.
-    pub to: u32,
-    /// Host, card and port it leaves by.
-    pub port: String,
-}
+use crate::requests::{Connection, STALLED_S, WINDOW};
 
 /// What was measured as a request came back.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,62 +22,6 @@ pub struct Returned {
     pub in_flight: u64,
 }
 
-/// A connection that was slow or still.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SlowLink {
-    /// Which.
-    pub ends: Ends,
-    /// From when to when, in nanoseconds since 1970.
-    pub span_ns: (u64, u64),
-    /// Whether what was recorded ends before it does.
-    pub open: bool,
-    /// What was wrong.
-    pub fault: LinkFault,
-}
-
-/// What was wrong with a connection.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum LinkFault {
-    /// It lost bandwidth.
-    Slower {
-        /// Bytes a second, the least of its windows.
-        bytes_per_s: f64,
-        /// The usual.
-        usual_bytes_per_s: f64,
-    },
-    /// Nothing came back although requests were in flight.
-    Stalled {
-        /// How many.
-        in_flight: u64,
-    },
-}
-
-impl SlowLink {
-    /// Seconds it lasted.
-    pub fn lasted_s(&self) -> f64 {
-        self.span_ns.1.saturating_sub(self.span_ns.0) as f64 * 1e-9
-    }
-
-    /// What the path does, by the rule of probes: whether the count of requests in flight fell
-    /// again.
-    pub fn path(&self) -> Path {
-        match self.fault {
-            LinkFault::Stalled { .. } if self.open => Path::Broken,
-            LinkFault::Stalled { .. } | LinkFault::Slower { .. } => Path::Works,
-        }
-    }
-
-    /// Seconds that were lost: beyond what its bytes usually take, or all.
-    pub fn lost_s(&self) -> f64 {
-        match self.fault {
-            LinkFault::Slower { bytes_per_s, usual_bytes_per_s } => {
-                self.lasted_s() * (1.0 - bytes_per_s / usual_bytes_per_s)
-            }
-            LinkFault::Stalled { .. } => self.lasted_s(),
-        }
-    }
-}
-
 /// The connections that were slow or still, costliest first.
 ///
 /// Each 50th request of an operation is a window of its own. A stall within an operation is seen
@@ -98,7 +29,9 @@ impl SlowLink {
 ///
 /// # Source
 /// MegaTrace (2026), alerts of its telemetry: 500 ms, 20 %; docs/math/collective.md.
-pub fn slow_links(mut returned: BTreeMap<Ends, Vec<Returned>>) -> Vec<SlowLink> {
+pub fn slow_links(
+    mut returned: BTreeMap<ConnectionEnds, Vec<Returned>>,
+) -> Vec<SlowConnection> {
     for of_link in returned.values_mut() {
         of_link.sort_by_key(|it| it.at_ns);
     }
@@ -107,7 +40,7 @@ pub fn slow_links(mut returned: BTreeMap<Ends, Vec<Returned>>) -> Vec<SlowLink> 
         .filter_map(|of_link| Some(of_link.last()?.at_ns))
         .max()
         .unwrap_or(0);
-    let mut ports: BTreeMap<&str, (u64, &Ends)> = BTreeMap::new();
+    let mut ports: BTreeMap<&str, (u64, &ConnectionEnds)> = BTreeMap::new();
     let mut found = Vec::new();
     for (ends, of_link) in &returned {
         found.extend(slower(ends, of_link));
@@ -132,8 +65,8 @@ pub fn slow_links(mut returned: BTreeMap<Ends, Vec<Returned>>) -> Vec<SlowLink> 
 }
 
 /// How many ports are told, if nothing was in flight on any of them when its last request came
-/// back: [`Path::Unused`] since. `None` if something was.
-pub fn idle_ports(returned: &BTreeMap<Ends, Vec<Returned>>) -> Option<usize> {
+/// back: [`Path::Unused`](crate::Path::Unused) since. `None` if something was.
+pub fn idle_ports(returned: &BTreeMap<ConnectionEnds, Vec<Returned>>) -> Option<usize> {
     let mut lasts: BTreeMap<&str, &Returned> = BTreeMap::new();
     for (ends, of_link) in returned {
         let Some(latest) = of_link.iter().max_by_key(|it| it.at_ns) else { continue };
@@ -146,20 +79,20 @@ pub fn idle_ports(returned: &BTreeMap<Ends, Vec<Returned>>) -> Option<usize> {
 }
 
 fn stalled(
-    ends: &Ends,
+    ends: &ConnectionEnds,
     before: &Returned,
     span_ns: (u64, u64),
     open: bool,
-) -> Option<SlowLink> {
+) -> Option<SlowConnection> {
     let fault = LinkFault::Stalled { in_flight: before.in_flight };
-    let link = SlowLink { ends: ends.clone(), span_ns, open, fault };
+    let link = SlowConnection { ends: ends.clone(), span_ns, open, fault };
     (before.in_flight > 0 && link.lasted_s() >= STALLED_S).then_some(link)
 }
 
 /// Stretches in which a connection lost bandwidth.
-fn slower(ends: &Ends, of_link: &[Returned]) -> Vec<SlowLink> {
+fn slower(ends: &ConnectionEnds, of_link: &[Returned]) -> Vec<SlowConnection> {
     let mut connection = Connection::default();
-    let mut found: Vec<SlowLink> = Vec::new();
+    let mut found: Vec<SlowConnection> = Vec::new();
     let (mut before_ns, mut was_lost) = (0, false);
     for window in of_link
         .chunk_by(|a, b| a.operation == b.operation)
@@ -175,7 +108,7 @@ fn slower(ends: &Ends, of_link: &[Returned]) -> Vec<SlowLink> {
         if let Some(lost) = lost {
             let (bytes_per_s, usual_bytes_per_s) = (most, lost.usual_bytes_per_s);
             match found.last_mut().filter(|_| was_lost) {
-                Some(SlowLink {
+                Some(SlowConnection {
                     span_ns,
                     fault: LinkFault::Slower { bytes_per_s: least, .. },
                     ..
@@ -183,7 +116,7 @@ fn slower(ends: &Ends, of_link: &[Returned]) -> Vec<SlowLink> {
                     span_ns.1 = window.at_ns;
                     *least = least.min(bytes_per_s);
                 }
-                _ => found.push(SlowLink {
+                _ => found.push(SlowConnection {
                     ends: ends.clone(),
                     span_ns: (before_ns, window.at_ns),
                     open: false,
@@ -206,8 +139,8 @@ mod tests {
     const MS: u64 = 1_000_000;
     const GB: f64 = 1e9;
 
-    fn ends(port: &str) -> Ends {
-        Ends { communicator: 7, from: 1, to: 2, port: port.to_owned() }
+    fn ends(port: &str) -> ConnectionEnds {
+        ConnectionEnds { communicator: 7, from: 1, to: 2, port: port.to_owned() }
     }
 
     /// Operations of 150 requests that are told, a millisecond each.
@@ -225,7 +158,7 @@ mod tests {
         (0..).zip(operations).flat_map(of_operation).collect()
     }
 
-    fn found(links: Vec<(&str, Vec<Returned>)>) -> Vec<SlowLink> {
+    fn found(links: Vec<(&str, Vec<Returned>)>) -> Vec<SlowConnection> {
         slow_links(links.into_iter().map(|(port, link)| (ends(port), link)).collect())
     }
 
@@ -234,7 +167,7 @@ mod tests {
         let mut rates = [10.0 * GB; 40];
         rates[20..25].fill(6.0 * GB);
         let [slow] = &found(vec![("a", link(&rates))])[..] else { panic!() };
-        assert!(!slow.open && slow.ends == ends("a") && slow.path() == Path::Works);
+        assert!(!slow.open && slow.ends == ends("a") && !slow.is_broken());
         // From the last window before, which ended 50 ms before the operation, to the last.
         assert_eq!(slow.span_ns, (3_950 * MS, 4_950 * MS));
         let LinkFault::Slower { bytes_per_s, usual_bytes_per_s } = slow.fault else {
@@ -263,7 +196,7 @@ mod tests {
             panic!()
         };
         assert_eq!((stalled.ends.port.as_str(), stalled.open), ("b", true));
-        assert_eq!(stalled.path(), Path::Broken);
+        assert!(stalled.is_broken());
         assert_eq!(stalled.fault, LinkFault::Stalled { in_flight: 100 });
         assert_eq!(stalled.span_ns, (1_699 * MS, 3_999 * MS));
         // All came back: there is nothing it could wait for.
@@ -294,7 +227,7 @@ mod tests {
         };
         let [stalled] = &pause(700)[..] else { panic!() };
         assert_eq!((stalled.span_ns, stalled.open), ((700 * MS, 1_301 * MS), false));
-        assert_eq!(stalled.path(), Path::Works);
+        assert!(!stalled.is_broken());
         // Of what begins an operation nothing is told.
         assert_eq!(pause(820), []);
     }

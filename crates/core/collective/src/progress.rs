@@ -2,9 +2,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
     CollectiveIssue, CollectiveOp, Event, InFlight, Mark, MarkKind, RankNs, Ranks,
+    StallKind,
 };
 
-use crate::{HangSettings, Stall, StallKind, stall};
+use crate::{HangSettings, Stall, stall};
 
 /// Steps that are the first ones.
 const FIRST_STEPS: u32 = 3;

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use model::{Direction, Flow, Operation};
+use model::{Direction, Flow, HoldUp, Operation, RankChannel, Wait};
 
+use crate::FlowState;
 use crate::communication::{Communication, MeetingPlace, OperationLane};
-use crate::wait::circle;
-use crate::{FlowState, Wait};
+use crate::wait::deadlock_cycle;
 
 /// Operations of one lane that are told apart at one moment: ranks that are in more than
 /// these, of a communicator, are in a state nobody can explain.
@@ -17,12 +17,12 @@ const MAX_FRONTS: usize = 8;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Root {
     /// What is wrong.
-    pub cause: Cause,
+    pub cause: HoldUp,
     /// The culprits, ascending: one rank, the two ends of a link nobody can tell apart, or
     /// the ranks of a circle.
     pub ranks: Vec<u32>,
     /// The flow it shows in, if it shows in one.
-    pub link: Option<Link>,
+    pub link: Option<RankChannel>,
     /// The operation, and the communicator it is of.
     pub wait: Arc<Wait>,
     /// [`model::Communicator::hash`].
@@ -30,52 +30,6 @@ pub struct Root {
     /// How long nothing of the operation has moved, in seconds; nor anything of who has not
     /// entered it: who still gets on elsewhere is late and no failure.
     pub still_s: f64,
-}
-
-/// A channel from one rank to another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Link {
-    /// The sender, as job rank.
-    pub from: u32,
-    /// The receiver, as job rank.
-    pub to: u32,
-    /// The channel.
-    pub channel: u8,
-}
-
-/// What is wrong at a root.
-///
-/// # Source
-/// Mycroft (2025), state classification; what the receiver's own counters add is
-/// ours: docs/incidents.md.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Cause {
-    /// The rank has not begun the operation.
-    NotEntered,
-    /// The ranks wait for one another.
-    Circle,
-    /// The rank's GPU has not begun to send, although nothing is missing.
-    GpuNotStarted,
-    /// The rank's GPU does not go on to send, although it has what it needs.
-    GpuNotReady,
-    /// Data arrived at the rank, and its GPU does not take it.
-    GpuNotTaking,
-    /// The rank does not ask for data that is ready at its peer.
-    ReceiverNotReady,
-    /// The rank does not hand data to the network that its peer has asked for.
-    NotTransmitted,
-    /// The rank does not notice what its network has done: the other end has ended.
-    ProxyStill,
-    /// What was handed to the network does not arrive, or its arrival is not acknowledged.
-    NotDelivered,
-    /// All began it, it needed no network or none is seen, and it does not end.
-    Unknown,
-}
-
-impl Cause {
-    fn is_of_gpu(self) -> bool {
-        matches!(self, Self::GpuNotStarted | Self::GpuNotReady | Self::GpuNotTaking)
-    }
 }
 
 /// Both ends of a link, as far as they were seen.
@@ -111,12 +65,14 @@ impl Communication {
         let free: BTreeSet<u32> = awaited.difference(&waiting).copied().collect();
         if !lacking.is_empty() && free.is_empty() {
             let waits = lacking.iter().map(|front| &*front.wait).collect::<Vec<_>>();
-            let ranks = circle(&waits);
+            let ranks = deadlock_cycle(&waits);
             let culprits: Vec<u32> = ranks.iter().copied().collect();
             return lacking
                 .iter()
                 .filter(|front| front.wait.entered.iter().any(|it| ranks.contains(it)))
-                .map(|front| self.root(Cause::Circle, culprits.clone(), None, front))
+                .map(|front| {
+                    self.root(HoldUp::DeadlockCycle, culprits.clone(), None, front)
+                })
                 .collect();
         }
         let mut roots = Vec::new();
@@ -131,7 +87,7 @@ impl Communication {
             let awaited = entered.any(|rank| free.contains(rank));
             if found.is_empty() && (awaited || lacking.is_empty()) {
                 let ranks = front.wait.entered.clone();
-                roots.push(self.root(Cause::Unknown, ranks, None, front));
+                roots.push(self.root(HoldUp::Unknown, ranks, None, front));
             }
             explained.extend(&front.wait.entered);
             roots.extend(found);
@@ -150,7 +106,7 @@ impl Communication {
                     .iter()
                     .map(|rank| self.rank_still_s(*rank))
                     .fold(f64::INFINITY, f64::min);
-                let root = self.root(Cause::NotEntered, culprits, None, front);
+                let root = self.root(HoldUp::NotEntered, culprits, None, front);
                 roots.push(Root { still_s: still_s.min(root.still_s), ..root });
             }
         }
@@ -221,7 +177,7 @@ impl Communication {
 
     /// Says what keeps an operation that all have begun from its end.
     fn explain(&self, front: &LaneHead<'_>) -> Vec<Root> {
-        let mut links: BTreeMap<Link, LinkEnds> = BTreeMap::new();
+        let mut links: BTreeMap<RankChannel, LinkEnds> = BTreeMap::new();
         for (rank, operation) in &front.in_it {
             for flow in &operation.flows {
                 let Some(peer) = self.job_rank(operation.communicator, flow.peer) else {
@@ -230,11 +186,11 @@ impl Communication {
                 let channel = flow.channel;
                 match flow.direction {
                     Direction::Send => {
-                        let link = Link { from: *rank, to: peer, channel };
+                        let link = RankChannel { from: *rank, to: peer, channel };
                         links.entry(link).or_default().sender = Some(*flow);
                     }
                     Direction::Receive => {
-                        let link = Link { from: peer, to: *rank, channel };
+                        let link = RankChannel { from: peer, to: *rank, channel };
                         links.entry(link).or_default().receiver = Some(*flow);
                     }
                 }
@@ -269,9 +225,9 @@ impl Communication {
             })
             .map(|(link, ends, cause)| {
                 let ranks = match cause {
-                    Cause::GpuNotTaking | Cause::ReceiverNotReady => vec![link.to],
-                    Cause::ProxyStill if ends.sender.is_none() => vec![link.to],
-                    Cause::NotDelivered => {
+                    HoldUp::GpuNotTaking | HoldUp::ReceiverNotReady => vec![link.to],
+                    HoldUp::ProxyStill if ends.sender.is_none() => vec![link.to],
+                    HoldUp::NotDelivered => {
                         let mut ends = vec![link.from, link.to];
                         ends.sort_unstable();
                         ends
@@ -293,9 +249,9 @@ impl Communication {
 
     fn root(
         &self,
-        cause: Cause,
+        cause: HoldUp,
         ranks: Vec<u32>,
-        link: Option<Link>,
+        link: Option<RankChannel>,
         front: &LaneHead<'_>,
     ) -> Root {
         // An operation moves as long as one of its flows does.
@@ -327,44 +283,44 @@ struct LaneHead<'look> {
 
 /// Says what a link that is not complete waits for; `None` if it is complete or waits for
 /// other links.
-fn cause_of(ends: &LinkEnds, sender_starved: bool) -> Option<Cause> {
+fn cause_of(ends: &LinkEnds, sender_starved: bool) -> Option<HoldUp> {
     let Some(sender) = ends.sender else {
         let receiver = ends.receiver?;
         return if receiver.done < receiver.transmitted {
-            Some(Cause::GpuNotTaking)
+            Some(HoldUp::GpuNotTaking)
         } else {
             let late = receiver.transmitted < receiver.total;
-            (late && ends.other_ended).then_some(Cause::ProxyStill)
+            (late && ends.other_ended).then_some(HoldUp::ProxyStill)
         };
     };
     let state = FlowState::of(&sender);
     let Some(receiver) = ends.receiver else {
         return match state {
             FlowState::Complete => None,
-            _ if ends.other_ended => Some(Cause::ProxyStill),
+            _ if ends.other_ended => Some(HoldUp::ProxyStill),
             FlowState::NotStarted | FlowState::GpuNotReady if sender_starved => None,
-            FlowState::NotStarted => Some(Cause::GpuNotStarted),
-            FlowState::GpuNotReady => Some(Cause::GpuNotReady),
-            FlowState::NotTransmitted => Some(Cause::NotTransmitted),
-            FlowState::NotDelivered => Some(Cause::NotDelivered),
+            FlowState::NotStarted => Some(HoldUp::GpuNotStarted),
+            FlowState::GpuNotReady => Some(HoldUp::GpuNotReady),
+            FlowState::NotTransmitted => Some(HoldUp::NotTransmitted),
+            FlowState::NotDelivered => Some(HoldUp::NotDelivered),
         };
     };
     let (asked, arrived, taken) = (receiver.ready, receiver.transmitted, receiver.done);
     let taking = arrived == taken;
     match state {
-        FlowState::Complete if arrived < sender.done => Some(Cause::ReceiverNotReady),
-        FlowState::Complete => (!taking).then_some(Cause::GpuNotTaking),
+        FlowState::Complete if arrived < sender.done => Some(HoldUp::ReceiverNotReady),
+        FlowState::Complete => (!taking).then_some(HoldUp::GpuNotTaking),
         // A network that buffers takes data nobody has asked for yet.
         FlowState::NotDelivered if arrived == asked && asked < receiver.total => {
-            Some(if taking { Cause::ReceiverNotReady } else { Cause::GpuNotTaking })
+            Some(if taking { HoldUp::ReceiverNotReady } else { HoldUp::GpuNotTaking })
         }
-        FlowState::NotDelivered => Some(Cause::NotDelivered),
-        _ if arrived < sender.done => Some(Cause::ReceiverNotReady),
-        FlowState::NotTransmitted if !taking => Some(Cause::GpuNotTaking),
-        FlowState::NotTransmitted if asked > arrived => Some(Cause::NotTransmitted),
-        FlowState::NotTransmitted => Some(Cause::ReceiverNotReady),
+        FlowState::NotDelivered => Some(HoldUp::NotDelivered),
+        _ if arrived < sender.done => Some(HoldUp::ReceiverNotReady),
+        FlowState::NotTransmitted if !taking => Some(HoldUp::GpuNotTaking),
+        FlowState::NotTransmitted if asked > arrived => Some(HoldUp::NotTransmitted),
+        FlowState::NotTransmitted => Some(HoldUp::ReceiverNotReady),
         FlowState::NotStarted | FlowState::GpuNotReady if sender_starved => None,
-        FlowState::NotStarted => Some(Cause::GpuNotStarted),
-        FlowState::GpuNotReady => Some(Cause::GpuNotReady),
+        FlowState::NotStarted => Some(HoldUp::GpuNotStarted),
+        FlowState::GpuNotReady => Some(HoldUp::GpuNotReady),
     }
 }

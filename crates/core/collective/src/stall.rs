@@ -1,28 +1,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{CollectiveOp, MarkKind, RankNs};
+use model::{CollectiveOp, Failure, MarkKind, RankNs, StallKind, Wait};
 
-use crate::wait::{circle, issued_alike, unmade, wait_in};
-use crate::{Collectives, Failure, Wait};
-
-/// Why nothing moves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StallKind {
-    /// The culprits never entered a collective the others wait in.
-    Missing,
-    /// The others wait in a collective for the culprits, of which nothing is seen: they may
-    /// have entered it.
-    Unseen,
-    /// The culprits entered another collective than the others.
-    Mismatch,
-    /// The culprits wait for one another, in different collectives.
-    Deadlock,
-    /// All entered, and inside the operation something stands still: at the culprits, if there
-    /// is a `failure` or recorders tell how far each rank has come; or nobody can tell where.
-    Inside,
-    /// No rank does anything, and none is known to wait for another.
-    Nowhere,
-}
+use crate::Collectives;
+use crate::wait::{deadlock_cycle, issued_alike, unmade, wait_in};
 
 /// A job in which nothing moves.
 #[derive(Clone, Debug, PartialEq)]
@@ -132,14 +113,14 @@ pub(crate) fn stuck(job: &Collectives, step: u64, since: RankNs) -> Option<Stall
     if roots.iter().any(|rank| seen.contains(rank)) {
         roots.retain(|rank| seen.contains(rank));
     }
-    let odd: BTreeSet<u32> =
-        waits.iter().flat_map(|w| w.odd.iter().map(|odd| odd.rank)).collect();
+    let desynced: BTreeSet<u32> =
+        waits.iter().flat_map(|w| w.desyncs.iter().map(|it| it.rank)).collect();
     // Where no number is known, whoever is not there could not be reached.
     let told = lacking.iter().any(|wait| wait.number > 0);
     let is_gone = |rank: &u32| job.ranks.get(rank).is_some_and(|it| it.gone);
     let unseen = told && roots.is_disjoint(&seen);
     // Who entered something else did so whatever those do of which nothing is seen.
-    let differs = unseen && !odd.is_empty();
+    let differs = unseen && !desynced.is_empty();
     let (kind, culprits) = if !roots.is_empty() && !differs {
         // Who has ended waits for nobody.
         if unseen && wait_for_others.iter().all(is_gone) {
@@ -153,9 +134,9 @@ pub(crate) fn stuck(job: &Collectives, step: u64, since: RankNs) -> Option<Stall
             (StallKind::Missing, roots.intersection(&missing).copied().collect())
         }
     } else if is_circle && !differs {
-        (StallKind::Deadlock, circle(&lacking))
-    } else if !odd.is_empty() {
-        (StallKind::Mismatch, odd)
+        (StallKind::Deadlock, deadlock_cycle(&lacking))
+    } else if !desynced.is_empty() {
+        (StallKind::Mismatch, desynced)
     } else if !held.is_empty() {
         (StallKind::Inside, held)
     } else {
@@ -172,7 +153,7 @@ pub(crate) fn stuck(job: &Collectives, step: u64, since: RankNs) -> Option<Stall
             let is_inside = kind == StallKind::Inside && wait.missing.is_empty();
             (is_inside && wait.entered.iter().any(|rank| culprits.contains(rank)))
                 || wait.awaited().any(|rank| culprits.contains(&rank))
-                || wait.odd.iter().any(|odd| culprits.contains(&odd.rank))
+                || wait.desyncs.iter().any(|it| culprits.contains(&it.rank))
         })
         .cloned()
         .collect();
@@ -387,7 +368,7 @@ mod tests {
         let stall = stall_after(&job, 9).unwrap();
         let wait = &stall.waits[0];
         assert_eq!((wait.number, wait.op), (42, CollectiveOp::UNKNOWN));
-        assert_eq!((&wait.missing, wait.odd.len()), (&vec![2], 0));
+        assert_eq!((&wait.missing, wait.desyncs.len()), (&vec![2], 0));
     }
 
     #[test]
@@ -627,8 +608,8 @@ mod tests {
         }
         let stall = stall_after(&job, 9).unwrap();
         assert_eq!((stall.kind, &stall.culprits), (StallKind::Mismatch, &vec![0]));
-        let odd = &stall.waits[0].odd[0];
-        assert_eq!((odd.rank, odd.op), (0, CollectiveOp::BARRIER));
+        let desync = &stall.waits[0].desyncs[0];
+        assert_eq!((desync.rank, desync.op), (0, CollectiveOp::BARRIER));
     }
 
     #[test]
@@ -663,7 +644,7 @@ mod tests {
         let stall = job.stuck().unwrap();
         assert_eq!((stall.kind, &stall.culprits), (StallKind::Mismatch, &vec![0]));
         assert_eq!(
-            (stall.waits[0].detail.as_str(), stall.waits[0].odd.len()),
+            (stall.waits[0].detail.as_str(), stall.waits[0].desyncs.len()),
             ("[[4]]", 1)
         );
     }
@@ -687,7 +668,7 @@ mod tests {
         assert_eq!((stall.kind, &stall.culprits), (StallKind::Mismatch, &vec![2]));
         let wait = &stall.waits[0];
         assert_eq!((wait.number, wait.detail.as_str()), (41, "(16 bytes)"));
-        assert_eq!(wait.odd[0].detail, "(32 bytes)");
+        assert_eq!(wait.desyncs[0].detail, "(32 bytes)");
     }
 
     #[test]
@@ -760,7 +741,7 @@ mod tests {
                 ..Wait::default()
             }).collect();
             let waits: Vec<&Wait> = waits.iter().collect();
-            prop_assert_eq!(circle(&waits), circle_by_definition(&waits));
+            prop_assert_eq!(deadlock_cycle(&waits), circle_by_definition(&waits));
         }
 
         /// MY-P2.

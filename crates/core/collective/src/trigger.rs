@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, VecDeque};
 
-use model::{CollectiveOp, Operation, RankNs};
+use model::{CollectiveOp, Operation, RankNs, Slowness};
 
 use crate::ArrivalSettings;
 use crate::arrival::median;
@@ -56,17 +56,6 @@ impl OperationClass {
     }
 }
 
-/// An operation that took much longer than usual, as others before it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Slow {
-    /// Seconds it took, or has taken until now.
-    pub took_s: f64,
-    /// Seconds it usually takes.
-    pub usual_s: f64,
-    /// Whether these are one of its channels and most of them: it may always have been so.
-    pub of_channels: bool,
-}
-
 impl Trigger {
     /// Nothing is usual yet.
     pub fn new(settings: ArrivalSettings) -> Self {
@@ -75,7 +64,7 @@ impl Trigger {
 
     /// Takes an operation that ended; tells if operations like it have become slow. If only its
     /// call was seen, its time is none.
-    pub fn ended(&mut self, operation: &Operation) -> Option<Slow> {
+    pub fn ended(&mut self, operation: &Operation) -> Option<Slowness> {
         if operation.may_have_ended {
             return None;
         }
@@ -110,7 +99,7 @@ impl Trigger {
     ///
     /// # Source
     /// Mycroft (2025): similar flows take similar time.
-    fn uneven(&self, operation: &Operation) -> Option<Slow> {
+    fn uneven(&self, operation: &Operation) -> Option<Slowness> {
         let most = operation.flows.iter().map(|flow| flow.total).max()?;
         let mut of_channel: BTreeMap<u8, f64> = BTreeMap::new();
         for flow in &operation.flows {
@@ -130,14 +119,14 @@ impl Trigger {
         let took_s = of_channel.into_values().fold(0.0, f64::max);
         let is_slow = took_s * self.settings.bandwidth_ratio > usual_s
             && took_s - usual_s > self.settings.late_min_s;
-        is_slow.then_some(Slow { took_s, usual_s, of_channels: true })
+        is_slow.then_some(Slowness { took_s, usual_s, of_channels: true })
     }
 
-    fn slow(&self, operation: &Operation, took_s: f64) -> Option<Slow> {
+    fn slow(&self, operation: &Operation, took_s: f64) -> Option<Slowness> {
         self.beyond(operation, took_s, 1.0 / self.settings.bandwidth_ratio)
     }
 
-    fn beyond(&self, operation: &Operation, took_s: f64, ratio: f64) -> Option<Slow> {
+    fn beyond(&self, operation: &Operation, took_s: f64, ratio: f64) -> Option<Slowness> {
         let class = self.classes.get(&class_of(operation))?;
         if class.usual_s.len() < MIN_USUAL_OPS {
             return None;
@@ -145,7 +134,7 @@ impl Trigger {
         let usual_s = median(class.usual_s.iter().copied().collect());
         let slow =
             took_s > ratio * usual_s && took_s - usual_s > self.settings.late_min_s;
-        slow.then_some(Slow { took_s, usual_s, of_channels: false })
+        slow.then_some(Slowness { took_s, usual_s, of_channels: false })
     }
 }
 
@@ -218,7 +207,7 @@ mod tests {
         let found = |took_ms: u64| {
             let mut trigger = Trigger::new(ArrivalSettings::default());
             let ended = |sequence| trigger.ended(&with_slowest(sequence, took_ms));
-            let found: Vec<Option<Slow>> = (0..9).map(ended).collect();
+            let found: Vec<Option<Slowness>> = (0..9).map(ended).collect();
             let running = with_slowest(9, took_ms);
             (found, trigger.is_suspect(&running, RankNs(running.begun_at.0 + 50_000_000)))
         };

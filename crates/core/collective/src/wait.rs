@@ -2,113 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{CollectiveOp, InFlight};
+use model::{CollectiveOp, Desync, DeviceProgress, InFlight, Wait};
 
 use crate::progress::{CollectiveSignature, GroupProgress, LastIssue};
-
-/// A collective that does not end: some ranks are in it and others are not, or all are.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wait {
-    /// Name of the group.
-    pub group: String,
-    /// How many collectives were issued in the group, this one included; 0 if it is known who
-    /// is there and not in which collective.
-    pub number: u64,
-    /// Which collective, as most of those say that have not gone on to the next.
-    pub op: CollectiveOp,
-    /// Ranks that entered it.
-    pub entered: Vec<u32>,
-    /// Members of the group that did not; where ranks disagree, those of which nothing is seen.
-    pub missing: Vec<u32>,
-    /// Its sizes and types, as most of those in it say; empty if nothing is known.
-    pub detail: String,
-    /// Ranks that entered something else under this number; all ranks if it cannot be told which
-    /// of them did.
-    pub odd: Vec<Odd>,
-    /// Those missing that have done nothing since they entered the collective before.
-    pub still_before: Vec<u32>,
-    /// What recorders of the ranks say of it, if all that are seen entered it.
-    pub open: Option<Open>,
-}
-
-/// What a rank entered that the others did not.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Odd {
-    /// The rank.
-    pub rank: u32,
-    /// Its collective.
-    pub op: CollectiveOp,
-    /// Its sizes and types.
-    pub detail: String,
-}
-
-/// How far the ranks have come in a collective that all of them entered.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Open {
-    /// Ranks on which it has not ended.
-    pub under_way: Vec<u32>,
-    /// Those of them whose device has not begun it.
-    pub not_started: Vec<u32>,
-    /// Ranks on which it has ended.
-    pub ended: Vec<u32>,
-}
-
-impl Open {
-    /// Ranks that the others are seen to wait for in it: their devices have not begun what
-    /// others have begun, or not finished what others have finished. Empty if all are alike.
-    pub fn behind(&self) -> &[u32] {
-        let begun = self.ended.len() + self.under_way.len() - self.not_started.len();
-        if !self.not_started.is_empty() && begun > 0 {
-            &self.not_started
-        } else if self.ended.is_empty() {
-            &[]
-        } else {
-            &self.under_way
-        }
-    }
-}
-
-impl Wait {
-    /// Whether it cannot be told which of the ranks that entered different things is wrong.
-    pub fn is_undecided(&self) -> bool {
-        self.odd.iter().any(|odd| (odd.op, &odd.detail) == (self.op, &self.detail))
-    }
-
-    /// Ranks that entered the same, together; each side by its first rank.
-    pub fn sides(&self) -> Vec<(Vec<u32>, &Odd)> {
-        let mut sides: Vec<(Vec<u32>, &Odd)> = Vec::new();
-        for odd in &self.odd {
-            match sides
-                .iter_mut()
-                .find(|(_, first)| (first.op, &first.detail) == (odd.op, &odd.detail))
-            {
-                Some((ranks, _)) => ranks.push(odd.rank),
-                None => sides.push((vec![odd.rank], odd)),
-            }
-        }
-        sides
-    }
-
-    /// Ranks that others wait for in it.
-    pub(crate) fn awaited(&self) -> impl Iterator<Item = u32> {
-        let behind = self.open.as_ref().map(Open::behind).unwrap_or_default();
-        self.missing.iter().chain(behind).copied()
-    }
-
-    /// Ranks that wait in it for others.
-    pub(crate) fn waiting(&self) -> impl Iterator<Item = u32> {
-        let (waits, behind) = match &self.open {
-            Some(open) => (&open.under_way, open.behind()),
-            None => (&self.entered, &[][..]),
-        };
-        waits.iter().filter(|rank| !behind.contains(rank)).copied()
-    }
-
-    /// Whether ranks are in it and nobody is known to be waited for.
-    pub(crate) fn holds_all(&self) -> bool {
-        self.open.is_some() && self.odd.is_empty() && self.awaited().next().is_none()
-    }
-}
 
 /// The first collective of a group that not all its members entered, or the last one if they
 /// entered different ones.
@@ -160,8 +56,8 @@ pub(crate) fn wait_in(group: &GroupProgress, seen: &BTreeSet<u32>) -> Option<Wai
         .map(|(rank, issue)| (*rank, &issue.what))
         .collect();
     let unknown = group.members.len().saturating_sub(whats.len());
-    let (what, odd) = outvoted(&whats, unknown);
-    if missing.is_empty() && odd.is_empty() {
+    let (what, desyncs) = outvoted(&whats, unknown);
+    if missing.is_empty() && desyncs.is_empty() {
         return None;
     }
     Some(Wait {
@@ -176,7 +72,7 @@ pub(crate) fn wait_in(group: &GroupProgress, seen: &BTreeSet<u32>) -> Option<Wai
             .map(|(rank, _)| *rank)
             .collect(),
         missing,
-        odd,
+        desyncs,
         open: None,
     })
 }
@@ -184,7 +80,7 @@ pub(crate) fn wait_in(group: &GroupProgress, seen: &BTreeSet<u32>) -> Option<Wai
 /// A collective that all members of a group that are seen have entered, and that has not ended
 /// on some of them.
 fn not_ended(group: &GroupProgress, number: u64, seen: &BTreeSet<u32>) -> Wait {
-    let mut open = Open::default();
+    let mut open = DeviceProgress::default();
     for (rank, first) in group.under_way.iter().filter(|(_, it)| it.number == number) {
         open.under_way.push(*rank);
         if first.how == InFlight::NotStarted {
@@ -203,7 +99,7 @@ fn not_ended(group: &GroupProgress, number: u64, seen: &BTreeSet<u32>) -> Wait {
         })
         .collect();
     let unseen = group.members.difference(seen);
-    let (what, odd) = outvoted(&whats, unseen.clone().count());
+    let (what, desyncs) = outvoted(&whats, unseen.clone().count());
     // It cannot end on a rank before all have entered it.
     let missing =
         if open.ended.is_empty() { unseen.copied().collect() } else { Vec::new() };
@@ -214,7 +110,7 @@ fn not_ended(group: &GroupProgress, number: u64, seen: &BTreeSet<u32>) -> Wait {
         detail: what.map(CollectiveSignature::detail).unwrap_or_default(),
         entered: group.last.keys().copied().collect(),
         missing,
-        odd,
+        desyncs,
         still_before: Vec::new(),
         open: Some(open),
     }
@@ -267,10 +163,11 @@ fn disagreement(group: &GroupProgress, seen: &BTreeSet<u32>) -> Option<Wait> {
         .filter(|(_, last)| last.number >= *number)
         .map(|(rank, _)| (*rank, *others.get(rank).unwrap_or(&&said.first)))
         .collect();
-    let (what, odd) = outvoted(&whats, group.members.len().saturating_sub(whats.len()));
+    let (what, desyncs) =
+        outvoted(&whats, group.members.len().saturating_sub(whats.len()));
     let what = what?;
     let is_decided =
-        odd.iter().all(|odd| (odd.op, &odd.detail) != (what.op, &what.detail()));
+        desyncs.iter().all(|it| (it.op, &it.detail) != (what.op, &what.detail()));
     // Who has not come yet may say which of them is right, and may be who is waited for.
     let some_are_late = group
         .last
@@ -286,7 +183,7 @@ fn disagreement(group: &GroupProgress, seen: &BTreeSet<u32>) -> Option<Wait> {
         detail: what.detail(),
         entered: whats.iter().map(|(rank, _)| *rank).collect(),
         missing: group.members.difference(seen).copied().collect(),
-        odd,
+        desyncs,
         ..Wait::default()
     })
 }
@@ -296,7 +193,7 @@ fn disagreement(group: &GroupProgress, seen: &BTreeSet<u32>) -> Option<Wait> {
 fn outvoted<'a>(
     said: &[(u32, &'a CollectiveSignature)],
     unknown: usize,
-) -> (Option<&'a CollectiveSignature>, Vec<Odd>) {
+) -> (Option<&'a CollectiveSignature>, Vec<Desync>) {
     let mut votes: BTreeMap<&CollectiveSignature, usize> = BTreeMap::new();
     for (_, what) in said {
         *votes.entry(what).or_default() += 1;
@@ -308,19 +205,19 @@ fn outvoted<'a>(
         votes.iter().filter(|(what, _)| *what != most).map(|(_, count)| count).max();
     let Some(next) = next else { return (Some(*most), Vec::new()) };
     let is_decided = *count > next + unknown;
-    let odd = said
+    let desyncs = said
         .iter()
         .filter(|(_, what)| !is_decided || what != most)
-        .map(|(rank, what)| Odd { rank: *rank, op: what.op, detail: what.detail() })
+        .map(|(rank, what)| Desync { rank: *rank, op: what.op, detail: what.detail() })
         .collect();
-    (Some(*most), odd)
+    (Some(*most), desyncs)
 }
 
 /// Ranks that wait for a rank that, in the end, waits for them.
 ///
 /// # Complexity
 /// Each wait is looked at once for every rank in it and every rank it lacks.
-pub(crate) fn circle(waits: &[&Wait]) -> BTreeSet<u32> {
+pub(crate) fn deadlock_cycle(waits: &[&Wait]) -> BTreeSet<u32> {
     let mut left: BTreeSet<u32> = waits.iter().flat_map(|w| w.entered.clone()).collect();
     let mut entered: Vec<usize> = waits.iter().map(|wait| wait.entered.len()).collect();
     let mut missing: Vec<usize> = waits

@@ -1,9 +1,9 @@
 //! The words of ranks that arrive late in timed collectives, and of communicators that
 //! became slow.
 
-use collective::{Late, LateIn, Slowed};
 use model::{
-    CollectiveOp, Evidence, Incident, IncidentKind, Method, Pace, Ranks, Subject,
+    CollectiveOp, Evidence, Incident, IncidentKind, LateArrivals, LateIn, Method, Pace,
+    Ranks, SlowCommunicator, Subject,
 };
 
 use crate::words::{are, duration, percent, who};
@@ -14,7 +14,7 @@ const TOLD_PLACES: usize = 3;
 
 /// Words an incident about ranks that constantly arrive after the others.
 pub fn late(
-    late: &Late,
+    late: &LateArrivals,
     scene: Scene<'_>,
     id: String,
     settings: &IncidentSettings,
@@ -64,7 +64,7 @@ pub fn late(
 
 /// Words an incident about a communicator that became slow.
 pub fn slowed(
-    slowed: &Slowed,
+    slowed: &SlowCommunicator,
     scene: Scene<'_>,
     id: String,
     settings: &IncidentSettings,

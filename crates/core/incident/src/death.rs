@@ -1,7 +1,9 @@
 //! The words of a rank that was killed.
 
-use collective::{Stall, StallKind};
-use model::{Evidence, Incident, IncidentKind, Method, Pace, Severity, Subject};
+use collective::Stall;
+use model::{
+    Evidence, Incident, IncidentKind, Method, Pace, Severity, StallKind, Subject,
+};
 
 use crate::Scene;
 use crate::hang::{collective, of_wait};

@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use collective::{Cause, Failure, Odd, Open, Slow, Stall, StallKind, Straggler, Wait};
-use model::{CollectiveOp, Frame, ProcessState, RankNs, Stack, Worker};
+use collective::Stall;
+use model::{
+    CollectiveOp, Desync, DeviceProgress, Failure, Frame, HoldUp, ProcessState, RankNs,
+    Slowness, Stack, StallKind, Straggler, Wait, Worker,
+};
 
 /// The pages of the catalogue that give advice.
 const DOCS: [&str; 15] = [
@@ -60,12 +63,12 @@ fn stall(kind: StallKind, wait: Wait) -> Stall {
 
 #[test]
 fn advice_about_hangs_is_documented() {
-    let odd = |op| Odd { rank: 2, op, detail: String::new() };
-    let entered = |op| Wait { odd: vec![odd(op)], ..wait() };
+    let odd = |op| Desync { rank: 2, op, detail: String::new() };
+    let entered = |op| Wait { desyncs: vec![odd(op)], ..wait() };
     let none = BTreeMap::new();
     let open = |not_started| {
         let under_way = vec![0, 1, 2, 3];
-        let open = Some(Open { under_way, not_started, ended: Vec::new() });
+        let open = Some(DeviceProgress { under_way, not_started, ended: Vec::new() });
         Wait { open, ..wait() }
     };
     for stall in [
@@ -109,19 +112,19 @@ fn advice_about_hangs_is_documented() {
 #[test]
 fn advice_about_the_inside_of_collectives_is_documented() {
     for cause in [
-        Cause::NotEntered,
-        Cause::Circle,
-        Cause::GpuNotStarted,
-        Cause::GpuNotReady,
-        Cause::GpuNotTaking,
-        Cause::ReceiverNotReady,
-        Cause::NotTransmitted,
-        Cause::ProxyStill,
-        Cause::NotDelivered,
-        Cause::Unknown,
+        HoldUp::NotEntered,
+        HoldUp::DeadlockCycle,
+        HoldUp::GpuNotStarted,
+        HoldUp::GpuNotReady,
+        HoldUp::GpuNotTaking,
+        HoldUp::ReceiverNotReady,
+        HoldUp::NotTransmitted,
+        HoldUp::ProxyStill,
+        HoldUp::NotDelivered,
+        HoldUp::Unknown,
     ] {
         // Only of two ends of a link that cannot be told apart is something else said.
-        let two = (cause == Cause::NotDelivered).then(|| vec![1, 2]);
+        let two = (cause == HoldUp::NotDelivered).then(|| vec![1, 2]);
         for ranks in std::iter::once(vec![2]).chain(two) {
             assert_documented(&crate::inside::advice(&Failure {
                 cause,
@@ -137,7 +140,7 @@ fn advice_about_the_inside_of_collectives_is_documented() {
                 ranks,
                 channels: Vec::new(),
                 wait: wait(),
-                slow: Slow { took_s: 0.2, usual_s: 0.02, of_channels: false },
+                slow: Slowness { took_s: 0.2, usual_s: 0.02, of_channels: false },
                 blamed_share: 1.0,
                 cost_s: 1.0,
             }));

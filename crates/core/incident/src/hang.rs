@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use collective::{Odd, Stall, StallKind, Wait};
+use collective::Stall;
 use model::{
-    Evidence, FoldedStack, Frame, Incident, IncidentKind, MarkKind, Method, Pace,
-    ProcessState, Ranks, Severity, Stack, StageId, Subject, fold_ranks,
+    Desync, Evidence, FoldedStack, Frame, Incident, IncidentKind, MarkKind, Method, Pace,
+    ProcessState, Ranks, Severity, Stack, StageId, StallKind, Subject, Wait, fold_ranks,
 };
 
 use crate::pause::pause;
@@ -180,13 +180,14 @@ fn what(stall: &Stall) -> String {
         ),
         StallKind::Mismatch if wait.is_undecided() => sides(wait),
         StallKind::Mismatch => {
-            let entered = |odd: &Odd| {
+            let entered = |odd: &Desync| {
                 let detail = if odd.detail == wait.detail { "" } else { &odd.detail };
                 format!("rank {} entered {} {detail}", odd.rank, odd.op.name())
             };
-            let odd: Vec<String> = wait.odd.iter().map(entered).collect();
+            let odd: Vec<String> = wait.desyncs.iter().map(entered).collect();
             let known = !wait.detail.is_empty();
-            let differs = known && wait.odd.iter().any(|odd| odd.detail != wait.detail);
+            let differs =
+                known && wait.desyncs.iter().any(|odd| odd.detail != wait.detail);
             let detail =
                 if differs { format!(" {}", wait.detail) } else { String::new() };
             let odd = odd.join(", ");
@@ -228,7 +229,7 @@ fn what(stall: &Stall) -> String {
 
 /// What each side entered where it cannot be told which is wrong.
 fn sides(wait: &Wait) -> String {
-    let side = |(ranks, odd): &(Vec<u32>, &Odd)| {
+    let side = |(ranks, odd): &(Vec<u32>, &Desync)| {
         let said = format!("{} {}", odd.op.name(), odd.detail);
         format!("{} entered {}", who(ranks), said.trim_end())
     };
@@ -441,7 +442,7 @@ pub(crate) fn advice(
 
 fn same_op(stall: &Stall) -> bool {
     let mut odd =
-        stall.waits.iter().flat_map(|wait| wait.odd.iter().map(|o| o.op == wait.op));
+        stall.waits.iter().flat_map(|wait| wait.desyncs.iter().map(|o| o.op == wait.op));
     odd.all(|same| same)
 }
 

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use collective::{Cause, Failure, Link};
-use model::{Evidence, Method, fold_ranks};
+use model::{Evidence, Failure, HoldUp, Method, RankChannel, fold_ranks};
 
 use crate::hang::collective;
 use crate::words::{duration, who};
@@ -12,29 +11,29 @@ use crate::words::{duration, who};
 pub(crate) fn what(failure: &Failure) -> String {
     let (who, place) = (who(&failure.ranks), place(failure));
     let text = match failure.cause {
-        Cause::NotDelivered if failure.ranks.len() == 1 => {
+        HoldUp::NotDelivered if failure.ranks.len() == 1 => {
             format!("what {who} sends and is sent in {place} does not arrive")
         }
-        Cause::NotDelivered => {
+        HoldUp::NotDelivered => {
             format!("what is sent between {who} in {place} does not arrive")
         }
-        Cause::NotTransmitted => {
+        HoldUp::NotTransmitted => {
             format!("{who} does not hand ready data to the network in {place}")
         }
-        Cause::ReceiverNotReady => {
+        HoldUp::ReceiverNotReady => {
             format!("{who} takes no more data from the network in {place}")
         }
-        Cause::GpuNotStarted => format!("the GPU of {who} never began {place}"),
-        Cause::GpuNotReady => format!("the GPU of {who} stopped sending in {place}"),
-        Cause::GpuNotTaking => {
+        HoldUp::GpuNotStarted => format!("the GPU of {who} never began {place}"),
+        HoldUp::GpuNotReady => format!("the GPU of {who} stopped sending in {place}"),
+        HoldUp::GpuNotTaking => {
             format!("the GPU of {who} does not take what arrived in {place}")
         }
-        Cause::ProxyStill => {
+        HoldUp::ProxyStill => {
             format!("NCCL's proxy thread of {who} does not get on in {place}")
         }
-        Cause::NotEntered => format!("{who} never entered {place}"),
-        Cause::Circle => format!("{who} wait for one another in {place}"),
-        Cause::Unknown => format!("all began {place}, and it does not end"),
+        HoldUp::NotEntered => format!("{who} never entered {place}"),
+        HoldUp::DeadlockCycle => format!("{who} wait for one another in {place}"),
+        HoldUp::Unknown => format!("all began {place}, and it does not end"),
     };
     match flows(failure) {
         Some(flows) => format!("{text} ({flows})"),
@@ -49,7 +48,7 @@ fn place(failure: &Failure) -> String {
 
 /// The flows it shows in, if not all of the ranks' flows are struck.
 pub(crate) fn flows(failure: &Failure) -> Option<String> {
-    let ends = |link: &Link| (link.from, link.to);
+    let ends = |link: &RankChannel| (link.from, link.to);
     let pairs = failure.links.iter().map(ends).collect::<BTreeSet<_>>();
     let of_pair = |pair: (u32, u32)| {
         let links = failure.links.iter().filter(|link| ends(link) == pair);
@@ -66,26 +65,30 @@ pub(crate) fn flows(failure: &Failure) -> Option<String> {
 pub(crate) fn advice(failure: &Failure) -> String {
     let who = who(&failure.ranks);
     match failure.cause {
-        Cause::NotDelivered if failure.ranks.len() == 1 => {
+        HoldUp::NotDelivered if failure.ranks.len() == 1 => {
             format!("look at the network card and cable of {who}")
         }
-        Cause::NotDelivered => format!(
+        HoldUp::NotDelivered => format!(
             "look at the network cards of {who} and the switch between them: counters \
              cannot tell the two ends of a link apart"
         ),
-        Cause::NotTransmitted | Cause::ReceiverNotReady | Cause::ProxyStill => format!(
-            "look at NCCL's proxy thread of {who}: its core, its memory, its network card"
-        ),
-        Cause::GpuNotStarted => {
+        HoldUp::NotTransmitted | HoldUp::ReceiverNotReady | HoldUp::ProxyStill => {
+            format!(
+                "look at NCCL's proxy thread of {who}: its core, its memory, its network card"
+            )
+        }
+        HoldUp::GpuNotStarted => {
             format!("look what the stream of {who} waits for: a kernel before it hangs")
         }
-        Cause::GpuNotReady | Cause::GpuNotTaking => {
+        HoldUp::GpuNotReady | HoldUp::GpuNotTaking => {
             format!(
                 "look at the GPU of {who}: errors, clocks, a kernel that does not end"
             )
         }
-        Cause::NotEntered | Cause::Circle => format!("look at the stack of {who}"),
-        Cause::Unknown => {
+        HoldUp::NotEntered | HoldUp::DeadlockCycle => {
+            format!("look at the stack of {who}")
+        }
+        HoldUp::Unknown => {
             "look at the GPUs: what runs without the network is not seen inside"
                 .to_owned()
         }
@@ -93,17 +96,17 @@ pub(crate) fn advice(failure: &Failure) -> String {
 }
 
 /// The label of evidence for a cause.
-pub(crate) fn label(cause: Cause) -> &'static str {
+pub(crate) fn label(cause: HoldUp) -> &'static str {
     match cause {
-        Cause::NotEntered => "min_op",
-        Cause::Circle => "circle",
-        Cause::GpuNotStarted => "not_started",
-        Cause::GpuNotReady | Cause::GpuNotTaking => "gpu_not_ready",
-        Cause::ReceiverNotReady => "receiver_not_ready",
-        Cause::NotTransmitted => "not_transmitted",
-        Cause::ProxyStill => "proxy_still",
-        Cause::NotDelivered => "not_delivered",
-        Cause::Unknown => "unknown",
+        HoldUp::NotEntered => "min_op",
+        HoldUp::DeadlockCycle => "circle",
+        HoldUp::GpuNotStarted => "not_started",
+        HoldUp::GpuNotReady | HoldUp::GpuNotTaking => "gpu_not_ready",
+        HoldUp::ReceiverNotReady => "receiver_not_ready",
+        HoldUp::NotTransmitted => "not_transmitted",
+        HoldUp::ProxyStill => "proxy_still",
+        HoldUp::NotDelivered => "not_delivered",
+        HoldUp::Unknown => "unknown",
     }
 }
 

@@ -1,7 +1,9 @@
 //! The words of connections that were slow, as telemetry of work requests tells.
 
-use collective::{LinkFault, Path, SlowLink};
-use model::{Evidence, Incident, IncidentKind, Method, Pace, Severity, Subject};
+use model::{
+    Evidence, Incident, IncidentKind, LinkFault, Method, Pace, Severity, SlowConnection,
+    Subject,
+};
 use schedule::Networked;
 
 use crate::Scene;
@@ -11,7 +13,7 @@ use crate::words::{duration, who};
 ///
 /// `ranks` are those at its ends; `iterations` what iterations lost meanwhile, with what all took.
 pub fn link_slowed(
-    link: &SlowLink,
+    link: &SlowConnection,
     ranks: Option<[u32; 2]>,
     iterations: Option<(&Networked, f64)>,
     scene: Scene<'_>,
@@ -111,16 +113,17 @@ pub fn link_slowed(
 }
 
 /// The rule of probes, with the job's own requests.
-fn probe(link: &SlowLink) -> Evidence {
-    let (label, said) = match link.path() {
-        Path::Broken => (
+fn probe(link: &SlowConnection) -> Evidence {
+    let (label, said) = if link.is_broken() {
+        (
             "path_broken",
             "the count of requests in flight did not fall again: what is sent does not come back",
-        ),
-        Path::Works | Path::Unused => (
+        )
+    } else {
+        (
             "path_works",
             "the count of requests in flight fell again: the path works, and is slow",
-        ),
+        )
     };
     Evidence::new(Method::Schedule, label, said.to_owned(), &[])
 }

@@ -1,8 +1,8 @@
 //! The words of ranks that make collectives slow from the inside.
 
-use collective::{Cause, Straggler};
 use model::{
-    Evidence, Incident, IncidentKind, Method, Pace, Ranks, Severity, Subject, fold_ranks,
+    Cause, Evidence, HoldUp, Incident, IncidentKind, Method, Pace, Ranks, Severity,
+    Straggler, Subject, fold_ranks,
 };
 
 use crate::Scene;
@@ -78,17 +78,17 @@ fn channels(found: &Straggler) -> Option<String> {
 fn what(found: &Straggler) -> String {
     let who = who(&found.ranks);
     let text = match found.cause {
-        Cause::NotDelivered if found.either => {
+        HoldUp::NotDelivered if found.either => {
             format!("what is sent between {who} arrives late")
         }
-        Cause::NotDelivered => format!("what {who} sends and is sent arrives late"),
-        Cause::NotTransmitted => format!("{who} hands ready data to the network late"),
-        Cause::ReceiverNotReady => format!("{who} takes data from the network late"),
-        Cause::ProxyStill => format!("NCCL's proxy thread of {who} lags behind"),
-        Cause::GpuNotStarted | Cause::GpuNotReady | Cause::GpuNotTaking => {
+        HoldUp::NotDelivered => format!("what {who} sends and is sent arrives late"),
+        HoldUp::NotTransmitted => format!("{who} hands ready data to the network late"),
+        HoldUp::ReceiverNotReady => format!("{who} takes data from the network late"),
+        HoldUp::ProxyStill => format!("NCCL's proxy thread of {who} lags behind"),
+        HoldUp::GpuNotStarted | HoldUp::GpuNotReady | HoldUp::GpuNotTaking => {
             format!("the GPU of {who} does not keep up with its network")
         }
-        Cause::NotEntered | Cause::Circle | Cause::Unknown => {
+        HoldUp::NotEntered | HoldUp::DeadlockCycle | HoldUp::Unknown => {
             format!("{who} enters it late")
         }
     };
@@ -114,9 +114,9 @@ fn evidence(found: &Straggler) -> Evidence {
         ("cost_s", found.cost_s),
     ];
     let cause = match found.cause {
-        Cause::NotDelivered => Some(model::Cause::Network),
-        Cause::GpuNotStarted | Cause::GpuNotReady | Cause::GpuNotTaking => {
-            Some(model::Cause::Gpu)
+        HoldUp::NotDelivered => Some(Cause::Network),
+        HoldUp::GpuNotStarted | HoldUp::GpuNotReady | HoldUp::GpuNotTaking => {
+            Some(Cause::Gpu)
         }
         _ => None,
     };
@@ -127,20 +127,22 @@ fn evidence(found: &Straggler) -> Evidence {
 pub(crate) fn advice(found: &Straggler) -> String {
     let who = who(&found.ranks);
     match found.cause {
-        Cause::NotDelivered if found.either => format!(
+        HoldUp::NotDelivered if found.either => format!(
             "look at the network cards of {who} and the switch between them: counters \
              cannot tell the two ends of a link apart"
         ),
-        Cause::NotDelivered => {
+        HoldUp::NotDelivered => {
             format!("look at the network card of {who}: errors, speed, other traffic")
         }
-        Cause::NotTransmitted | Cause::ReceiverNotReady | Cause::ProxyStill => format!(
-            "look at NCCL's proxy thread of {who}: is its core taken by something else?"
-        ),
-        Cause::GpuNotStarted | Cause::GpuNotReady | Cause::GpuNotTaking => format!(
+        HoldUp::NotTransmitted | HoldUp::ReceiverNotReady | HoldUp::ProxyStill => {
+            format!(
+                "look at NCCL's proxy thread of {who}: is its core taken by something else?"
+            )
+        }
+        HoldUp::GpuNotStarted | HoldUp::GpuNotReady | HoldUp::GpuNotTaking => format!(
             "look at the GPU of {who}: clocks, power, PCIe width, other work on it"
         ),
-        Cause::NotEntered | Cause::Circle | Cause::Unknown => {
+        HoldUp::NotEntered | HoldUp::DeadlockCycle | HoldUp::Unknown => {
             format!("look at what {who} does before: input, compute, host")
         }
     }

@@ -33,9 +33,11 @@
 //! ```
 
 mod action;
+mod arrival;
 mod batch;
 mod claim;
 mod clock;
+mod connection;
 mod context;
 mod device;
 mod disagreement;
@@ -46,6 +48,7 @@ mod flow;
 mod function;
 mod function_fault;
 mod growth;
+mod hold_up;
 mod input;
 mod mark;
 mod median;
@@ -62,13 +65,16 @@ mod step;
 mod threshold;
 mod usage;
 mod verdict;
+mod wait;
 mod what_if;
 mod window;
 
 pub use action::{Action, DevicePart, FunctionNeed, LinkEnd, StepPart};
+pub use arrival::{LateArrivals, LateIn, SlowCommunicator};
 pub use batch::{Batch, MAX_RANKS};
 pub use claim::{Claim, LateRanks, StepPlace, StepSpan};
 pub use clock::RankNs;
+pub use connection::{ConnectionEnds, LinkFault, SlowConnection};
 pub use context::JobContext;
 pub use device::{Device, DeviceUsage, Gauge, Mean};
 pub use disagreement::{Disagreement, Position, Trust};
@@ -83,6 +89,7 @@ pub use function::{
 };
 pub use function_fault::{Dimension, FunctionFault, is_garbage_collection};
 pub use growth::Growth;
+pub use hold_up::{Failure, HoldUp, RankChannel, Slowness, Straggler};
 pub use input::{InFlight, Input};
 pub use mark::{CollectiveOp, Mark, MarkKind, PAYLOAD_WORDS, group_number};
 pub use median::median;
@@ -110,6 +117,7 @@ pub use verdict::{
     Severity, Side, SideSummary, Source, StageSummary, Subject, Verdict, WindowSummary,
     fold_ranks,
 };
+pub use wait::{Desync, DeviceProgress, StallKind, Wait};
 pub use what_if::{Attribution, PartSlowdown, RankSlowdown, Removal, WhatIf};
 pub use window::{
     Block, BlockTime, Boundary, Closure, Cut, DeviceEvents, DeviceWindow, HostTimes,

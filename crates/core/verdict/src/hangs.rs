@@ -1,10 +1,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use collective::{Collectives, Communication, Entered, HangSettings, Stall, StallKind};
+use collective::{Collectives, Communication, Entered, HangSettings, Stall};
 use incident::{Scene, death, folded, hang};
 use model::{
     Communicator, Event, Evidence, Incident, Mark, Operation, PipelineRankState,
-    ProcessState, Progress, RankNs, Ranks, Severity, Stack, Standstill,
+    ProcessState, Progress, RankNs, Ranks, Severity, Stack, StallKind, Standstill,
 };
 use schedule::holding_up;
 

@@ -1,8 +1,8 @@
 use std::collections::VecDeque;
 
-use collective::{Cause, Communication, Straggler};
+use collective::Communication;
 use incident::{Scene, straggler};
-use model::{Incident, RankNs};
+use model::{HoldUp, Incident, RankNs, Straggler};
 
 /// Seconds in which slow operations cost little after which what made them slow is over; Mycroft's
 /// (2025) period of detection.
@@ -140,7 +140,7 @@ impl Holdups {
             over.map(|(number, found, steps)| (*number, found.clone(), *steps, false));
         let told = now.into_iter().chain(over);
         let told = told
-            .filter(|(_, found, ..)| !stages_seen || found.cause != Cause::NotEntered);
+            .filter(|(_, found, ..)| !stages_seen || found.cause != HoldUp::NotEntered);
         told.map(|(number, found, steps, open)| {
             straggler(&found, scene, format!("c{number}"), steps, open)
         })
@@ -152,8 +152,8 @@ impl Holdups {
 mod tests {
     use std::collections::BTreeMap;
 
-    use collective::{HangSettings, Slow};
-    use model::{CollectiveOp, Communicator, Operation, StageNames};
+    use collective::HangSettings;
+    use model::{CollectiveOp, Communicator, Operation, Slowness, StageNames};
 
     use super::*;
 
@@ -177,7 +177,8 @@ mod tests {
         let mut holdups = Holdups::new(0.05);
         for step in 0..80 {
             let lost_s = if step < 40 { lost_s } else { then_lost_s };
-            let slow = Slow { took_s: 0.1 + lost_s, usual_s: 0.1, of_channels: false };
+            let slow =
+                Slowness { took_s: 0.1 + lost_s, usual_s: 0.1, of_channels: false };
             if step % 5 == 0 && lost_s > 0.0 {
                 for rank in 0..RANKS {
                     communication.slow(rank, 7, slow);
@@ -236,7 +237,7 @@ mod tests {
         for (sequence, late, looks) in [(0, 1, 20), (1, 2, 40)] {
             let begun_ms = sequence * 100_000;
             let took_s = looks as f64 / 10.0;
-            let slow = Slow { took_s, usual_s: 0.1, of_channels: false };
+            let slow = Slowness { took_s, usual_s: 0.1, of_channels: false };
             communication.slow(0, 7, slow);
             holdups.slow(sequence);
             let operation = Operation {

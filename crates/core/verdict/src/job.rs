@@ -10,7 +10,7 @@ mod window;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
-use collective::{Arrivals, Entered, Slow};
+use collective::{Arrivals, Entered};
 use diagnosis::SlowLink;
 use frontier::{
     Baseline, WindowFrontier, analyse, assume_synchronisation, device_wait_s,
@@ -19,7 +19,7 @@ use frontier::{
 use incident::Tracker;
 use model::{
     CollectiveOp, Cut, Event, Finding, Input, JobContext, JobSummary, LinkEnd, Mark,
-    Meeting, Method, RankNs, SCHEMA, SideSummary, Source, StageId, StageNames,
+    Meeting, Method, RankNs, SCHEMA, SideSummary, Slowness, Source, StageId, StageNames,
     StageSummary, Sync, Verdict, VerdictNote, Window, WindowSummary,
 };
 use schedule::RankCalls;
@@ -267,7 +267,7 @@ impl Job {
             Input::Slow { rank, communicator, took_ns, usual_ns, of_channels } => {
                 let seconds = |ns: u64| ns as f64 * 1e-9;
                 let (took_s, usual_s) = (seconds(took_ns), seconds(usual_ns));
-                let slow = Slow { took_s, usual_s, of_channels };
+                let slow = Slowness { took_s, usual_s, of_channels };
                 self.hangs.communication().slow(rank, communicator, slow);
                 self.holdups.slow(self.hangs.step());
             }

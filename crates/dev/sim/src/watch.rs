@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use collective::{
-    ArrivalSettings, Communication, Failure, HangSettings, Straggler, Trigger,
-};
-use model::{Operation, RankNs};
+use collective::{ArrivalSettings, Communication, HangSettings, Trigger};
+use model::{Failure, Operation, RankNs, Straggler};
 
 use crate::{Cluster, Run};
 

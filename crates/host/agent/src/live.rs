@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use collective::{ArrivalSettings, Counted, Lost, Slow, Trigger};
-use model::{CollectiveOp, Input, NetworkFault, Operation, RankNs};
+use collective::{ArrivalSettings, Counted, Lost, Trigger};
+use model::{CollectiveOp, Input, NetworkFault, Operation, RankNs, Slowness};
 use ring::{JobReader, LiveReader, LiveSource, Sent, process_started};
 use verdict::Suspicion;
 
@@ -203,7 +203,7 @@ impl LiveTable {
         for operation in &state.ended {
             self.ended_at = operation.ended_at.unwrap_or_default().max(self.ended_at);
             if let Some(slow) = self.trigger.ended(operation) {
-                let Slow { took_s, usual_s, of_channels } = slow;
+                let Slowness { took_s, usual_s, of_channels } = slow;
                 let (took_ns, usual_ns) = ((took_s * 1e9) as u64, (usual_s * 1e9) as u64);
                 let communicator = operation.communicator;
                 take(Input::Slow { rank, communicator, took_ns, usual_ns, of_channels });

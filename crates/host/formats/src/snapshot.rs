@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::io::BufRead;
 use std::path::Path;
 
-use collective::{SlowLink, idle_ports, slow_links};
-use model::{Frame, Input, ProcessState, Source, Stack};
+use collective::{idle_ports, slow_links};
+use model::{Frame, Input, ProcessState, SlowConnection, Source, Stack};
 use schedule::{Layout, LayoutError, RankCalls};
 use serde::Deserialize;
 use serde_json::Value;
@@ -305,9 +305,9 @@ impl Snapshot {
 
 /// Connections with the ranks at their ends, if calls tell who is in their communicators.
 fn named(
-    links: Vec<SlowLink>,
+    links: Vec<SlowConnection>,
     logs: &BTreeMap<u32, &RankCalls>,
-) -> Vec<(SlowLink, Option<[u32; 2]>)> {
+) -> Vec<(SlowConnection, Option<[u32; 2]>)> {
     links
         .into_iter()
         .map(|link| {

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::io::BufRead;
 use std::path::Path;
 
-use collective::{Ends, Returned};
+use collective::Returned;
+use model::ConnectionEnds;
 
 use crate::recording::io_error;
 use crate::{FormatError, Limits};
@@ -22,7 +23,7 @@ pub(crate) const HEADER: &str = "Time,Group,FromRank,ToRank,DevIndex,Func,FuncTi
 const UNIT_BYTES_PER_S: f64 = 1e9 / 8.0 / 0.93;
 
 /// What one file tells: connections, and the requests that came back.
-pub(crate) type RequestLog = BTreeMap<Ends, Vec<Returned>>;
+pub(crate) type RequestLog = BTreeMap<ConnectionEnds, Vec<Returned>>;
 
 /// Reads a file; one that is being written may end within a line.
 pub(crate) fn read(
@@ -58,7 +59,7 @@ pub(crate) fn read(
 type BadColumn = (&'static str, String);
 
 /// One line, or the column that is wrong and why.
-fn row(text: &str, port: &str) -> Result<(Ends, Returned), BadColumn> {
+fn row(text: &str, port: &str) -> Result<(ConnectionEnds, Returned), BadColumn> {
     let names: Vec<&'static str> = HEADER.split(',').collect();
     let values: Vec<&str> = text.split(',').map(str::trim).collect();
     if values.len() != names.len() {
@@ -67,7 +68,7 @@ fn row(text: &str, port: &str) -> Result<(Ends, Returned), BadColumn> {
     }
     let cells: Vec<(&'static str, &str)> = names.into_iter().zip(values).collect();
     let bandwidth = number(cells[9])? as f64;
-    let ends = Ends {
+    let ends = ConnectionEnds {
         communicator: number(cells[1])?,
         from: rank(cells[2])?,
         to: rank(cells[3])?,

@@ -1,12 +1,12 @@
 //! What calls of NCCL say of a job's pipeline.
 
-use collective::SlowLink;
 use diagnosis::Detector;
 use incident::{
     IncidentSettings, link_slowed, pipeline_halted, pipeline_slowed, ports_idle,
 };
 use model::{
     CallLogNote, Claim, Fact, Finding, Input, JobContext, Origin, PipelineSummary,
+    SlowConnection,
 };
 use schedule::{Axis, Diagnosis, Partial, RankCalls, ScheduleSettings, diagnose};
 
@@ -17,7 +17,7 @@ use crate::{LayoutSettings, Settings};
 #[derive(Clone, Debug, Default)]
 pub struct WorkRequests {
     /// Connections that were slow, with the ranks at their ends if these are known.
-    pub slow: Vec<(SlowLink, Option<[u32; 2]>)>,
+    pub slow: Vec<(SlowConnection, Option<[u32; 2]>)>,
     /// How many ports are told, if nothing is in flight on any of them at the end.
     pub idle_ports: Option<usize>,
 }

@@ -2,11 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use collective::Late;
 use model::{
     CollectiveOp, CollectiveTimes, Dictionary, Ending, FunctionClass, FunctionFault,
-    FunctionId, Input, MarkKind, Pattern, ProfileSummary, RankArrivals, RankNs,
-    RankProfile, RankStep, Ranks, Segment, StageNames, is_garbage_collection,
+    FunctionId, Input, LateArrivals, MarkKind, Pattern, ProfileSummary, RankArrivals,
+    RankNs, RankProfile, RankStep, Ranks, Segment, StageNames, is_garbage_collection,
 };
 use pattern::{Columns, ExpectedBox, Problem, localise};
 use steps::{Aligner, WindowSettings};
@@ -312,7 +311,7 @@ impl Job {
 
     /// Whether a rank is late to so many collectives that it needs no other evidence. Without
     /// profiles it always is: nothing else is known.
-    pub(super) fn is_constantly_late(&self, late: &Late) -> bool {
+    pub(super) fn is_constantly_late(&self, late: &LateArrivals) -> bool {
         let Some(profiled) = &self.profiled else { return true };
         let struck: u64 = late.places.iter().map(|place| place.struck).sum();
         let ranks = profiled.summary.collectives.iter().flat_map(|times| &times.ranks);

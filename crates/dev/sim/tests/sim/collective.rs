@@ -4,9 +4,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use collective::{ArrivalSettings, Cause, Failure, Straggler, Trigger};
+use collective::{ArrivalSettings, Trigger};
 use laggard_sim::{Cluster, Fault, job_of, watch};
-use model::{Input, NetworkFault, Operation, RankNs, Source};
+use model::{Failure, HoldUp, Input, NetworkFault, Operation, RankNs, Source, Straggler};
 use proptest::prelude::*;
 use verdict::{Job, Settings};
 
@@ -38,7 +38,7 @@ fn a_card_that_is_down_is_found_at_one_end_of_its_links() {
     for onset_s in [3.0, 3.3, 3.61, 3.7, 4.2] {
         let failures = failure_of(&Fault::CardDown { rank: 3 }, onset_s);
         assert_eq!(failures.len(), 1);
-        assert_eq!(failures[0].cause, Cause::NotDelivered);
+        assert_eq!(failures[0].cause, HoldUp::NotDelivered);
         assert!(failures[0].ranks.contains(&3), "{:?}", failures[0]);
         assert!(failures[0].in_flight > 0, "{:?}", failures[0]);
         // The kernel of its host tells which end; where both ends' do, or neither, nobody can.
@@ -109,7 +109,7 @@ fn a_rank_that_enters_nothing_is_waited_for() {
         assert_eq!(failures.len(), 1);
         assert_eq!(
             (failures[0].cause, &failures[0].ranks),
-            (Cause::NotEntered, &vec![13])
+            (HoldUp::NotEntered, &vec![13])
         );
         assert_eq!(failures[0].in_flight, 0);
     }
@@ -121,9 +121,9 @@ fn a_gpu_that_stops_is_told_from_its_victims() {
         let failures = failure_of(&Fault::GpuStops { rank: 21 }, onset_s);
         assert!(failures.iter().all(|failure| failure.ranks == [21]), "{failures:?}");
         // Its tensor group needs no network: there it only never enters.
-        let of_gpu = [Cause::GpuNotStarted, Cause::GpuNotReady, Cause::GpuNotTaking];
+        let of_gpu = [HoldUp::GpuNotStarted, HoldUp::GpuNotReady, HoldUp::GpuNotTaking];
         let is_local = |failure: &Failure| {
-            of_gpu.contains(&failure.cause) || failure.cause == Cause::NotEntered
+            of_gpu.contains(&failure.cause) || failure.cause == HoldUp::NotEntered
         };
         assert!(failures.iter().all(is_local), "{failures:?}");
     }
@@ -135,7 +135,7 @@ fn a_proxy_that_never_wakes_is_found() {
         let fault = Fault::ProxySleeps { rank: 8, seconds: f64::INFINITY };
         let failures = failure_of(&fault, onset_s);
         assert!(failures.iter().all(|f| f.ranks.contains(&8)), "{failures:?}");
-        let is_local = |failure: &Failure| failure.cause != Cause::NotDelivered;
+        let is_local = |failure: &Failure| failure.cause != HoldUp::NotDelivered;
         assert!(failures.iter().all(is_local), "{failures:?}");
     }
 }
@@ -176,7 +176,7 @@ fn a_card_that_is_slow_is_blamed() {
     let fault = Fault::CardSlow { ranks: vec![2, 3], factor: 6.0 };
     let found = straggler_of(&fault, 12.3);
     // Ranks 10 and 11 are at the other end of most of what they send, ranks 18 and 19 of the rest.
-    assert_eq!((found.cause, found.either), (Cause::NotDelivered, false));
+    assert_eq!((found.cause, found.either), (HoldUp::NotDelivered, false));
     assert_eq!(found.ranks, [2, 3]);
 }
 
@@ -185,7 +185,7 @@ fn a_link_that_is_slow_is_blamed_on_neither_of_its_ends_alone() {
     for onset_s in [12.0, 12.3, 12.9] {
         let found =
             straggler_of(&Fault::LinkSlow { ends: [2, 10], factor: 6.0 }, onset_s);
-        assert_eq!((found.cause, found.either), (Cause::NotDelivered, true));
+        assert_eq!((found.cause, found.either), (HoldUp::NotDelivered, true));
         assert_eq!(found.ranks, [2, 10]);
     }
 }
@@ -195,7 +195,7 @@ fn a_link_that_is_slow_is_blamed_on_neither_of_its_ends_alone() {
 fn a_gpu_that_is_slow_is_blamed() {
     let found = straggler_of(&Fault::GpuSlow { ranks: vec![12], factor: 5.0 }, 12.3);
     // It also enters late what it sends: that weighs most.
-    assert_eq!((found.cause, &found.ranks[..]), (Cause::NotEntered, &[12][..]));
+    assert_eq!((found.cause, &found.ranks[..]), (HoldUp::NotEntered, &[12][..]));
 }
 
 /// MY-A5.
@@ -203,7 +203,7 @@ fn a_gpu_that_is_slow_is_blamed() {
 fn a_machine_whose_gpus_are_slow_is_blamed() {
     let fault = Fault::GpuSlow { ranks: (0..8).collect(), factor: 5.0 };
     let found = straggler_of(&fault, 12.3);
-    assert_eq!((found.cause, found.ranks), (Cause::NotEntered, (0..8).collect()));
+    assert_eq!((found.cause, found.ranks), (HoldUp::NotEntered, (0..8).collect()));
 }
 
 /// MY-A6.
@@ -212,7 +212,7 @@ fn a_network_between_two_machines_that_is_slow_is_blamed() {
     let ranks = (0..8).chain(16..24).collect::<Vec<_>>();
     let fault = Fault::CardSlow { ranks: ranks.clone(), factor: 6.0 };
     let found = straggler_of(&fault, 12.3);
-    assert_eq!(found.cause, Cause::NotDelivered);
+    assert_eq!(found.cause, HoldUp::NotDelivered);
     // Who sends to them, or is sent to, may be the other end of what is slow.
     assert!(found.either);
     assert!(ranks.iter().all(|rank| found.ranks.contains(rank)), "{found:?}");
@@ -226,7 +226,7 @@ fn a_proxy_that_sleeps_for_a_second_is_blamed() {
         let found = straggler_of(&fault, onset_s);
         assert!(found.ranks.contains(&9) && found.ranks.len() <= 2, "{found:?}");
         let of_proxy =
-            [Cause::ProxyStill, Cause::NotTransmitted, Cause::ReceiverNotReady];
+            [HoldUp::ProxyStill, HoldUp::NotTransmitted, HoldUp::ReceiverNotReady];
         assert!(of_proxy.contains(&found.cause), "{found:?}");
     }
 }
@@ -243,7 +243,7 @@ fn a_gpu_that_is_slow_in_two_groups_is_blamed_alone() {
     assert!(at - 12.3 <= SLOW_WITHIN_S, "after {} s", at - 12.3);
     assert_eq!(
         (found.cause, found.ranks, found.either),
-        (Cause::NotEntered, vec![1], false)
+        (HoldUp::NotEntered, vec![1], false)
     );
 }
 
@@ -278,7 +278,7 @@ fn one_slow_channel_is_told_from_the_others() {
         assert!((2.3..2.7).contains(&ratio), "{channels:?}");
         let found = straggler_of(&fault, onset_s);
         assert_eq!((&found.ranks, &found.channels), (&vec![5], &vec![2]));
-        let of_gpu = [Cause::GpuNotStarted, Cause::GpuNotReady, Cause::GpuNotTaking];
+        let of_gpu = [HoldUp::GpuNotStarted, HoldUp::GpuNotReady, HoldUp::GpuNotTaking];
         assert!(of_gpu.contains(&found.cause) && !found.either, "{found:?}");
     }
 }
@@ -297,7 +297,7 @@ fn who_died_inside_an_operation_is_waited_for() {
     }
     let failures = job.failures();
     assert_eq!(failures.len(), 1);
-    assert_eq!((failures[0].cause, &failures[0].ranks), (Cause::NotEntered, &vec![21]));
+    assert_eq!((failures[0].cause, &failures[0].ranks), (HoldUp::NotEntered, &vec![21]));
 }
 
 /// A crossed pair of collectives: MY-A11.
@@ -325,7 +325,11 @@ fn two_communicators_entered_in_opposite_order_are_a_circle() {
     job.look(0, RankNs(9_000_000_000), vec![waiting(dp0)], &[]);
     job.look(8, RankNs(9_000_000_000), vec![waiting(99)], &[]);
     let failures = job.failures();
-    assert!(failures.iter().all(|f| (f.cause, &f.ranks) == (Cause::Circle, &vec![0, 8])));
+    assert!(
+        failures
+            .iter()
+            .all(|f| (f.cause, &f.ranks) == (HoldUp::DeadlockCycle, &vec![0, 8]))
+    );
     let groups: Vec<&str> = failures[0].waits.iter().map(|w| w.group.as_str()).collect();
     assert_eq!(groups, ["extra", "dp0"]);
 }
