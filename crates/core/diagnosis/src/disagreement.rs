@@ -94,17 +94,27 @@ fn cause(_: &Finding, fact: &Fact) -> Option<(Trust, Position)> {
 
 #[cfg(test)]
 mod tests {
-    use model::{Claim, Observation, Origin, Subject};
+    use model::{
+        Claim, CollectiveOp, CoresBusy, Device, During, Failure, FunctionClass,
+        FunctionFault, HoldUp, Label, LateIn, NetworkFault, Observation, Origin,
+        Slowness, StageAccount, StepSpan, Straggler, Subject, Unlike, Wait,
+    };
     use proptest::prelude::*;
 
     use super::*;
 
+    const BACKWARD: &str = "model.backward_cpu_wall";
+
     fn finding(ranks: &[u32], facts: Vec<Fact>) -> Finding {
-        let claim = Claim::Worded { text: String::new() };
+        let claim = Claim::UnknownRank {
+            stage: BACKWARD.to_owned(),
+            stage_share: 0.5,
+            steps: StepSpan { first: 0, last: 0, open: false },
+        };
         Finding {
             subject: Subject {
                 ranks: ranks.to_vec(),
-                stage: Some("model.backward_cpu_wall".to_owned()),
+                stage: Some(BACKWARD.to_owned()),
                 ..Subject::default()
             },
             facts,
@@ -112,37 +122,117 @@ mod tests {
         }
     }
 
-    fn fact(method: Method, label: &str, ranks: &[u32], cause: Option<Cause>) -> Fact {
-        let what = Observation::Worded {
-            method,
-            label: label.to_owned(),
-            text: String::new(),
-            values: BTreeMap::new(),
-            cause,
-        };
+    fn of(ranks: &[u32], what: Observation) -> Fact {
         Fact { ranks: ranks.to_vec(), ..Fact::from(what) }
+    }
+
+    fn own_work() -> Observation {
+        Observation::OwnWork(StageAccount {
+            label: Label::CoCritical,
+            stages: vec![BACKWARD.to_owned()],
+            struck_steps: 9,
+            lateness_s: 0.1,
+            cost_s: 1.0,
+            stage_share: 0.5,
+            stage_gain: 0.5,
+            median_lag_s: 0.1,
+        })
+    }
+
+    /// A function that is code of the host, or works for its device.
+    fn function(class: FunctionClass) -> Observation {
+        Observation::Function(Box::new(FunctionFault {
+            name: "work".to_owned(),
+            class,
+            kind: None,
+            callers: Vec::new(),
+            ranks: Vec::new(),
+            beta: 0.5,
+            peers_beta: 0.1,
+            excess_share: 0.4,
+            cost_s: 1.0,
+            mu: (None, None),
+            rate: (None, None),
+            unexpected: Vec::new(),
+            others: Vec::new(),
+            steps: (0, 9),
+            number: 0,
+        }))
+    }
+
+    /// What is not delivered to ranks that do not move.
+    fn failure() -> Observation {
+        Observation::Failure(Box::new(Failure {
+            cause: HoldUp::NotDelivered,
+            ranks: vec![1],
+            links: Vec::new(),
+            waits: vec![Wait::default()],
+            still_s: 2.0,
+            in_flight: 1,
+        }))
+    }
+
+    fn straggler(cause: HoldUp) -> Observation {
+        Observation::Straggler(Box::new(Straggler {
+            cause,
+            ranks: vec![1],
+            either: false,
+            channels: Vec::new(),
+            wait: Wait::default(),
+            slow: Slowness { took_s: 0.2, usual_s: 0.1, of_channels: false },
+            blamed_share: 1.0,
+            cost_s: 1.0,
+        }))
+    }
+
+    fn arrival() -> Observation {
+        Observation::Arrival {
+            ranks: vec![1],
+            place: LateIn {
+                group: "default".to_owned(),
+                op: CollectiveOp::ALLREDUCE,
+                first: 1,
+                struck: 9,
+                operations: 9,
+                lateness_s: 0.1,
+                cost_s: 0.9,
+            },
+        }
+    }
+
+    fn slow_link() -> Observation {
+        let (peer, bytes_per_s, usual_bytes_per_s) = ("10.0.0.2".to_owned(), 1, 4);
+        let fault = NetworkFault::SlowerLink { peer, bytes_per_s, usual_bytes_per_s };
+        Observation::Network { rank: 1, fault, peer: None }
+    }
+
+    fn no_core() -> Observation {
+        Observation::NoCore {
+            ranks: vec![1],
+            share: 0.5,
+            peers_share: 0.0,
+            during: During::Incident,
+            cores: None,
+        }
     }
 
     #[test]
     fn counters_inside_collectives_beat_who_arrives_last() {
-        let flow = fact(Method::Collective, "not_delivered", &[], None);
-        let own_work = fact(Method::Frontier, "co_critical", &[2], None);
         let answers = vec![
             (Method::Collective, Position::Ranks(vec![1])),
             (Method::Frontier, Position::Ranks(vec![2])),
         ];
         let (about, trust) = (Question::Ranks, Trust::Counters);
         assert_eq!(
-            disagreements(&finding(&[1], vec![own_work, flow])),
+            disagreements(&finding(&[1], vec![of(&[2], own_work()), of(&[], failure())])),
             [Disagreement { about, answers, trust }]
         );
     }
 
     #[test]
     fn code_that_takes_the_time_beats_a_slow_link_and_a_missing_core_beats_both() {
-        let code = fact(Method::Pattern, "common", &[], Some(Cause::Code));
-        let link = fact(Method::Host, "link_slower", &[], Some(Cause::Network));
-        let cores = fact(Method::Host, "without_core", &[], Some(Cause::Cores));
+        let code = of(&[], function(FunctionClass::Python));
+        let (link, cores) = (of(&[], slow_link()), of(&[], no_core()));
         let first = |all: &[&Fact]| {
             let all = all.iter().map(|it| (*it).clone()).collect();
             disagreements(&finding(&[1], all))[0].answers[0].1.clone()
@@ -159,36 +249,47 @@ mod tests {
 
     #[test]
     fn the_accounting_of_all_steps_beats_the_stack_of_a_function() {
-        let own_work = fact(Method::Frontier, "co_critical", &[], None);
         let stack = Fact {
             stage: Some("data.next_wait".to_owned()),
-            ..fact(Method::Pattern, "partial", &[], None)
+            ..of(&[], function(FunctionClass::GpuCompute))
         };
-        let found = disagreements(&finding(&[1], vec![stack, own_work]));
+        let found = disagreements(&finding(&[1], vec![stack, of(&[], own_work())]));
         assert_eq!(found[0].about, Question::Stage);
-        let backward = Position::Stage("model.backward_cpu_wall".to_owned());
+        let backward = Position::Stage(BACKWARD.to_owned());
         assert_eq!(found[0].answers[0].1, backward);
     }
 
     prop_compose! {
         fn any_fact()(
-            (method, label) in prop::sample::select(vec![
-                (Method::Frontier, "co_critical"),
-                (Method::Collective, "arrival"),
-                (Method::Collective, "not_delivered"),
-                (Method::Schedule, "critical_path"),
-                (Method::Pattern, "partial"),
-                (Method::Stack, "stack"),
-                (Method::Host, "cores"),
+            what in prop::sample::select(vec![
+                own_work(),
+                arrival(),
+                failure(),
+                straggler(HoldUp::NotDelivered),
+                straggler(HoldUp::GpuNotReady),
+                straggler(HoldUp::NotEntered),
+                Observation::Path { is_broken: false },
+                function(FunctionClass::Python),
+                function(FunctionClass::GpuCompute),
+                Observation::Stack { ranks: vec![1], frames: Vec::new(), unread: None },
+                Observation::Cores(CoresBusy {
+                    ranks: vec![1],
+                    cores: 0.5,
+                    deviation: 0.1,
+                    peers: 1.0,
+                }),
+                no_core(),
+                slow_link(),
+                Observation::Device {
+                    users: vec![1],
+                    device: Device::Gpu(0),
+                    unlike: Unlike::Slowed { brake: None, clock_mhz: None },
+                },
             ]),
             ranks in prop::collection::vec(0_u32..4, 0..2),
             stage in prop::option::of(prop::sample::select(vec!["a", "b"])),
-            cause in prop::option::of(prop::sample::select(vec![
-                Cause::Code, Cause::Cores, Cause::Gpu, Cause::Network,
-            ])),
         ) -> Fact {
-            let stage = stage.map(str::to_owned);
-            Fact { stage, ..fact(method, label, &ranks, cause) }
+            Fact { ranks, stage: stage.map(str::to_owned), what }
         }
     }
 

@@ -1,15 +1,14 @@
-//! The words of a rank that was killed.
+//! Ranks that were killed.
 
 use collective::Stall;
 use model::{
-    Evidence, Incident, IncidentKind, Method, Pace, Severity, StallKind, Subject,
+    Action, Claim, Finding, IncidentKind, KilledRank, Observation, Origin, Pace,
+    RankPart, Severity, Subject,
 };
 
 use crate::Scene;
-use crate::hang::{collective, of_wait};
-use crate::words::who;
 
-/// Words the end of a rank that was killed, and who was left waiting for it.
+/// The finding about a rank that was killed, and who was left waiting for it.
 ///
 /// `signal` is what killed it, where that is known; `open` is whether the job ended with it,
 /// and did not start again.
@@ -20,36 +19,24 @@ pub fn death(
     stall: Option<&Stall>,
     scene: Scene<'_>,
     id: String,
-) -> Incident {
+) -> Finding {
     let open = !scene.ended;
-    let mut text = match signal {
-        Some(signal) => {
-            let name = name(signal);
-            format!("rank {rank} was killed by signal {signal}{name} in step {step}")
-        }
-        None => format!("rank {rank} ended abruptly in step {step}"),
-    };
-    let mut waits = stall.into_iter().flat_map(|stall| &stall.waits);
-    let wait = waits.find(|wait| wait.missing.contains(&rank));
-    if let Some(wait) = wait {
-        let were = if wait.entered.len() == 1 { "was" } else { "were" };
-        let entered = who(&wait.entered);
-        text +=
-            &format!(", before it entered {} ({entered} {were} in it)", collective(wait));
-    }
-    let values = signal.map(|signal| ("signal", f64::from(signal)));
-    let seen = "its process ended without closing its ring";
-    let ended = Evidence::new(Method::Host, "killed", seen, values.as_slice());
     let (ranks, step) = (vec![rank], u64::from(step));
-    Incident {
-        id,
+    let wait = stall
+        .into_iter()
+        .flat_map(|stall| &stall.waits)
+        .find(|wait| wait.missing.contains(&rank));
+    let ended = Observation::Killed { signal };
+    let waits = wait
+        .map(|wait| Observation::Wait { wait: Box::new(wait.clone()), is_unseen: false });
+    let killed = KilledRank { rank, signal, step, wait: wait.cloned() };
+    Finding {
         kind: IncidentKind::Hang,
         severity: if open { Severity::Critical } else { Severity::Warning },
         open,
         subject: Subject {
             hosts: scene.hosts_of(&ranks),
-            ranks,
-            collective: wait.map(collective),
+            ranks: ranks.clone(),
             ..Subject::default()
         },
         pace: Pace::Once { step },
@@ -58,48 +45,16 @@ pub fn death(
         victims: wait
             .map(|wait| wait.entered.iter().copied().collect())
             .unwrap_or_default(),
-        cost_s: 0.0,
-        cost_gpu_s: 0.0,
-        cost_share: 0.0,
-        gain_alone_s: 0.0,
-        next_in_line: Vec::new(),
-        contradictions: Vec::new(),
-        facts: Vec::new(),
-        actions: Vec::new(),
-        stacks: Vec::new(),
-        progress: Vec::new(),
-        text,
-        evidence: std::iter::once(ended)
-            .chain(wait.map(|wait| of_wait(StallKind::Missing, wait)))
-            .collect(),
-        advice: advice(rank, signal),
+        facts: [ended].into_iter().chain(waits).map(Into::into).collect(),
+        actions: vec![Action::LookAtRanks { ranks, part: part(signal) }],
+        ..Finding::new(Origin::Death, id, Claim::Killed(Box::new(killed)))
     }
 }
 
-fn name(signal: i32) -> &'static str {
+fn part(signal: Option<i32>) -> RankPart {
     match signal {
-        4 => " (SIGILL)",
-        6 => " (SIGABRT)",
-        7 => " (SIGBUS)",
-        8 => " (SIGFPE)",
-        9 => " (SIGKILL)",
-        11 => " (SIGSEGV)",
-        _ => "",
-    }
-}
-
-pub(crate) fn advice(rank: u32, signal: Option<i32>) -> String {
-    match signal {
-        Some(9) => {
-            "look in the kernel's log of its host for \"Out of memory\", and at who may \
-                    kill processes there; the other ranks are fine"
-                .to_owned()
-        }
-        Some(7) => {
-            format!("look at the shared memory of rank {rank}'s host: is it full?")
-        }
-        _ => format!(
-            "look at the last lines of rank {rank}'s output, and at its core dump"
-        ),
+        Some(9) => RankPart::Memory,
+        Some(7) => RankPart::SharedMemory,
+        _ => RankPart::LastOutput,
     }
 }

@@ -4,7 +4,7 @@
 //! than their peers, in which stage, in which steps, and what would be gained by mending
 //! it. [`Tracker`] follows the faults from window to window.
 //!
-//! [`hang()`], [`late`] and [`slowed`] word what was found in collectives, [`death()`] what was
+//! [`hang()`], [`late`] and [`slowed`] say what was found in collectives, [`death()`] what was
 //! seen of a process, [`function()`] what was found in profiles, [`cores`] and
 //! [`devices`] what hosts say of processes and hardware, [`what_if()`] what holds a pipeline back,
 //! [`pipeline_slowed`] and [`pipeline_halted`] what calls of NCCL say of one. Findings of
@@ -29,13 +29,10 @@ mod cause;
 mod costs;
 mod death;
 mod device;
-#[cfg(test)]
-mod documented;
 mod fault;
 mod function;
 mod hang;
 mod host;
-mod inside;
 mod lateness;
 mod link;
 mod pace;
@@ -47,7 +44,6 @@ mod straggler;
 mod tracker;
 mod vouch;
 mod what_if;
-mod words;
 
 pub use arrival::{late, slowed};
 pub use blocks::{Looked, SlowBlocks, absorbed, halted, own_blocks};
@@ -57,7 +53,7 @@ pub use fault::{Fault, FaultKind, Hidden, find_faults};
 pub use function::function;
 pub use hang::{folded, hang};
 pub use host::{cores, cpu_quota, too_few_cores, without_core};
-pub use link::{link_slowed, ports_idle};
+pub use link::link_slowed;
 pub use model::JobContext as Scene;
 pub use pipeline::{pipeline_absorbed, pipeline_halted, pipeline_slowed};
 pub use settings::IncidentSettings;

@@ -6,7 +6,7 @@
 //! of function names count, whole and never those of paths, and files only where nothing else
 //! runs below them.
 
-use model::{Frame, ProcessState, Stack};
+use model::{Frame, PauseKind, ProcessState, Stack};
 
 /// Functions in which jobs pause.
 struct Pause {
@@ -17,15 +17,12 @@ struct Pause {
     /// And one of these.
     and: &'static [&'static str],
     /// What it does.
-    what: &'static str,
+    what: PauseKind,
 }
 
 const EVERYWHERE: &[&str] = &[];
 const ANY: &[&str] = &[];
 const CHECKPOINT: &[&str] = &["checkpoint", "checkpoints", "ckpt"];
-const WRITES: &str = "writes a checkpoint";
-const COMPILES: &str = "compiles";
-const EVALUATES: &str = "evaluates";
 
 /// Our choice, from PyTorch 2.15, Triton 3, Lightning 2, Transformers 4, DeepSpeed and
 /// Megatron-Core.
@@ -34,64 +31,64 @@ const PAUSES: [Pause; 10] = [
         places: EVERYWHERE,
         words: CHECKPOINT,
         and: &["save", "write", "dump", "store", "upload", "export", "finalize"],
-        what: WRITES,
+        what: PauseKind::WritesCheckpoint,
     },
     Pause {
         places: EVERYWHERE,
         words: CHECKPOINT,
         and: &["load", "read", "restore"],
-        what: "reads a checkpoint",
+        what: PauseKind::ReadsCheckpoint,
     },
     // What is loaded by these may as well be data.
     Pause {
         places: &["torch/serialization.py", "safetensors/"],
         words: &["save"],
         and: ANY,
-        what: WRITES,
+        what: PauseKind::WritesCheckpoint,
     },
     Pause {
         places: &["torch/distributed/checkpoint/"],
         words: ANY,
         and: ANY,
-        what: "writes or reads a checkpoint",
+        what: PauseKind::HandlesCheckpoint,
     },
     Pause {
         places: &["torch/_dynamo/convert_frame.py"],
         words: ANY,
         and: ANY,
-        what: COMPILES,
+        what: PauseKind::Compiles,
     },
     // What was compiled runs below other functions of theirs.
     Pause {
         places: &["torch/_inductor/", "torch/utils/cpp_extension.py", "triton/"],
         words: &["compile", "compiler", "precompile", "autotune"],
         and: ANY,
-        what: COMPILES,
+        what: PauseKind::Compiles,
     },
     Pause {
         places: &["/loops/evaluation_loop.py"],
         words: ANY,
         and: ANY,
-        what: EVALUATES,
+        what: PauseKind::Evaluates,
     },
     Pause {
         places: EVERYWHERE,
         words: &["eval", "evaluate", "evaluation", "validation"],
         and: ANY,
-        what: EVALUATES,
+        what: PauseKind::Evaluates,
     },
     // By itself it may also check arguments.
     Pause {
         places: EVERYWHERE,
         words: &["validate", "test"],
         and: &["epoch", "loop", "model"],
-        what: EVALUATES,
+        what: PauseKind::Evaluates,
     },
     Pause {
         places: EVERYWHERE,
         words: &["download", "downloads"],
         and: ANY,
-        what: "downloads",
+        what: PauseKind::Downloads,
     },
 ];
 
@@ -105,7 +102,7 @@ const MORE: [&str; 8] =
 
 /// What ranks do that is known to take its time and to end. One of them that does something
 /// else may be who the others wait for; one that stands in a collective waits itself.
-pub(crate) fn pause<'a>(stacks: impl Iterator<Item = &'a Stack>) -> Option<&'static str> {
+pub(crate) fn pause<'a>(stacks: impl Iterator<Item = &'a Stack>) -> Option<PauseKind> {
     let mut found = None;
     for stack in stacks.filter(|stack| !stack.frames.is_empty()) {
         if stack.state == ProcessState::Stopped {
@@ -122,7 +119,7 @@ pub(crate) fn pause<'a>(stacks: impl Iterator<Item = &'a Stack>) -> Option<&'sta
     found
 }
 
-fn pause_in(frame: &Frame) -> Option<&'static str> {
+fn pause_in(frame: &Frame) -> Option<PauseKind> {
     // From Python 3.11 on methods stand with their classes.
     let name = frame.function.rsplit('.').next().unwrap_or_default().to_lowercase();
     let name = name.trim_matches('_');
@@ -131,7 +128,7 @@ fn pause_in(frame: &Frame) -> Option<&'static str> {
         return None;
     }
     if EVALUATE.contains(&name) {
-        return Some(EVALUATES);
+        return Some(PauseKind::Evaluates);
     }
     let fits = |pause: &&Pause| {
         let place = |place: &&str| frame.file.contains(place);
@@ -161,7 +158,7 @@ mod tests {
         Stack::new(ProcessState::Sleeping, Some(false), frames)
     }
 
-    fn said(frames: &[&str]) -> Option<&'static str> {
+    fn said(frames: &[&str]) -> Option<PauseKind> {
         pause([stack(frames)].iter())
     }
 
@@ -169,31 +166,55 @@ mod tests {
     fn who_pauses_is_known_by_its_functions() {
         let main = "/job/train.py <module>";
         for (frames, what) in [
-            (["/job/io.py upload", "/job/train.py save_checkpoint"], WRITES),
-            (["TORCH/serialization.py _save", "/job/io.py keep"], WRITES),
-            (["/x/safetensors/torch.py save_file", "/job/io.py keep"], WRITES),
-            (["/job/io.py get", "/job/io.py Model.load_ckpt"], "reads a checkpoint"),
+            (
+                ["/job/io.py upload", "/job/train.py save_checkpoint"],
+                PauseKind::WritesCheckpoint,
+            ),
+            (
+                ["TORCH/serialization.py _save", "/job/io.py keep"],
+                PauseKind::WritesCheckpoint,
+            ),
+            (
+                ["/x/safetensors/torch.py save_file", "/job/io.py keep"],
+                PauseKind::WritesCheckpoint,
+            ),
+            (
+                ["/job/io.py get", "/job/io.py Model.load_ckpt"],
+                PauseKind::ReadsCheckpoint,
+            ),
             (
                 ["TORCH/distributed/checkpoint/filesystem.py write_data", main],
-                "writes or reads a checkpoint",
+                PauseKind::HandlesCheckpoint,
             ),
             (
                 ["TORCH/_dynamo/convert_frame.py _compile", "/job/net.py forward"],
-                COMPILES,
+                PauseKind::Compiles,
             ),
-            (["TORCH/_inductor/compile_fx.py fx_codegen_and_compile", main], COMPILES),
-            (["/x/triton/compiler/compiler.py compile", "/job/net.py forward"], COMPILES),
-            (["TORCH/nn/modules/linear.py forward", "/job/train.py evaluate"], EVALUATES),
+            (
+                ["TORCH/_inductor/compile_fx.py fx_codegen_and_compile", main],
+                PauseKind::Compiles,
+            ),
+            (
+                ["/x/triton/compiler/compiler.py compile", "/job/net.py forward"],
+                PauseKind::Compiles,
+            ),
+            (
+                ["TORCH/nn/modules/linear.py forward", "/job/train.py evaluate"],
+                PauseKind::Evaluates,
+            ),
             (
                 [
                     "/x/lightning/pytorch/loops/evaluation_loop.py _EvaluationLoop.run",
                     main,
                 ],
-                EVALUATES,
+                PauseKind::Evaluates,
             ),
-            (["/job/net.py forward", "/job/train.py validate"], EVALUATES),
-            (["/job/net.py forward", "/job/train.py test_epoch"], EVALUATES),
-            (["/x/huggingface_hub/file_download.py hf_hub_download", main], "downloads"),
+            (["/job/net.py forward", "/job/train.py validate"], PauseKind::Evaluates),
+            (["/job/net.py forward", "/job/train.py test_epoch"], PauseKind::Evaluates),
+            (
+                ["/x/huggingface_hub/file_download.py hf_hub_download", main],
+                PauseKind::Downloads,
+            ),
         ] {
             assert_eq!(said(&frames), Some(what), "{frames:?}");
         }
@@ -253,11 +274,17 @@ mod tests {
             "/job/train.py evaluate",
         ]);
         assert_eq!(pause([&saves, &reads].into_iter()), None);
-        assert_eq!(pause([&saves, &waits].into_iter()), Some(WRITES));
+        assert_eq!(
+            pause([&saves, &waits].into_iter()),
+            Some(PauseKind::WritesCheckpoint)
+        );
         assert_eq!(pause([&waits].into_iter()), None, "stuck in an evaluation");
         let stopped = Stack { state: ProcessState::Stopped, ..saves.clone() };
         assert_eq!(pause([&stopped].into_iter()), None);
         let unread = Stack { frames: Vec::new(), ..saves.clone() };
-        assert_eq!(pause([&unread, &saves].into_iter()), Some(WRITES));
+        assert_eq!(
+            pause([&unread, &saves].into_iter()),
+            Some(PauseKind::WritesCheckpoint)
+        );
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::PipelineAction;
+use crate::{PipelineAction, RankPart};
 
 /// What somebody can do about a finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,6 +65,20 @@ pub enum Action {
         from: LinkEnd,
         /// An address or a rank.
         to: LinkEnd,
+    },
+    /// Look at what holds collectives up.
+    LookAtRanks {
+        /// On which ranks; empty where no rank is to blame.
+        ranks: Vec<u32>,
+        /// At what.
+        part: RankPart,
+    },
+    /// Look at a port and the way from it.
+    LookAtPort {
+        /// Host, card and port.
+        port: String,
+        /// The ranks of the job at both ends, if they are known.
+        ranks: Vec<u32>,
     },
     /// Words of a method that has not been converted to values.
     Worded {

@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    FunctionFault, HeldUpSteps, NextInLine, Pace, PipelineHalt, Side, SlowIterations,
-    StepSlowdown,
+    ConnectionClaim, FunctionFault, HeldUpSteps, KilledRank, LateArrivals, NextInLine,
+    Pace, PipelineHalt, Side, SlowCommunicator, SlowIterations, StallClaim, StepSlowdown,
+    Straggler,
 };
 
 /// What the headline of a finding says, with its numbers as they were when it was found.
@@ -71,6 +72,23 @@ pub enum Claim {
     HeldUpSteps(Box<HeldUpSteps>),
     /// A function costs some ranks, or all, more than it should.
     Function(Box<FunctionFault>),
+    /// Ranks constantly come late to collectives.
+    LateToCollective(Box<LateArrivals>),
+    /// A communicator became slow, and nobody is late.
+    SlowCommunicator(Box<SlowCommunicator>),
+    /// A connection was slow or still.
+    SlowConnection(Box<ConnectionClaim>),
+    /// Ranks make operations slow from the inside.
+    Straggler {
+        /// Which, and how.
+        found: Box<Straggler>,
+        /// The first step; 0 where steps are not known.
+        first_step: u64,
+    },
+    /// A rank was killed.
+    Killed(Box<KilledRank>),
+    /// The job does not move.
+    Stall(Box<StallClaim>),
     /// Words of a method that has not been converted to values.
     Worded {
         /// The headline.
@@ -150,11 +168,17 @@ impl Claim {
             | Self::InputBound { stage, .. }
             | Self::Slower { stage, .. }
             | Self::UnknownRank { stage, .. } => stage == name,
+            Self::Stall(stall) => stall.names_stage(name),
             Self::Function(_)
             | Self::StepSlowdown(_)
             | Self::SlowIterations(_)
             | Self::PipelineHalt(_)
-            | Self::HeldUpSteps(_) => false,
+            | Self::HeldUpSteps(_)
+            | Self::LateToCollective(_)
+            | Self::SlowCommunicator(_)
+            | Self::SlowConnection(_)
+            | Self::Straggler { .. }
+            | Self::Killed(_) => false,
             Self::Worded { text } => text.contains(name),
         }
     }

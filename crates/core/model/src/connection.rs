@@ -68,3 +68,25 @@ impl SlowConnection {
         }
     }
 }
+
+/// What is said of a slow connection.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ConnectionClaim {
+    /// The connection.
+    pub connection: SlowConnection,
+    /// The ranks of the job at its ends, if they are known.
+    pub ranks: Option<[u32; 2]>,
+    /// What iterations lost meanwhile.
+    pub lost: Option<LostIterations>,
+}
+
+/// Iterations that took longer.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LostIterations {
+    /// The first.
+    pub first: u64,
+    /// The last.
+    pub last: u64,
+    /// Seconds that they lost.
+    pub lost_s: f64,
+}

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Cause, Claim, Device, FunctionFault, Label, Method, NetworkFault, PipelineFact,
-    StepSlowdown,
+    Cause, Claim, Device, Failure, FunctionFault, Label, LateIn, Method, NetworkFault,
+    PipelineFact, SlowCommunicator, SlowConnection, StepSlowdown, Straggler, UnreadStack,
+    Wait,
 };
 
 /// Something that a method observed. [`Evidence`](crate::Evidence) is the same in words.
@@ -107,6 +108,52 @@ pub enum Observation {
     StepSlowdown(Box<StepSlowdown>),
     /// A function takes more of the critical path than it should.
     Function(Box<FunctionFault>),
+    /// Ranks arrive late in collectives of one kind.
+    Arrival {
+        /// Which.
+        ranks: Vec<u32>,
+        /// Where, and how often.
+        place: LateIn,
+    },
+    /// A communicator moves fewer bytes a second than before.
+    Bandwidth(Box<SlowCommunicator>),
+    /// A connection was slow or still.
+    Connection(Box<SlowConnection>),
+    /// Whether its path carries anything, by the rule of probes.
+    Path {
+        /// Whether what is sent does not come back.
+        is_broken: bool,
+    },
+    /// Nothing was in flight on any port when a job stood still.
+    IdlePorts {
+        /// How many are told.
+        ports: usize,
+    },
+    /// Slow operations waited for ranks.
+    Straggler(Box<Straggler>),
+    /// Ranks are in a collective that does not end.
+    Wait {
+        /// The collective.
+        wait: Box<Wait>,
+        /// Whether nothing is seen of those that are missing.
+        is_unseen: bool,
+    },
+    /// No counter of operations moves.
+    Failure(Box<Failure>),
+    /// A process ended without closing its ring.
+    Killed {
+        /// By which signal, where that is known.
+        signal: Option<i32>,
+    },
+    /// Where main threads are.
+    Stack {
+        /// Of which ranks.
+        ranks: Vec<u32>,
+        /// Frames of Python, innermost first.
+        frames: Vec<String>,
+        /// Why there are none.
+        unread: Option<UnreadStack>,
+    },
     /// Words of a method that has not been converted to values.
     Worded {
         /// Whose.
@@ -241,9 +288,9 @@ impl Observation {
     /// Whether it only knows who came last to collectives, and not what for.
     pub fn is_of_arrival(&self) -> bool {
         match self {
-            Self::Worded { method: Method::Collective, label, .. } => {
-                ["arrival", "min_op", "circle"].contains(&label.as_str())
-            }
+            Self::Arrival { .. } | Self::Wait { .. } => true,
+            Self::Straggler(found) => found.cause.is_of_arrival(),
+            Self::Failure(found) => found.cause.is_of_arrival(),
             _ => false,
         }
     }
@@ -264,8 +311,19 @@ impl Observation {
             | Self::Cores(_)
             | Self::TooFewCores { .. }
             | Self::Device { .. }
-            | Self::Network { .. } => Method::Host,
-            Self::Pipeline(_) | Self::StepSlowdown(_) => Method::Schedule,
+            | Self::Network { .. }
+            | Self::Killed { .. } => Method::Host,
+            Self::Arrival { .. }
+            | Self::Bandwidth(_)
+            | Self::Straggler(_)
+            | Self::Wait { .. }
+            | Self::Failure(_) => Method::Collective,
+            Self::Pipeline(_)
+            | Self::StepSlowdown(_)
+            | Self::Connection(_)
+            | Self::Path { .. }
+            | Self::IdlePorts { .. } => Method::Schedule,
+            Self::Stack { .. } => Method::Stack,
             Self::Function(_) => Method::Pattern,
             Self::Worded { method, .. } => *method,
         }
@@ -290,6 +348,7 @@ impl Observation {
             )
             .then_some(Cause::Network),
             Self::Function(fault) => fault.cause(),
+            Self::Straggler(found) => found.blames(),
             Self::Worded { cause, .. } => *cause,
             Self::Explains { by, .. } => by.as_ref().and_then(|by| by.cause()),
             Self::OwnWork(_)
@@ -298,7 +357,16 @@ impl Observation {
             | Self::LeftTogether(_)
             | Self::Cores(_)
             | Self::Pipeline(_)
-            | Self::StepSlowdown(_) => None,
+            | Self::StepSlowdown(_)
+            | Self::Arrival { .. }
+            | Self::Bandwidth(_)
+            | Self::Connection(_)
+            | Self::Path { .. }
+            | Self::IdlePorts { .. }
+            | Self::Wait { .. }
+            | Self::Failure(_)
+            | Self::Killed { .. }
+            | Self::Stack { .. } => None,
         }
     }
 }
@@ -306,6 +374,84 @@ impl Observation {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        CollectiveOp, ConnectionEnds, Desync, DeviceProgress, HoldUp, LinkFault,
+        ProcessState, RankChannel, Slowness,
+    };
+
+    fn wait() -> Wait {
+        let open = DeviceProgress {
+            under_way: vec![0, 1],
+            not_started: vec![1],
+            ended: vec![3],
+        };
+        Wait {
+            group: "default".to_owned(),
+            number: 46,
+            op: CollectiveOp::INIT,
+            entered: vec![0, 1, 3],
+            missing: vec![2],
+            desyncs: vec![Desync {
+                rank: 1,
+                op: CollectiveOp::BARRIER,
+                detail: String::new(),
+            }],
+            open: Some(open),
+            ..Wait::default()
+        }
+    }
+
+    fn straggler() -> Straggler {
+        Straggler {
+            cause: HoldUp::NotDelivered,
+            ranks: vec![2, 3],
+            either: true,
+            channels: vec![1],
+            wait: wait(),
+            slow: Slowness { took_s: 0.2, usual_s: 0.1, of_channels: false },
+            blamed_share: 0.75,
+            cost_s: 1.5,
+        }
+    }
+
+    fn failure() -> Failure {
+        Failure {
+            cause: HoldUp::DeadlockCycle,
+            ranks: vec![2, 3],
+            links: vec![RankChannel { from: 2, to: 3, channel: 1 }],
+            waits: vec![wait()],
+            still_s: 1.5,
+            in_flight: 3,
+        }
+    }
+
+    fn connection() -> SlowConnection {
+        let (from, to, port) = (1, 2, "host mlx5_0".to_owned());
+        SlowConnection {
+            ends: ConnectionEnds { communicator: 7, from, to, port },
+            span_ns: (5, 9),
+            open: true,
+            fault: LinkFault::Slower { bytes_per_s: 1.5, usual_bytes_per_s: 2.5 },
+        }
+    }
+
+    #[test]
+    fn who_comes_last_says_nothing_of_what_for() {
+        let of_flows =
+            |cause| Observation::Straggler(Box::new(Straggler { cause, ..straggler() }));
+        assert!(of_flows(HoldUp::NotEntered).is_of_arrival());
+        assert!(Observation::Failure(Box::new(failure())).is_of_arrival());
+        let wait = Observation::Wait { wait: Box::new(wait()), is_unseen: true };
+        assert!(wait.is_of_arrival());
+        for (cause, blamed) in [
+            (HoldUp::NotDelivered, Some(Cause::Network)),
+            (HoldUp::GpuNotReady, Some(Cause::Gpu)),
+            (HoldUp::ProxyStill, None),
+        ] {
+            let what = of_flows(cause);
+            assert_eq!((what.is_of_arrival(), what.cause()), (false, blamed));
+        }
+    }
 
     /// A fact has ranks of its own beside those of what was observed.
     #[test]
@@ -322,6 +468,21 @@ mod tests {
                 cores: Some(busy),
             },
             Observation::Network { rank: 1, fault, peer: None },
+            Observation::Straggler(Box::new(straggler())),
+            Observation::Wait { wait: Box::new(wait()), is_unseen: true },
+            Observation::Failure(Box::new(failure())),
+            Observation::Connection(Box::new(connection())),
+            Observation::Path { is_broken: true },
+            Observation::Killed { signal: Some(9) },
+            Observation::Stack {
+                ranks: vec![2],
+                frames: Vec::new(),
+                unread: Some(UnreadStack {
+                    why: "no right".to_owned(),
+                    state: ProcessState::Running,
+                    waits_in: None,
+                }),
+            },
             Observation::Device {
                 users: vec![1],
                 device: Device::Gpu(0),

@@ -56,10 +56,12 @@ mod network;
 mod note;
 mod pipeline;
 mod profile;
+mod rank_part;
 mod ranks;
 mod slowdown;
 mod stack;
 mod stage;
+mod stall;
 mod standstill;
 mod step;
 mod threshold;
@@ -74,7 +76,9 @@ pub use arrival::{LateArrivals, LateIn, SlowCommunicator};
 pub use batch::{Batch, MAX_RANKS};
 pub use claim::{Claim, LateRanks, StepPlace, StepSpan};
 pub use clock::RankNs;
-pub use connection::{ConnectionEnds, LinkFault, SlowConnection};
+pub use connection::{
+    ConnectionClaim, ConnectionEnds, LinkFault, LostIterations, SlowConnection,
+};
 pub use context::JobContext;
 pub use device::{Device, DeviceUsage, Gauge, Mean};
 pub use disagreement::{Disagreement, Position, Trust};
@@ -103,10 +107,14 @@ pub use profile::{
     AbnormalRank, CollectiveTimes, Dimensions, FaultKind, FunctionSummary,
     ProfileSummary, ProfileWindow, RankArrivals, RankProfile,
 };
+pub use rank_part::RankPart;
 pub use ranks::{NoRanks, Ranks};
 pub use slowdown::{PassRatios, PassSpread, SlowdownCause, StepSlowdown};
 pub use stack::{Frame, ProcessState, Stack, Worker};
 pub use stage::{StageId, StageNames};
+pub use stall::{
+    KilledRank, KnownPause, PauseKind, StallClaim, UnreadStack, Whereabouts,
+};
 pub use standstill::{Entered, FlowProgress, FoldedStack, Progress};
 pub use step::{Ending, RankStep, Segment, SideSample};
 pub use threshold::{threshold, thresholds};

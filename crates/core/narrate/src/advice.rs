@@ -5,6 +5,7 @@ use model::{
 };
 
 use crate::words::{who, whose};
+use crate::{connection, rank_part};
 
 /// What to do next, in the order of the actions.
 pub fn advice(actions: &[Action]) -> String {
@@ -70,13 +71,15 @@ fn sentence(action: &Action) -> String {
                 link_end(to)
             )
         }
+        Action::LookAtRanks { ranks, part } => rank_part::sentence(ranks, *part),
+        Action::LookAtPort { port, ranks } => connection::advice(port, ranks),
         Action::InPipeline(action) => in_pipeline(action),
         Action::Worded { text } => text.clone(),
     }
 }
 
-/// A connection: "rank 0 to rank 3".
-pub(crate) fn connection(from: &LinkEnd, to: &LinkEnd) -> String {
+/// Two ends of a slow link: "rank 0 to rank 3".
+pub(crate) fn link(from: &LinkEnd, to: &LinkEnd) -> String {
     format!("{} to {}", link_end(from), link_end(to))
 }
 
@@ -225,6 +228,8 @@ fn device_part(part: DevicePart) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use model::RankPart;
+
     use super::*;
 
     /// The pages of the catalogue that give advice.
@@ -322,6 +327,14 @@ mod tests {
             DevicePart::OtherUsers,
         ] {
             assert_documented(device_part(part));
+        }
+    }
+
+    #[test]
+    fn advice_about_ranks_that_hold_collectives_up_is_documented() {
+        for part in RankPart::ALL {
+            let ranks = if part == RankPart::LinkEnds { vec![1, 2] } else { vec![2] };
+            assert_documented(&sentence(&Action::LookAtRanks { ranks, part }));
         }
     }
 }

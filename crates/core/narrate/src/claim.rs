@@ -3,7 +3,10 @@
 use model::{Claim, LateRanks, Pace, Side, StepPlace, StepSpan};
 
 use crate::words::{are, duration, percent, who};
-use crate::{blocks, function, pipeline, what_if};
+use crate::{
+    arrival, blocks, connection, death, function, inside, pipeline, stall, straggler,
+    what_if,
+};
 
 /// The sentence to read first.
 pub fn headline(claim: &Claim) -> String {
@@ -55,7 +58,35 @@ pub fn headline(claim: &Claim) -> String {
         Claim::PipelineHalt(found) => pipeline::halt(found),
         Claim::HeldUpSteps(found) => blocks::headline(found),
         Claim::Function(fault) => function::headline(fault),
+        Claim::LateToCollective(late) => arrival::late(late),
+        Claim::SlowCommunicator(slow) => arrival::slow(slow),
+        Claim::SlowConnection(claim) => connection::headline(claim),
+        Claim::Straggler { found, first_step } => straggler::headline(found, *first_step),
+        Claim::Killed(killed) => death::headline(killed),
+        Claim::Stall(claim) => stall::headline(claim),
         Claim::Worded { text } => text.clone(),
+    }
+}
+
+/// The collective that a headline is about.
+pub(crate) fn collective(claim: &Claim) -> Option<String> {
+    match claim {
+        Claim::LateToCollective(late) => arrival::late_place(late),
+        Claim::SlowCommunicator(slow) => Some(arrival::slow_place(slow)),
+        Claim::Straggler { found, .. } => Some(stall::collective(&found.wait)),
+        Claim::Killed(killed) => killed.wait.as_ref().map(stall::collective),
+        Claim::Stall(claim) => claim.waits.first().map(stall::collective),
+        _ => None,
+    }
+}
+
+/// The flows or channels that it is about, where those are not all of the ranks'.
+pub(crate) fn flow(claim: &Claim) -> Option<String> {
+    match claim {
+        Claim::SlowConnection(claim) => Some(connection::flow(claim)),
+        Claim::Straggler { found, .. } => straggler::channels(found),
+        Claim::Stall(claim) => claim.failure.as_ref().and_then(inside::flows),
+        _ => None,
     }
 }
 

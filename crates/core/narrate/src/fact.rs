@@ -3,7 +3,10 @@
 use model::{CoresBusy, During, Evidence, Fact, Observation, StageAccount, fold_ranks};
 
 use crate::words::{NOTHING, duration, percent, share};
-use crate::{device, function, headline, network, pipeline, what_if};
+use crate::{
+    arrival, connection, death, device, function, headline, inside, network, pipeline,
+    stall, straggler, what_if,
+};
 
 /// Label, text and numbers of what was observed.
 pub(crate) struct Worded {
@@ -104,6 +107,18 @@ fn worded(what: &Observation) -> Worded {
         Observation::Pipeline(found) => pipeline::fact(found),
         Observation::StepSlowdown(found) => what_if::fact(found),
         Observation::Function(fault) => function::fact(fault),
+        Observation::Arrival { ranks, place } => arrival::late_fact(ranks, place),
+        Observation::Bandwidth(slow) => arrival::slow_fact(slow),
+        Observation::Connection(slow) => connection::fact(slow),
+        Observation::Path { is_broken } => connection::path(*is_broken),
+        Observation::IdlePorts { ports } => connection::idle_ports(*ports),
+        Observation::Straggler(found) => straggler::fact(found),
+        Observation::Wait { wait, is_unseen } => stall::wait(wait, *is_unseen),
+        Observation::Failure(failure) => inside::fact(failure),
+        Observation::Killed { signal } => death::fact(*signal),
+        Observation::Stack { ranks, frames, unread } => {
+            stall::stack(ranks, frames, unread.as_ref())
+        }
         Observation::Worded { label, text, values, .. } => Worded {
             label: label.clone(),
             text: text.clone(),

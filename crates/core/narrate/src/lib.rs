@@ -30,22 +30,29 @@
 //! Pure: the same finding gives the same words, and no word depends on anything else.
 
 mod advice;
+mod arrival;
 mod blocks;
 mod claim;
+mod connection;
+mod death;
 mod device;
 mod disagreement;
 mod fact;
 mod function;
+mod inside;
 mod network;
 mod note;
 mod pipeline;
+mod rank_part;
+mod stall;
+mod straggler;
 mod what_if;
 pub mod words;
 
 use model::{Finding, Incident};
 
 pub use advice::advice;
-use advice::connection;
+use advice::link;
 pub use claim::headline;
 pub use disagreement::contradiction;
 pub use fact::evidence;
@@ -56,8 +63,9 @@ pub use pipeline::{absorbed, standstill};
 pub fn incident(finding: Finding) -> Incident {
     let victims = finding.victims.len() as f64;
     let mut subject = finding.subject;
-    let link = finding.link.as_ref().map(|(from, to)| connection(from, to));
-    subject.flow = subject.flow.or(link);
+    let link = finding.link.as_ref().map(|(from, to)| link(from, to));
+    subject.flow = subject.flow.or(claim::flow(&finding.claim)).or(link);
+    subject.collective = subject.collective.or(claim::collective(&finding.claim));
     Incident {
         text: headline(&finding.claim),
         evidence: finding.facts.iter().map(evidence).collect(),

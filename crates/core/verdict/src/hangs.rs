@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use collective::{Collectives, Communication, Entered, HangSettings, Stall};
 use incident::{Scene, death, folded, hang};
 use model::{
-    Communicator, Event, Evidence, Incident, Mark, Operation, PipelineRankState,
+    Communicator, Event, Fact, Finding, Mark, Operation, Origin, PipelineRankState,
     ProcessState, Progress, RankNs, Ranks, Severity, Stack, StallKind, Standstill,
 };
 use schedule::holding_up;
@@ -56,7 +56,7 @@ struct Seen {
     stacks: BTreeMap<u32, Stack>,
     /// Of others, once it was spoken of.
     others: BTreeMap<u32, Stack>,
-    network: Vec<Evidence>,
+    network: Vec<Fact>,
     /// How far ranks had come when nothing moved any more.
     progress: Vec<Progress>,
 }
@@ -246,17 +246,17 @@ impl Hangs {
     }
 
     /// The hang that a rank gave up in, once.
-    pub(crate) fn given_up(&mut self, scene: Scene<'_>) -> Option<Incident> {
+    pub(crate) fn given_up(&mut self, scene: Scene<'_>) -> Option<Finding> {
         let pause_max_s = self.pause_max_s;
         let under =
             self.now.as_mut().filter(|it| it.number.is_some() && it.told.is_none())?;
-        let incident = under.incident(scene, pause_max_s)?;
-        under.told = Some((under.stall.kind, incident.severity));
-        Some(incident)
+        let finding = under.finding(scene, pause_max_s)?;
+        under.told = Some((under.stall.kind, finding.severity));
+        Some(finding)
     }
 
     /// Which rank was killed, and who was left waiting for it.
-    pub(crate) fn death(&self, scene: Scene<'_>) -> Option<Incident> {
+    pub(crate) fn death(&self, scene: Scene<'_>) -> Option<Finding> {
         let (rank, signal) = self.killed?;
         let step = self.collectives.step_of(rank);
         let stall = self.collectives.stuck();
@@ -428,11 +428,11 @@ impl Hangs {
     }
 
     /// What a host sees of the network of a rank that was asked for.
-    pub(crate) fn network(&mut self, evidence: Evidence) {
+    pub(crate) fn network(&mut self, fact: Fact) {
         if let Some(under) = &mut self.now
-            && !under.seen.network.contains(&evidence)
+            && !under.seen.network.contains(&fact)
         {
-            under.seen.network.push(evidence);
+            under.seen.network.push(fact);
         }
     }
 
@@ -453,7 +453,7 @@ impl Hangs {
 
     /// The hang to speak of, once all that can be known of it is: the stacks that were asked for
     /// were told. Again once it is known to be worse than was said.
-    pub(crate) fn tell(&mut self, scene: Scene<'_>) -> Option<Incident> {
+    pub(crate) fn tell(&mut self, scene: Scene<'_>) -> Option<Finding> {
         let under = self.now.as_mut()?;
         let asked = std::mem::replace(&mut under.asks, Asks::Nobody);
         if asked != Asks::Named || under.is_early && !under.is_final() {
@@ -464,19 +464,19 @@ impl Hangs {
             under.number = Some(self.spoken);
         }
         (under.is_early, under.looked_s) = (false, under.quiet_s());
-        let incident = under.incident(scene, self.pause_max_s)?;
-        let told = (under.explained().kind, incident.severity);
+        let finding = under.finding(scene, self.pause_max_s)?;
+        let told = (under.explained().kind, finding.severity);
         let before = under.told.replace(told);
         if before == under.told {
             return None;
         }
         let is_recent = |asked: RankNs| under.at.seconds_since(asked) < LATER.every_s;
-        if incident.severity > Severity::Info && !self.others_asked.is_some_and(is_recent)
+        if finding.severity > Severity::Info && !self.others_asked.is_some_and(is_recent)
         {
             under.asks = Asks::Others;
             self.others_asked = Some(under.at);
         }
-        Some(incident)
+        Some(finding)
     }
 
     /// Whether any stall was spoken of.
@@ -485,19 +485,21 @@ impl Hangs {
     }
 
     /// The hang that goes on at the end of what was seen, if it was spoken of.
-    pub(crate) fn under_way(&self, scene: Scene<'_>) -> Option<Incident> {
-        self.now.as_ref()?.incident(scene, self.pause_max_s)
+    pub(crate) fn under_way(&self, scene: Scene<'_>) -> Option<Finding> {
+        self.now.as_ref()?.finding(scene, self.pause_max_s)
     }
 
     /// Stalls that were spoken of and passed.
-    pub(crate) fn passed(&self, scene: Scene<'_>) -> Vec<Incident> {
-        let passed = self.passed.iter().map(|passed| {
-            let Passed { number, stall, seen, quiet_s } = passed;
-            let id = format!("h{number}");
-            let quiet = (*quiet_s, self.pause_max_s);
-            seen.incident(stall, id, scene, quiet, false)
-        });
-        passed.collect()
+    pub(crate) fn passed(&self, scene: Scene<'_>) -> Vec<Finding> {
+        self.passed
+            .iter()
+            .map(|Passed { number, stall, seen, quiet_s }| {
+                let id = format!("h{number}");
+                let quiet = (*quiet_s, self.pause_max_s);
+                let finding = seen.finding(stall, id, scene, quiet, false);
+                Finding { origin: Origin::PassedStall, ..finding }
+            })
+            .collect()
     }
 }
 
@@ -555,10 +557,10 @@ impl Under {
     }
 
     /// What is said of it, if it was spoken of.
-    fn incident(&self, scene: Scene<'_>, pause_max_s: f64) -> Option<Incident> {
+    fn finding(&self, scene: Scene<'_>, pause_max_s: f64) -> Option<Finding> {
         let id = format!("h{}", self.number?);
         let quiet = (self.quiet_s(), pause_max_s);
-        Some(self.seen.incident(&self.explained(), id, scene, quiet, true))
+        Some(self.seen.finding(&self.explained(), id, scene, quiet, true))
     }
 
     fn quiet_s(&self) -> f64 {
@@ -585,19 +587,19 @@ impl Under {
 
 impl Seen {
     /// What is said of a stall that was quiet for so long, where pauses last so long at most.
-    fn incident(
+    fn finding(
         &self,
         stall: &Stall,
         id: String,
         scene: Scene<'_>,
         (quiet_s, pause_max_s): (f64, f64),
         open: bool,
-    ) -> Incident {
-        let mut incident =
+    ) -> Finding {
+        let mut finding =
             hang(stall, &self.stacks, scene, id, quiet_s, pause_max_s, open);
-        incident.evidence.extend_from_slice(&self.network);
-        incident.stacks = folded(self.stacks.iter().chain(&self.others), &stall.culprits);
-        incident.progress.clone_from(&self.progress);
-        incident
+        finding.facts.extend_from_slice(&self.network);
+        finding.stacks = folded(self.stacks.iter().chain(&self.others), &stall.culprits);
+        finding.progress.clone_from(&self.progress);
+        finding
     }
 }

@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 
 use collective::Communication;
 use incident::{Scene, straggler};
-use model::{HoldUp, Incident, RankNs, Straggler};
+use model::{Finding, HoldUp, RankNs, Straggler};
 
 /// Seconds in which slow operations cost little after which what made them slow is over; Mycroft's
 /// (2025) period of detection.
@@ -96,7 +96,7 @@ impl Holdups {
         at: RankNs,
         communication: &mut Communication,
         scene: Scene<'_>,
-    ) -> Option<Incident> {
+    ) -> Option<Finding> {
         let span = self.now.as_mut()?;
         if span.is_over(at, communication, self.share_min) {
             let steps = (span.first_step, span.last_step);
@@ -125,26 +125,27 @@ impl Holdups {
     /// All that was found, what goes on first.
     ///
     /// Who enters late is left out if stages were seen: they say more of it.
-    pub(crate) fn incidents(
+    pub(crate) fn findings(
         &self,
         communication: &Communication,
         scene: Scene<'_>,
         stages_seen: bool,
-    ) -> Vec<Incident> {
+    ) -> Vec<Finding> {
         let now = self.now.as_ref().filter(|span| span.told).and_then(|span| {
             let steps = (span.first_step, span.last_step);
             Some((span.number, communication.straggler()?, steps, true))
         });
-        let over = self.over.iter();
-        let over =
-            over.map(|(number, found, steps)| (*number, found.clone(), *steps, false));
-        let told = now.into_iter().chain(over);
-        let told = told
-            .filter(|(_, found, ..)| !stages_seen || found.cause != HoldUp::NotEntered);
-        told.map(|(number, found, steps, open)| {
-            straggler(&found, scene, format!("c{number}"), steps, open)
-        })
-        .collect()
+        let over = self
+            .over
+            .iter()
+            .map(|(number, found, steps)| (*number, found.clone(), *steps, false));
+        now.into_iter()
+            .chain(over)
+            .filter(|(_, found, ..)| !stages_seen || found.cause != HoldUp::NotEntered)
+            .map(|(number, found, steps, open)| {
+                straggler(&found, scene, format!("c{number}"), steps, open)
+            })
+            .collect()
     }
 }
 
@@ -207,9 +208,8 @@ mod tests {
                 holdups.look(at, &mut communication, scene);
             }
         }
-        let incidents = holdups.incidents(&communication, scene, false);
-        let told = incidents.into_iter();
-        told.map(|it| (it.id, it.first_step, it.last_step)).collect()
+        let found = holdups.findings(&communication, scene, false);
+        found.into_iter().map(|it| (it.id, it.first_step, it.last_step)).collect()
     }
 
     #[test]
@@ -272,7 +272,7 @@ mod tests {
             }
             holdups.look(over, &mut communication, scene);
         }
-        let told = holdups.incidents(&communication, scene, false);
+        let told = holdups.findings(&communication, scene, false);
         let spans: Vec<_> =
             told.iter().map(|it| (&*it.id, &it.subject.ranks[..])).collect();
         assert_eq!(spans, [("c2", &[2][..]), ("c1", &[1][..])]);

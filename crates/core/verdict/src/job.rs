@@ -276,7 +276,7 @@ impl Job {
                 self.moves_again(moves);
                 let scene = JobContext::new(&self.names, &self.hosts, &self.seen_ranks);
                 let found = self.holdups.look(at, self.hangs.communication(), scene);
-                self.lines.extend(found.map(|incident| incident.text));
+                self.lines.extend(found.map(|found| narrate::headline(&found.claim)));
             }
             Input::Left { rank, step, orderly } => {
                 self.hangs.leave(rank, orderly);
@@ -349,9 +349,10 @@ impl Job {
     fn tell_hang(&mut self) {
         let scene = JobContext::new(&self.names, &self.hosts, &self.seen_ranks);
         let Some(hang) = self.hangs.tell(scene) else { return };
-        let stacks = hang.evidence.into_iter().filter(|e| e.method == Method::Stack);
-        self.lines.push(hang.text);
-        self.lines.extend(stacks.map(|stack| format!("  {}", stack.text)));
+        let stacks = hang.facts.iter().filter(|it| it.what.method() == Method::Stack);
+        self.lines.push(narrate::headline(&hang.claim));
+        self.lines
+            .extend(stacks.map(|stack| format!("  {}", narrate::evidence(stack).text)));
     }
 
     fn mark(&mut self, rank: u32, mark: &Mark) {

@@ -1,11 +1,9 @@
 //! What calls of NCCL say of a job's pipeline.
 
 use diagnosis::Detector;
-use incident::{
-    IncidentSettings, link_slowed, pipeline_halted, pipeline_slowed, ports_idle,
-};
+use incident::{IncidentSettings, link_slowed, pipeline_halted, pipeline_slowed};
 use model::{
-    CallLogNote, Claim, Fact, Finding, Input, JobContext, Origin, PipelineSummary,
+    CallLogNote, Claim, Fact, Finding, Input, JobContext, Observation, PipelineSummary,
     SlowConnection,
 };
 use schedule::{Axis, Diagnosis, Partial, RankCalls, ScheduleSettings, diagnose};
@@ -103,9 +101,7 @@ impl Calls {
             let networked = pipeline.and_then(|said| said.networked.get(at));
             let total_s = pipeline.map_or(0.0, |said| said.total_s);
             let id = format!("n{}", at + 1);
-            let found =
-                link_slowed(link, *ranks, networked.zip(Some(total_s)), context, id);
-            Finding::worded(Origin::Connections, found)
+            link_slowed(link, *ranks, networked.zip(Some(total_s)), context, id)
         })
     }
 
@@ -114,7 +110,9 @@ impl Calls {
         let halt = self.logs.as_ref()?.halt.as_ref().filter(|halt| halt.overdue)?;
         let idle_ports = self.requests.as_ref().and_then(|requests| requests.idle_ports);
         let mut found = pipeline_halted(halt, context, "p0".to_owned());
-        found.facts.extend(idle_ports.map(ports_idle).map(Fact::worded));
+        // Says that it is not the network, as far as this is told.
+        let idle = idle_ports.map(|ports| Observation::IdlePorts { ports });
+        found.facts.extend(idle.map(Fact::from));
         Some(found)
     }
 

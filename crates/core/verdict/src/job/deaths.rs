@@ -1,7 +1,7 @@
 //! Ranks whose processes did not end in good order.
 
 use incident::Scene;
-use model::Incident;
+use model::Finding;
 
 use super::Job;
 
@@ -10,7 +10,7 @@ impl Job {
     pub(super) fn killed(&mut self, rank: u32, signal: Option<i32>) {
         let is_first = self.death().is_none();
         if self.hangs.kill(rank, signal) && is_first {
-            self.lines.extend(self.death().map(|death| death.text));
+            self.lines.extend(self.death().map(|death| narrate::headline(&death.claim)));
         }
         self.tell_given_up();
     }
@@ -21,13 +21,14 @@ impl Job {
         self.tell_given_up();
     }
 
-    pub(super) fn death(&self) -> Option<Incident> {
+    pub(super) fn death(&self) -> Option<Finding> {
         self.hangs.death(self.context())
     }
 
     /// A hang that was not said before a rank gave up in it.
     fn tell_given_up(&mut self) {
         let scene = Scene::new(&self.names, &self.hosts, &self.seen_ranks);
-        self.lines.extend(self.hangs.given_up(scene).map(|hang| hang.text));
+        let hang = self.hangs.given_up(scene);
+        self.lines.extend(hang.map(|hang| narrate::headline(&hang.claim)));
     }
 }

@@ -7,7 +7,7 @@ use incident::{
     Scene, cores, cpu_quota, devices, function, late, own_blocks, slowed, too_few_cores,
     without_core,
 };
-use model::{Action, During, Fact, Finding, Incident, IncidentKind, Observation, Origin};
+use model::{Action, During, Fact, Finding, IncidentKind, Observation};
 use schedule::Worked;
 
 use super::Job;
@@ -31,23 +31,19 @@ impl Job {
 
     /// What each method found, numbered in its order.
     fn found(&self, scene: Scene<'_>) -> Vec<Finding> {
-        let worded = |origin| move |incident: Incident| Finding::worded(origin, incident);
         let mut found = self.tracker.findings(scene);
-        found.extend(
-            self.hangs.passed(scene).into_iter().map(worded(Origin::PassedStall)),
-        );
+        found.extend(self.hangs.passed(scene));
         found.extend(self.held_up(scene));
         let functions = self.profiled.iter().flat_map(|profiled| &profiled.faults);
         found.extend(
             functions.map(|fault| function(fault, scene, &self.settings.incident)),
         );
         found.extend(self.detectors.findings(scene));
-        found.extend(self.hangs.death(scene).map(worded(Origin::Death)));
-        found.extend(self.hangs.under_way(scene).map(worded(Origin::Hang)));
+        found.extend(self.hangs.death(scene));
+        found.extend(self.hangs.under_way(scene));
         let are_stages_seen = self.analysed_steps > 0.0;
         let communication = self.hangs.communicated();
-        let flows = self.holdups.incidents(communication, scene, are_stages_seen);
-        found.extend(flows.into_iter().map(worded(Origin::Flows)));
+        found.extend(self.holdups.findings(communication, scene, are_stages_seen));
         for (number, finding) in found.iter_mut().enumerate() {
             finding.number = number;
         }
@@ -61,13 +57,12 @@ impl Job {
             let supports_only = !self.is_constantly_late(&found);
             // No rank is late in two of them.
             let id = format!("a{}", found.ranks.first().copied().unwrap_or_default());
-            let found = late(&found, scene, id, settings);
-            Finding { supports_only, ..Finding::worded(Origin::Arrivals, found) }
+            Finding { supports_only, ..late(&found, scene, id, settings) }
         });
-        let slow = self.arrivals.slowed().into_iter().map(move |found| {
-            let found = slowed(&found, scene, format!("b{}", found.key), settings);
-            Finding::worded(Origin::Bandwidth, found)
-        });
+        let slow =
+            self.arrivals.slowed().into_iter().map(move |found| {
+                slowed(&found, scene, format!("b{}", found.key), settings)
+            });
         ranks.chain(slow)
     }
 }

@@ -35,7 +35,7 @@ impl Job {
                 self.slower_link(ends, [bytes_per_s, usual_bytes_per_s], fact);
             }
             _ => {
-                self.hangs.network(narrate::evidence(&fact));
+                self.hangs.network(fact);
                 self.hangs.port_down(self.behind_port(rank, &fault));
             }
         }

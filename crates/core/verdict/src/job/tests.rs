@@ -1,7 +1,7 @@
 use model::{
     Block, BlockPlace, Boundary, Claim, CollectiveIssue, CoreUsage, Cost, Ending, Frame,
     Incident, IncidentKind, MarkKind, Observation, Origin, ProcessState, RankNs,
-    Severity, Stack, Sync,
+    Severity, Stack, StepSpan, Sync,
 };
 
 use diagnosis::Witnesses;
@@ -601,7 +601,13 @@ fn a_hang_is_told_with_where_all_ranks_are_and_how_far_they_came() {
 
 /// A finding about all ranks, in these steps.
 fn degraded(first_step: u64, last_step: u64) -> Finding {
-    let claim = Claim::Worded { text: String::new() };
+    let claim = Claim::Slower {
+        stage: String::new(),
+        group: None,
+        side: None,
+        lateness_s: 1.0,
+        steps: StepSpan { first: first_step, last: last_step, open: false },
+    };
     Finding {
         kind: IncidentKind::Degraded,
         severity: Severity::Critical,

@@ -1,3 +1,0 @@
-//! How ranks and times are written, for sentences that still stand here.
-
-pub(crate) use narrate::words::{are, duration, percent, who};

@@ -1,0 +1,107 @@
+//! Connections that were slow, as telemetry of work requests tells.
+
+use model::{ConnectionClaim, LinkFault, LostIterations, SlowConnection};
+
+use crate::fact::Worded;
+use crate::words::{duration, who};
+
+pub(crate) fn headline(claim: &ConnectionClaim) -> String {
+    let connection = &claim.connection;
+    let mut text = format!(
+        "the connection {} (port {}) {}, for {}; network, not compute",
+        place(claim),
+        connection.ends.port,
+        what(connection.fault),
+        duration(connection.lasted_s())
+    );
+    if let Some(LostIterations { first, last, lost_s }) = claim.lost {
+        text += &format!("; iterations {first}-{last} lost {}", duration(lost_s));
+    }
+    text += if connection.open { "; it goes on" } else { "; recovered since" };
+    text
+}
+
+/// The connection by its ends and the port it leaves by.
+pub(crate) fn flow(claim: &ConnectionClaim) -> String {
+    format!("{}, port {}", place(claim), claim.connection.ends.port)
+}
+
+fn place(claim: &ConnectionClaim) -> String {
+    let ends = &claim.connection.ends;
+    match claim.ranks {
+        Some([from, to]) => format!("from rank {from} to {to}"),
+        None => format!(
+            "from rank {} to {} of communicator {}",
+            ends.from, ends.to, ends.communicator
+        ),
+    }
+}
+
+fn what(fault: LinkFault) -> String {
+    match fault {
+        LinkFault::Slower { bytes_per_s, usual_bytes_per_s } => format!(
+            "lost bandwidth: {:.2} instead of {:.2} GB/s",
+            bytes_per_s * 1e-9,
+            usual_bytes_per_s * 1e-9
+        ),
+        LinkFault::Stalled { in_flight } => format!(
+            "stood still with {in_flight} {} in flight",
+            if in_flight == 1 { "request" } else { "requests" }
+        ),
+    }
+}
+
+pub(crate) fn fact(connection: &SlowConnection) -> Worded {
+    let seconds = |ns: u64| ns as f64 * 1e-9;
+    let (first_s, last_s) =
+        (seconds(connection.span_ns.0), seconds(connection.span_ns.1));
+    let text = format!(
+        "{}, from {first_s:.3} to {last_s:.3} (seconds since 1970)",
+        what(connection.fault)
+    );
+    let mut values = vec![("onset_unix_s", first_s), ("end_unix_s", last_s)];
+    let label = match connection.fault {
+        LinkFault::Slower { bytes_per_s, usual_bytes_per_s } => {
+            values.push(("bytes_per_s", bytes_per_s));
+            values.push(("usual_bytes_per_s", usual_bytes_per_s));
+            "bandwidth_lost"
+        }
+        LinkFault::Stalled { in_flight } => {
+            values.push(("in_flight", in_flight as f64));
+            "requests_stalled"
+        }
+    };
+    Worded::new(label, text, &values)
+}
+
+/// The rule of probes, with the job's own requests.
+pub(crate) fn path(is_broken: bool) -> Worded {
+    let (label, text) = if is_broken {
+        (
+            "path_broken",
+            "the count of requests in flight did not fall again: what is sent does not come back",
+        )
+    } else {
+        (
+            "path_works",
+            "the count of requests in flight fell again: the path works, and is slow",
+        )
+    };
+    Worded::new(label, text.to_owned(), &[])
+}
+
+pub(crate) fn idle_ports(ports: usize) -> Worded {
+    let text = format!(
+        "nothing was in flight on the {ports} ports that are told when their last requests came \
+         back: nothing says that it is the network"
+    );
+    Worded::new("requests_idle", text, &[("ports", ports as f64)])
+}
+
+pub(crate) fn advice(port: &str, ranks: &[u32]) -> String {
+    if ranks.is_empty() {
+        format!("look at port {port} and the way from it: card, cable, switch")
+    } else {
+        format!("look at port {port} and the way between {}", who(ranks))
+    }
+}

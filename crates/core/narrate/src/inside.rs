@@ -1,0 +1,76 @@
+//! What stands still inside an operation that all ranks have begun.
+
+use std::collections::BTreeMap;
+
+use model::{Failure, HoldUp, fold_ranks};
+
+use crate::fact::Worded;
+use crate::stall::{collective, label};
+use crate::words::{duration, who};
+
+/// What is wrong, as a sentence without its beginning.
+pub(crate) fn what(failure: &Failure) -> String {
+    let (who, place) = (who(&failure.ranks), place(failure));
+    let text = match failure.cause {
+        HoldUp::NotDelivered if failure.ranks.len() == 1 => {
+            format!("what {who} sends and is sent in {place} does not arrive")
+        }
+        HoldUp::NotDelivered => {
+            format!("what is sent between {who} in {place} does not arrive")
+        }
+        HoldUp::NotTransmitted => {
+            format!("{who} does not hand ready data to the network in {place}")
+        }
+        HoldUp::ReceiverNotReady => {
+            format!("{who} takes no more data from the network in {place}")
+        }
+        HoldUp::GpuNotStarted => format!("the GPU of {who} never began {place}"),
+        HoldUp::GpuNotReady => format!("the GPU of {who} stopped sending in {place}"),
+        HoldUp::GpuNotTaking => {
+            format!("the GPU of {who} does not take what arrived in {place}")
+        }
+        HoldUp::ProxyStill => {
+            format!("NCCL's proxy thread of {who} does not get on in {place}")
+        }
+        HoldUp::NotEntered => format!("{who} never entered {place}"),
+        HoldUp::DeadlockCycle => format!("{who} wait for one another in {place}"),
+        HoldUp::Unknown => format!("all began {place}, and it does not end"),
+    };
+    match flows(failure) {
+        Some(flows) => format!("{text} ({flows})"),
+        None => text,
+    }
+}
+
+fn place(failure: &Failure) -> String {
+    failure.waits.iter().map(collective).collect::<Vec<_>>().join(" and ")
+}
+
+/// The flows it shows in, if not all of the ranks' flows are struck.
+pub(crate) fn flows(failure: &Failure) -> Option<String> {
+    let mut of_pairs: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
+    for link in &failure.links {
+        of_pairs.entry((link.from, link.to)).or_default().push(link.channel.into());
+    }
+    let texts: Vec<String> = of_pairs
+        .into_iter()
+        .map(|((from, to), channels)| {
+            let plural = if channels.len() == 1 { "" } else { "s" };
+            format!("rank {from} to {to}, channel{plural} {}", fold_ranks(&channels))
+        })
+        .collect();
+    (!texts.is_empty()).then(|| texts.join("; "))
+}
+
+/// What was seen.
+pub(crate) fn fact(failure: &Failure) -> Worded {
+    let still = duration(failure.still_s);
+    let mut text = format!("no counter of {} moved for {still}", place(failure));
+    let mut values = vec![("still_s", failure.still_s)];
+    if failure.in_flight > 0 {
+        let came = if failure.in_flight == 1 { "transfer is" } else { "transfers are" };
+        text += &format!("; {} {came} in flight", failure.in_flight);
+        values.push(("in_flight", failure.in_flight as f64));
+    }
+    Worded::new(label(failure.cause), text, &values)
+}

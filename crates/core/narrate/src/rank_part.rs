@@ -1,0 +1,109 @@
+//! Advice about ranks that hold collectives up.
+
+use model::RankPart;
+
+use crate::words::who;
+
+/// What to do about ranks whose collectives are slow or do not end.
+pub(crate) fn sentence(ranks: &[u32], part: RankPart) -> String {
+    let who = who(ranks);
+    match part {
+        RankPart::Pause => format!("wait, or look whether {who} still gets on"),
+        RankPart::EndedOutput => {
+            format!("look at the output of {who}: its process has ended")
+        }
+        RankPart::CollectiveBefore => format!(
+            "compare sizes and types in the collective that the others have left and not {who}"
+        ),
+        RankPart::LoaderWorkers => {
+            format!("look at the loader's workers of {who}: one was stopped or has ended")
+        }
+        RankPart::StackOfMissing => {
+            format!("look at the stack of {who}; the others wait for it and are fine")
+        }
+        RankPart::Stack => format!("look at the stack of {who}"),
+        RankPart::UnseenHosts => {
+            format!("look at what is said on the hosts of {who}, and at the network there")
+        }
+        RankPart::Branches => {
+            "compare the lines of code of the sides, and what each chose its branch by".to_owned()
+        }
+        RankPart::Tensors => {
+            format!("give {who} tensors of the sizes and types the others have")
+        }
+        RankPart::CollectiveOrder => format!(
+            "make {who} issue the same collectives in the same order as the others"
+        ),
+        RankPart::GroupOrder => {
+            "issue the collectives of both groups in the same order on all ranks".to_owned()
+        }
+        RankPart::LaggingDevice => format!(
+            "look at the device of {who}: errors in the kernel's log of its host, and what its \
+             stream runs before this collective"
+        ),
+        RankPart::RecorderDumps => {
+            "save Flight Recorder dumps of all ranks with TORCH_NCCL_ENABLE_TIMING=1: they tell \
+             which device has not begun the collective; look at the devices and the network"
+                .to_owned()
+        }
+        RankPart::StacksAndDevices => {
+            "look at the stacks and at the devices: a device that computes nothing and draws \
+             little power waits, one that is busy may be the one; Flight Recorder dumps of all \
+             ranks with TORCH_NCCL_ENABLE_TIMING=1 tell which has not begun a collective"
+                .to_owned()
+        }
+        RankPart::StartNetwork => {
+            "look whether the hosts of the ranks reach one another: network interface \
+             (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME), firewall, addresses of an earlier start"
+                .to_owned()
+        }
+        RankPart::DeadCard => format!("look at the network card and cable of {who}"),
+        RankPart::SlowCard => {
+            format!("look at the network card of {who}: errors, speed, other traffic")
+        }
+        RankPart::LinkEnds => format!(
+            "look at the network cards of {who} and the switch between them: counters cannot \
+             tell the two ends of a link apart"
+        ),
+        RankPart::StillProxy => format!(
+            "look at NCCL's proxy thread of {who}: its core, its memory, its network card"
+        ),
+        RankPart::SlowProxy => format!(
+            "look at NCCL's proxy thread of {who}: is its core taken by something else?"
+        ),
+        RankPart::Stream => {
+            format!("look what the stream of {who} waits for: a kernel before it hangs")
+        }
+        RankPart::StillGpu => format!(
+            "look at the GPU of {who}: errors, clocks, a kernel that does not end"
+        ),
+        RankPart::SlowGpu => format!(
+            "look at the GPU of {who}: clocks, power, PCIe width, other work on it"
+        ),
+        RankPart::AllGpus => {
+            "look at the GPUs: what runs without the network is not seen inside".to_owned()
+        }
+        RankPart::WorkBefore => {
+            format!("look at what {who} does before: input, compute, host")
+        }
+        RankPart::ConstantWorkBefore => format!(
+            "look at what {who} {} before the collective: input, compute, host; the others wait \
+             for it and are fine",
+            if ranks.len() == 1 { "does" } else { "do" }
+        ),
+        RankPart::HostLinks => {
+            "look at links and network cards of these hosts, and at other jobs on them".to_owned()
+        }
+        RankPart::Memory => {
+            "look in the kernel's log of its host for \"Out of memory\", and at who may kill \
+             processes there; the other ranks are fine"
+                .to_owned()
+        }
+        RankPart::SharedMemory => {
+            format!("look at the shared memory of {who}'s host: is it full?")
+        }
+        RankPart::LastOutput => {
+            format!("look at the last lines of {who}'s output, and at its core dump")
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Jobs that do not move.
+
+use model::{
+    Desync, DeviceProgress, HoldUp, PauseKind, ProcessState, Severity, StallClaim,
+    StallKind, UnreadStack, Wait, Whereabouts, fold_ranks,
+};
+
+use crate::fact::Worded;
+use crate::inside;
+use crate::words::{are, duration, who};
+
+pub(crate) fn headline(stall: &StallClaim) -> String {
+    let mut text = format!("{}: {}", beginning(stall), what(stall));
+    for it in &stall.whereabouts {
+        if let Some(place) = whereabouts(it) {
+            text += &format!("; rank {} {place}", it.rank);
+        }
+        if let Some(before) = it.not_left {
+            text += &format!(" and has not left #{before}");
+        }
+    }
+    if let Some(pause) = stall.pause {
+        text += &format!(" and {}", pauses(pause.kind));
+        if let Some(overdue_s) = pause.overdue_s {
+            text += &format!(", for more than {}", duration(overdue_s));
+        }
+    }
+    text
+}
+
+/// What stands still, and since when.
+fn beginning(stall: &StallClaim) -> String {
+    let (since, quiet) = (stall.step, duration(stall.quiet_s));
+    let is_paused = stall.pause.is_some_and(|pause| pause.overdue_s.is_none());
+    match (stall.severity, stall.open) {
+        (_, true) if stall.is_of_start() => "the start stands still".to_owned(),
+        (_, false) if stall.is_of_start() => format!("the start stood still for {quiet}"),
+        (_, true) if stall.kind == StallKind::Nowhere => {
+            format!("nothing has moved for {quiet} since step {since}")
+        }
+        // A snapshot does not know of steps.
+        (_, true) if since == 0 && !is_paused => "hang".to_owned(),
+        (Severity::Critical, true) => format!("hang since step {since}"),
+        (_, true) => format!("waiting since step {since}"),
+        (_, false) => format!("nothing moved for {quiet} in step {since}"),
+    }
+}
+
+/// A collective by its number: "ALLREDUCE #46 of group default".
+pub(crate) fn collective(wait: &Wait) -> String {
+    let group = group_of(wait);
+    if wait.number == 0 {
+        return format!("group {group}");
+    }
+    format!("{} #{} of group {group}", wait.op.name(), wait.number)
+}
+
+fn group_of(wait: &Wait) -> &str {
+    if wait.group.is_empty() { "unknown" } else { &wait.group }
+}
+
+/// The label of evidence for what holds operations up.
+pub(crate) fn label(cause: HoldUp) -> &'static str {
+    match cause {
+        HoldUp::NotEntered => "min_op",
+        HoldUp::DeadlockCycle => "circle",
+        HoldUp::GpuNotStarted => "not_started",
+        HoldUp::GpuNotReady | HoldUp::GpuNotTaking => "gpu_not_ready",
+        HoldUp::ReceiverNotReady => "receiver_not_ready",
+        HoldUp::NotTransmitted => "not_transmitted",
+        HoldUp::ProxyStill => "proxy_still",
+        HoldUp::NotDelivered => "not_delivered",
+        HoldUp::Unknown => "unknown",
+    }
+}
+
+fn what(stall: &StallClaim) -> String {
+    if let Some(failure) = &stall.failure {
+        return inside::what(failure);
+    }
+    let culprits = who(&stall.culprits);
+    let Some(wait) = stall.waits.first() else {
+        return match (stall.kind, &stall.reason) {
+            (_, Some(reason)) => reason.clone(),
+            (StallKind::Nowhere, None) => {
+                format!(
+                    "{culprits} did nothing, and in which collective they are is not known"
+                )
+            }
+            (_, None) => String::new(),
+        };
+    };
+    let (entered, place) = (who(&wait.entered), collective(wait));
+    let is_one = wait.entered.len() == 1;
+    match stall.kind {
+        StallKind::Missing if wait.number == 0 => format!(
+            "{} missing from {place} ({} there)",
+            are(&stall.culprits, &culprits),
+            are(&wait.entered, &entered)
+        ),
+        StallKind::Missing => {
+            let verb = if is_one { "waits" } else { "wait" };
+            format!("{culprits} never entered {place} ({entered} {verb} in it)")
+        }
+        StallKind::Unseen => {
+            let verb = if is_one { "waits" } else { "wait" };
+            format!(
+                "{entered} {verb} in {place} for {culprits}, of which nothing is seen here"
+            )
+        }
+        StallKind::Mismatch if wait.is_undecided() => sides(wait),
+        StallKind::Mismatch => mismatch(wait),
+        StallKind::Inside => {
+            if let Some(open) = &wait.open {
+                return of_devices(wait, open);
+            }
+            let verb = if is_one { "does" } else { "do" };
+            format!("{entered} entered {place} and {verb} not leave it")
+        }
+        StallKind::Nowhere => format!(
+            "{entered} issued {place} and did nothing since: whether devices stand still or \
+             hosts are busy cannot be told"
+        ),
+        StallKind::Deadlock => {
+            let parts: Vec<String> = stall
+                .waits
+                .iter()
+                .map(|wait| {
+                    let (entered, missing) = (who(&wait.entered), who(&wait.missing));
+                    format!("{entered} in {} without {missing}", collective(wait))
+                })
+                .collect();
+            format!("{culprits} wait for one another: {}", parts.join("; "))
+        }
+    }
+}
+
+/// Who entered something else than the others.
+fn mismatch(wait: &Wait) -> String {
+    let entered: Vec<String> = wait
+        .desyncs
+        .iter()
+        .map(|Desync { rank, op, detail }| {
+            let detail = if *detail == wait.detail { "" } else { detail };
+            format!("rank {rank} entered {} {detail}", op.name())
+        })
+        .collect();
+    let differs = !wait.detail.is_empty()
+        && wait.desyncs.iter().any(|desync| desync.detail != wait.detail);
+    let detail = if differs { format!(" {}", wait.detail) } else { String::new() };
+    format!(
+        "{} where the others entered {}{detail}",
+        entered.join(", ").trim_end(),
+        collective(wait)
+    )
+}
+
+/// What each side entered where it cannot be told which is wrong.
+fn sides(wait: &Wait) -> String {
+    let sides: Vec<String> = wait
+        .sides()
+        .iter()
+        .map(|(ranks, desync)| {
+            let entered = format!("{} {}", desync.op.name(), desync.detail);
+            format!("{} entered {}", who(ranks), entered.trim_end())
+        })
+        .collect();
+    let place = format!("#{} of group {}", wait.number, group_of(wait));
+    let unseen = match &wait.missing[..] {
+        [] => String::new(),
+        missing => format!(", of {} nothing is seen", who(missing)),
+    };
+    let sides = sides.join(", ");
+    format!("{sides} as {place}{unseen}: which of them is wrong cannot be told")
+}
+
+/// How far devices have come in a collective that all of them were given.
+fn of_devices(wait: &Wait, open: &DeviceProgress) -> String {
+    let (behind, place) = (open.behind(), collective(wait));
+    if behind.is_empty() {
+        let verb = if wait.entered.len() == 1 { "has" } else { "have" };
+        return format!(
+            "{} {verb} issued {place} and it does not end: which device holds it up cannot be told",
+            who(&wait.entered)
+        );
+    }
+    let (devices, verb) = match behind {
+        [_] => ("the device", "has"),
+        _ => ("the devices", "have"),
+    };
+    let devices = format!("{devices} of {}", who(behind));
+    if behind == open.not_started {
+        return format!("{devices} {verb} not begun {place}, which others have begun");
+    }
+    let others = who(&open.ended);
+    format!("{devices} {verb} not finished {place}, which has ended on {others}")
+}
+
+/// Where a culprit is: its stack says most, its last mark something.
+fn whereabouts(it: &Whereabouts) -> Option<String> {
+    if it.has_ended {
+        return Some("has ended".to_owned());
+    }
+    let text = match (&it.place, does(it.state, it.holds_gil)) {
+        (Some(place), does) => format!("{} in {place}", does.unwrap_or("is")),
+        (None, does) => does?.to_owned(),
+    };
+    Some(match worker(it) {
+        Some(worker) => format!("{text}; {worker}"),
+        None => text,
+    })
+}
+
+/// The worker of its loader that a rank waits for in vain.
+fn worker(it: &Whereabouts) -> Option<String> {
+    let worker = it.worker.as_ref()?;
+    let does = match worker.state {
+        ProcessState::Ended => "has ended",
+        _ => "is stopped",
+    };
+    let pid = worker.pid;
+    Some(if it.waits_for_data {
+        format!(
+            "it waits in data.next_wait for its loader's worker (pid {pid}), which {does}"
+        )
+    } else {
+        format!("its worker process (pid {pid}) {does}")
+    })
+}
+
+/// What the main thread of a process does, as a verb. One that waits without the GIL is where
+/// most of them are and needs no word.
+fn does(state: ProcessState, holds_gil: Option<bool>) -> Option<&'static str> {
+    match (state, holds_gil) {
+        (ProcessState::Stopped, _) => Some("is stopped"),
+        (ProcessState::Ended, _) => Some("has ended"),
+        (ProcessState::Uninterruptible, _) => Some("waits for a device or file system"),
+        (ProcessState::Running, Some(true)) => Some("is busy"),
+        (ProcessState::Sleeping, Some(true)) => Some("holds the GIL"),
+        _ => None,
+    }
+}
+
+fn pauses(kind: PauseKind) -> &'static str {
+    match kind {
+        PauseKind::WritesCheckpoint => "writes a checkpoint",
+        PauseKind::ReadsCheckpoint => "reads a checkpoint",
+        PauseKind::HandlesCheckpoint => "writes or reads a checkpoint",
+        PauseKind::Compiles => "compiles",
+        PauseKind::Evaluates => "evaluates",
+        PauseKind::Downloads => "downloads",
+    }
+}
+
+/// Who is in a collective and who is not.
+pub(crate) fn wait(wait: &Wait, is_unseen: bool) -> Worded {
+    let (entered, missing) = (who(&wait.entered), who(&wait.missing));
+    let mut text = if wait.number == 0 {
+        format!("{} in {}", are(&wait.entered, &entered), collective(wait))
+    } else {
+        format!("{entered} entered {}", collective(wait))
+    };
+    if !wait.missing.is_empty() {
+        text += &if is_unseen {
+            format!("; {} not seen here", are(&wait.missing, &missing))
+        } else if wait.number == 0 {
+            format!("; {missing} could not be reached")
+        } else {
+            format!("; {missing} did not")
+        };
+    }
+    let values = [
+        ("entered_ranks", wait.entered.len() as f64),
+        ("missing_ranks", wait.missing.len() as f64),
+    ];
+    Worded::new("min_op", text, &values)
+}
+
+/// Where main threads are.
+pub(crate) fn stack(
+    ranks: &[u32],
+    frames: &[String],
+    stack: Option<&UnreadStack>,
+) -> Worded {
+    let place = match stack {
+        _ if !frames.is_empty() => frames.join(" < "),
+        Some(stack) => unread(stack),
+        None => "no Python frame".to_owned(),
+    };
+    Worded::new("stack", format!("rank {}: {place}", fold_ranks(ranks)), &[])
+}
+
+/// Why there are no frames, and what the kernel says instead.
+fn unread(stack: &UnreadStack) -> String {
+    let does = match (stack.state, &stack.waits_in) {
+        (ProcessState::Running, _) => "; it runs".to_owned(),
+        (ProcessState::Stopped, _) => "; it is stopped".to_owned(),
+        (ProcessState::Ended, _) => "; it has ended".to_owned(),
+        (ProcessState::Uninterruptible, None) => {
+            "; it waits for a device or file system".to_owned()
+        }
+        (ProcessState::Sleeping, None) => "; it waits".to_owned(),
+        (_, Some(function)) => format!("; it waits in {function} of the kernel"),
+        (ProcessState::Unknown, None) => String::new(),
+    };
+    format!("its stack cannot be read: {}{does}", stack.why)
+}

@@ -1,0 +1,69 @@
+//! Ranks that make collectives slow from the inside.
+
+use model::{HoldUp, Straggler, fold_ranks};
+
+use crate::fact::Worded;
+use crate::stall::label;
+use crate::words::{duration, percent, who};
+
+pub(crate) fn headline(found: &Straggler, first_step: u64) -> String {
+    let ratio = found.slow.took_s / found.slow.usual_s;
+    let since =
+        if first_step == 0 { String::new() } else { format!(" since step {first_step}") };
+    format!(
+        "{} of group {} takes up to {ratio:.1} times as long {}{since}: {}",
+        found.wait.op.name(),
+        found.wait.group,
+        if found.slow.of_channels { "on one channel as on most" } else { "as usual" },
+        what(found)
+    )
+}
+
+/// The channels it shows in, if not in all.
+pub(crate) fn channels(found: &Straggler) -> Option<String> {
+    let channels: Vec<u32> =
+        found.channels.iter().map(|channel| u32::from(*channel)).collect();
+    let plural = if channels.len() == 1 { "" } else { "s" };
+    (!channels.is_empty()).then(|| format!("channel{plural} {}", fold_ranks(&channels)))
+}
+
+fn what(found: &Straggler) -> String {
+    let who = who(&found.ranks);
+    let text = match found.cause {
+        HoldUp::NotDelivered if found.either => {
+            format!("what is sent between {who} arrives late")
+        }
+        HoldUp::NotDelivered => format!("what {who} sends and is sent arrives late"),
+        HoldUp::NotTransmitted => format!("{who} hands ready data to the network late"),
+        HoldUp::ReceiverNotReady => format!("{who} takes data from the network late"),
+        HoldUp::ProxyStill => format!("NCCL's proxy thread of {who} lags behind"),
+        HoldUp::GpuNotStarted | HoldUp::GpuNotReady | HoldUp::GpuNotTaking => {
+            format!("the GPU of {who} does not keep up with its network")
+        }
+        HoldUp::NotEntered | HoldUp::DeadlockCycle | HoldUp::Unknown => {
+            format!("{who} enters it late")
+        }
+    };
+    match channels(found) {
+        Some(channels) => format!("{text}, on {channels} only"),
+        None => text,
+    }
+}
+
+pub(crate) fn fact(found: &Straggler) -> Worded {
+    let text = format!(
+        "{} of the time in slow operations was spent waiting for {}; the slowest took {} \
+         instead of {}",
+        percent(found.blamed_share),
+        who(&found.ranks),
+        duration(found.slow.took_s),
+        duration(found.slow.usual_s),
+    );
+    let values = [
+        ("blamed_share", found.blamed_share),
+        ("took_s", found.slow.took_s),
+        ("usual_s", found.slow.usual_s),
+        ("cost_s", found.cost_s),
+    ];
+    Worded::new(label(found.cause), text, &values)
+}
