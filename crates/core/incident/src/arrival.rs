@@ -1,11 +1,11 @@
 //! Ranks that arrive late in timed collectives, and communicators that became slow.
 
 use model::{
-    Action, Claim, Cost, Finding, IncidentKind, LateArrivals, Observation, Origin,
-    RankPart, SlowCommunicator, Subject,
+    Action, Claim, Cost, Finding, IncidentKind, JobContext, LateArrivals, Observation,
+    Origin, RankPart, SlowCommunicator, Subject,
 };
 
-use crate::{IncidentSettings, Scene};
+use crate::IncidentSettings;
 
 /// Places of one finding that are told.
 const TOLD_PLACES: usize = 3;
@@ -13,7 +13,7 @@ const TOLD_PLACES: usize = 3;
 /// The finding about ranks that constantly arrive after the others.
 pub fn late(
     late: &LateArrivals,
-    scene: Scene<'_>,
+    scene: JobContext<'_>,
     id: String,
     settings: &IncidentSettings,
 ) -> Finding {
@@ -47,7 +47,7 @@ pub fn late(
 /// The finding about a communicator that became slow.
 pub fn slowed(
     slow: &SlowCommunicator,
-    scene: Scene<'_>,
+    scene: JobContext<'_>,
     id: String,
     settings: &IncidentSettings,
 ) -> Finding {

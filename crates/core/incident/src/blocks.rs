@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
-    AbsorbedBlock, Action, Claim, Cost, Fact, Finding, HeldUpSteps, Observation, Origin,
-    PipelineAction, PipelineBlock, PipelineFact, Side, SlowPart, Standstill, StepSpan,
-    Subject,
+    AbsorbedBlock, Action, Claim, Cost, Fact, Finding, HeldUpSteps, JobContext,
+    Observation, Origin, PipelineAction, PipelineBlock, PipelineFact, Side, SlowPart,
+    Standstill, StepSpan, Subject,
 };
 use schedule::{HeldUp, SlowBlock};
 
+use crate::IncidentSettings;
 use crate::pace::{Seen, pace_of};
 use crate::sides::side_of;
-use crate::{IncidentSettings, Scene};
 
 /// Part of a delay from which what took it is named.
 const NAMED_FROM: f64 = 0.2;
@@ -129,7 +129,7 @@ impl SlowBlocks {
     /// `exposed_s` is what all steps took, in seconds.
     pub fn finding(
         &self,
-        scene: Scene<'_>,
+        scene: JobContext<'_>,
         id: String,
         settings: &IncidentSettings,
         looked: &Looked,

@@ -2,11 +2,9 @@
 
 use collective::Stall;
 use model::{
-    Action, Claim, Finding, IncidentKind, KilledRank, Observation, Origin, Pace,
-    RankPart, Severity, Subject,
+    Action, Claim, Finding, IncidentKind, JobContext, KilledRank, Observation, Origin,
+    Pace, RankPart, Severity, Subject,
 };
-
-use crate::Scene;
 
 /// The finding about a rank that was killed, and who was left waiting for it.
 ///
@@ -17,7 +15,7 @@ pub fn death(
     signal: Option<i32>,
     step: u32,
     stall: Option<&Stall>,
-    scene: Scene<'_>,
+    scene: JobContext<'_>,
     id: String,
 ) -> Finding {
     let open = !scene.ended;

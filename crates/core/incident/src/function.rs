@@ -1,15 +1,16 @@
 //! Functions that stand out.
 
 use model::{
-    Action, Claim, Cost, Fact, Finding, FunctionFault, Observation, Origin, Subject,
+    Action, Claim, Cost, Fact, Finding, FunctionFault, JobContext, Observation, Origin,
+    Subject,
 };
 
-use crate::{IncidentSettings, Scene};
+use crate::IncidentSettings;
 
 /// The finding about a function that costs some ranks, or all, more than it should.
 pub fn function(
     found: &FunctionFault,
-    scene: Scene<'_>,
+    scene: JobContext<'_>,
     settings: &IncidentSettings,
 ) -> Finding {
     let ranks = found.ranks.clone();

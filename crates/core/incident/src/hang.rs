@@ -5,12 +5,11 @@ use std::collections::BTreeMap;
 use collective::Stall;
 use model::{
     Action, Claim, Cost, Fact, Failure, Finding, FoldedStack, Frame, HoldUp,
-    IncidentKind, KnownPause, MarkKind, Observation, Origin, Pace, ProcessState,
-    RankPart, Ranks, Severity, Stack, StageId, StageNames, StallClaim, StallKind,
-    Subject, UnreadStack, Wait, Whereabouts, Worker,
+    IncidentKind, JobContext, KnownPause, MarkKind, Observation, Origin, Pace,
+    ProcessState, RankPart, Ranks, Severity, Stack, StageId, StageNames, StallClaim,
+    StallKind, Subject, UnreadStack, Wait, Whereabouts, Worker,
 };
 
-use crate::Scene;
 use crate::pause::pause;
 
 /// Frames of a stack that are told.
@@ -27,7 +26,7 @@ const IN_FRONT: usize = 2;
 pub fn hang(
     stall: &Stall,
     stacks: &BTreeMap<u32, Stack>,
-    scene: Scene<'_>,
+    scene: JobContext<'_>,
     id: String,
     quiet_s: f64,
     pause_max_s: f64,

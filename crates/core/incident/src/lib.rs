@@ -54,7 +54,6 @@ pub use function::function;
 pub use hang::{folded, hang};
 pub use host::{cores, cpu_quota, too_few_cores, without_core};
 pub use link::link_slowed;
-pub use model::JobContext as Scene;
 pub use pipeline::{pipeline_absorbed, pipeline_halted, pipeline_slowed};
 pub use settings::IncidentSettings;
 pub use sides::{DeviceAccount, Devices};

@@ -1,12 +1,10 @@
 //! Connections that were slow, as telemetry of work requests tells.
 
 use model::{
-    Action, Claim, ConnectionClaim, Cost, Finding, LinkFault, LostIterations,
+    Action, Claim, ConnectionClaim, Cost, Finding, JobContext, LinkFault, LostIterations,
     Observation, Origin, Severity, SlowConnection, Subject,
 };
 use schedule::Networked;
-
-use crate::Scene;
 
 /// The finding about a connection that lost bandwidth or stood still.
 ///
@@ -16,7 +14,7 @@ pub fn link_slowed(
     link: &SlowConnection,
     ends: Option<[u32; 2]>,
     iterations: Option<(&Networked, f64)>,
-    scene: Scene<'_>,
+    scene: JobContext<'_>,
     id: String,
 ) -> Finding {
     let lost = iterations.map(|(networked, _)| LostIterations {

@@ -2,18 +2,18 @@
 
 use model::{
     AbsorbedBlock, Action, BlockCause, Claim, Cost, Fact, Finding, IncidentKind,
-    Observation, Origin, Pace, PipelineAction, PipelineFact, PipelineHalt, Severity,
-    SlowIterations, Subject,
+    JobContext, Observation, Origin, Pace, PipelineAction, PipelineFact, PipelineHalt,
+    Severity, SlowIterations, Subject,
 };
 use schedule::Diagnosis;
 
-use crate::{IncidentSettings, Scene};
+use crate::IncidentSettings;
 
 /// The finding about iterations that a pipeline took too long for.
 pub fn pipeline_slowed(
     found: &SlowIterations,
     pipeline: &Diagnosis,
-    scene: Scene<'_>,
+    scene: JobContext<'_>,
     id: String,
     settings: &IncidentSettings,
 ) -> Finding {
@@ -97,7 +97,11 @@ pub fn pipeline_absorbed(diagnosis: &Diagnosis) -> Vec<AbsorbedBlock> {
 }
 
 /// The finding about a pipeline that stands still.
-pub fn pipeline_halted(halt: &PipelineHalt, scene: Scene<'_>, id: String) -> Finding {
+pub fn pipeline_halted(
+    halt: &PipelineHalt,
+    scene: JobContext<'_>,
+    id: String,
+) -> Finding {
     let ranks = &halt.ranks;
     let PipelineHalt { silent_s, usual_s, .. } = *halt;
     let went_on = halt.ahead_s.map(|(ahead_s, usual_late_s)| {

@@ -1,18 +1,16 @@
 //! Ranks that make collectives slow from the inside.
 
 use model::{
-    Action, Claim, Cost, Finding, HoldUp, Observation, Origin, RankPart, Ranks, Severity,
-    Straggler, Subject,
+    Action, Claim, Cost, Finding, HoldUp, JobContext, Observation, Origin, RankPart,
+    Ranks, Severity, Straggler, Subject,
 };
-
-use crate::Scene;
 
 /// The finding about ranks that slow operations wait for.
 ///
 /// `first_step` and `last_step` are those of the job while it lasted.
 pub fn straggler(
     found: &Straggler,
-    scene: Scene<'_>,
+    scene: JobContext<'_>,
     id: String,
     (first_step, last_step): (u64, u64),
     open: bool,

@@ -1,10 +1,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use collective::{Collectives, Communication, Entered, HangSettings, Stall};
-use incident::{Scene, death, folded, hang};
+use incident::{death, folded, hang};
 use model::{
-    Communicator, Event, Fact, Finding, Mark, Operation, Origin, PipelineRankState,
-    ProcessState, Progress, RankNs, Ranks, Severity, Stack, StallKind, Standstill,
+    Communicator, Event, Fact, Finding, JobContext, Mark, Operation, Origin,
+    PipelineRankState, ProcessState, Progress, RankNs, Ranks, Severity, Stack, StallKind,
+    Standstill,
 };
 use schedule::holding_up;
 
@@ -246,7 +247,7 @@ impl Hangs {
     }
 
     /// The hang that a rank gave up in, once.
-    pub(crate) fn given_up(&mut self, scene: Scene<'_>) -> Option<Finding> {
+    pub(crate) fn given_up(&mut self, scene: JobContext<'_>) -> Option<Finding> {
         let pause_max_s = self.pause_max_s;
         let under =
             self.now.as_mut().filter(|it| it.number.is_some() && it.told.is_none())?;
@@ -256,7 +257,7 @@ impl Hangs {
     }
 
     /// Which rank was killed, and who was left waiting for it.
-    pub(crate) fn death(&self, scene: Scene<'_>) -> Option<Finding> {
+    pub(crate) fn death(&self, scene: JobContext<'_>) -> Option<Finding> {
         let (rank, signal) = self.killed?;
         let step = self.collectives.step_of(rank);
         let stall = self.collectives.stuck();
@@ -453,7 +454,7 @@ impl Hangs {
 
     /// The hang to speak of, once all that can be known of it is: the stacks that were asked for
     /// were told. Again once it is known to be worse than was said.
-    pub(crate) fn tell(&mut self, scene: Scene<'_>) -> Option<Finding> {
+    pub(crate) fn tell(&mut self, scene: JobContext<'_>) -> Option<Finding> {
         let under = self.now.as_mut()?;
         let asked = std::mem::replace(&mut under.asks, Asks::Nobody);
         if asked != Asks::Named || under.is_early && !under.is_final() {
@@ -485,12 +486,12 @@ impl Hangs {
     }
 
     /// The hang that goes on at the end of what was seen, if it was spoken of.
-    pub(crate) fn under_way(&self, scene: Scene<'_>) -> Option<Finding> {
+    pub(crate) fn under_way(&self, scene: JobContext<'_>) -> Option<Finding> {
         self.now.as_ref()?.finding(scene, self.pause_max_s)
     }
 
     /// Stalls that were spoken of and passed.
-    pub(crate) fn passed(&self, scene: Scene<'_>) -> Vec<Finding> {
+    pub(crate) fn passed(&self, scene: JobContext<'_>) -> Vec<Finding> {
         self.passed
             .iter()
             .map(|Passed { number, stall, seen, quiet_s }| {
@@ -557,7 +558,7 @@ impl Under {
     }
 
     /// What is said of it, if it was spoken of.
-    fn finding(&self, scene: Scene<'_>, pause_max_s: f64) -> Option<Finding> {
+    fn finding(&self, scene: JobContext<'_>, pause_max_s: f64) -> Option<Finding> {
         let id = format!("h{}", self.number?);
         let quiet = (self.quiet_s(), pause_max_s);
         Some(self.seen.finding(&self.explained(), id, scene, quiet, true))
@@ -591,7 +592,7 @@ impl Seen {
         &self,
         stall: &Stall,
         id: String,
-        scene: Scene<'_>,
+        scene: JobContext<'_>,
         (quiet_s, pause_max_s): (f64, f64),
         open: bool,
     ) -> Finding {

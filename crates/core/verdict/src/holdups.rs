@@ -1,8 +1,8 @@
 use std::collections::VecDeque;
 
 use collective::Communication;
-use incident::{Scene, straggler};
-use model::{Finding, HoldUp, RankNs, Straggler};
+use incident::straggler;
+use model::{Finding, HoldUp, JobContext, RankNs, Straggler};
 
 /// Seconds in which slow operations cost little after which what made them slow is over; Mycroft's
 /// (2025) period of detection.
@@ -95,7 +95,7 @@ impl Holdups {
         &mut self,
         at: RankNs,
         communication: &mut Communication,
-        scene: Scene<'_>,
+        scene: JobContext<'_>,
     ) -> Option<Finding> {
         let span = self.now.as_mut()?;
         if span.is_over(at, communication, self.share_min) {
@@ -128,7 +128,7 @@ impl Holdups {
     pub(crate) fn findings(
         &self,
         communication: &Communication,
-        scene: Scene<'_>,
+        scene: JobContext<'_>,
         stages_seen: bool,
     ) -> Vec<Finding> {
         let now = self.now.as_ref().filter(|span| span.told).and_then(|span| {
@@ -169,7 +169,7 @@ mod tests {
     fn told(lost_s: f64, then_lost_s: f64) -> Vec<(String, u64, u64)> {
         let (names, hosts) = (StageNames::default(), BTreeMap::new());
         let seen = (0..RANKS).collect();
-        let scene = Scene::new(&names, &hosts, &seen);
+        let scene = JobContext::new(&names, &hosts, &seen);
         let mut communication = Communication::new(HangSettings::default());
         for rank in 0..RANKS {
             let (name, size) = ("ring".to_owned(), RANKS);
@@ -226,7 +226,7 @@ mod tests {
     fn each_span_has_a_number_of_its_own_whatever_it_costs() {
         let (names, hosts) = (StageNames::default(), BTreeMap::new());
         let seen = (0..RANKS).collect();
-        let scene = Scene::new(&names, &hosts, &seen);
+        let scene = JobContext::new(&names, &hosts, &seen);
         let mut communication = Communication::new(HangSettings::default());
         for rank in 0..RANKS {
             let (name, size) = ("ring".to_owned(), RANKS);

@@ -1,8 +1,7 @@
 use std::ops::Range;
 
 use frontier::{Gates, WindowFrontier};
-use incident::Scene;
-use model::{Label, RankNs, Window};
+use model::{JobContext, Label, RankNs, Window};
 
 use crate::series::{each_stage, lags};
 
@@ -74,7 +73,7 @@ impl WindowRecord {
         (window, span): (&Window, Range<RankNs>),
         found: &WindowFrontier,
         gates: &Gates,
-        scene: Scene<'_>,
+        scene: JobContext<'_>,
     ) -> Self {
         let stages = match remember {
             Remember::Times => Vec::new(),
@@ -96,7 +95,7 @@ fn stages(
     window: &Window,
     found: &WindowFrontier,
     gates: &Gates,
-    scene: Scene<'_>,
+    scene: JobContext<'_>,
 ) -> Vec<StageRecord> {
     let places: Vec<Option<usize>> = (0..window.ranks.len()).map(Some).collect();
     let stages = found.stages.len();

@@ -1,7 +1,6 @@
 //! Ranks whose processes did not end in good order.
 
-use incident::Scene;
-use model::Finding;
+use model::{Finding, JobContext};
 
 use super::Job;
 
@@ -27,7 +26,7 @@ impl Job {
 
     /// A hang that was not said before a rank gave up in it.
     fn tell_given_up(&mut self) {
-        let scene = Scene::new(&self.names, &self.hosts, &self.seen_ranks);
+        let scene = JobContext::new(&self.names, &self.hosts, &self.seen_ranks);
         let hang = self.hangs.given_up(scene);
         self.lines.extend(hang.map(|hang| narrate::headline(&hang.claim)));
     }

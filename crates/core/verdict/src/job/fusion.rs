@@ -4,10 +4,10 @@ use std::ops::RangeInclusive;
 
 use diagnosis::{OwnBlocks, RULES, SlowLink, Witnesses, fuse};
 use incident::{
-    Scene, cores, cpu_quota, devices, function, late, own_blocks, slowed, too_few_cores,
+    cores, cpu_quota, devices, function, late, own_blocks, slowed, too_few_cores,
     without_core,
 };
-use model::{Action, During, Fact, Finding, IncidentKind, Observation};
+use model::{Action, During, Fact, Finding, IncidentKind, JobContext, Observation};
 use schedule::Worked;
 
 use super::Job;
@@ -21,7 +21,7 @@ impl Job {
     }
 
     /// The same of this start of the job.
-    pub(super) fn told(&self, scene: Scene<'_>) -> Vec<Finding> {
+    pub(super) fn told(&self, scene: JobContext<'_>) -> Vec<Finding> {
         let mut fused = fuse(self.found(scene), &RULES, self);
         for finding in &mut fused {
             finding.open &= !scene.ended;
@@ -30,7 +30,7 @@ impl Job {
     }
 
     /// What each method found, numbered in its order.
-    fn found(&self, scene: Scene<'_>) -> Vec<Finding> {
+    fn found(&self, scene: JobContext<'_>) -> Vec<Finding> {
         let mut found = self.tracker.findings(scene);
         found.extend(self.hangs.passed(scene));
         found.extend(self.held_up(scene));
@@ -51,7 +51,7 @@ impl Job {
     }
 
     /// What timed collectives show.
-    fn held_up(&self, scene: Scene<'_>) -> impl Iterator<Item = Finding> {
+    fn held_up(&self, scene: JobContext<'_>) -> impl Iterator<Item = Finding> {
         let settings = &self.settings.incident;
         let ranks = self.arrivals.late().into_iter().map(move |found| {
             let supports_only = !self.is_constantly_late(&found);
