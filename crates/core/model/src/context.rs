@@ -18,6 +18,8 @@ pub struct JobContext<'job> {
     pub ended: bool,
     /// What all analysed steps took, in seconds.
     pub exposed_s: f64,
+    /// Whether stages of steps were accounted.
+    pub has_stages: bool,
     /// Steps that say nothing of the job, since they were profiled.
     pub left_out: Option<&'job RangeInclusive<u32>>,
 }
@@ -29,7 +31,15 @@ impl<'job> JobContext<'job> {
         hosts: &'job BTreeMap<u32, String>,
         seen: &'job BTreeSet<u32>,
     ) -> Self {
-        Self { names, hosts, seen, ended: false, exposed_s: 0.0, left_out: None }
+        Self {
+            names,
+            hosts,
+            seen,
+            ended: false,
+            exposed_s: 0.0,
+            has_stages: false,
+            left_out: None,
+        }
     }
 
     /// All ranks seen but these.

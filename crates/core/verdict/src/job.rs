@@ -10,31 +10,25 @@ mod window;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
-use collective::{Arrivals, Entered};
 use diagnosis::SlowLink;
 use frontier::{
     Baseline, WindowFrontier, analyse, assume_synchronisation, device_wait_s,
     join_where_seen,
 };
-use incident::Tracker;
 use model::{
-    CollectiveOp, Cut, Event, Finding, Input, JobContext, JobSummary, LinkEnd, Mark,
-    Meeting, Method, RankNs, SCHEMA, SideSummary, Slowness, Source, StageId, StageNames,
-    StageSummary, Sync, Verdict, VerdictNote, Window, WindowSummary,
+    Cut, Event, Finding, Input, JobContext, JobSummary, LinkEnd, Mark, Meeting, Method,
+    RankNs, SCHEMA, SideSummary, Source, StageId, StageNames, StageSummary, Sync,
+    Verdict, VerdictNote, Window, WindowSummary,
 };
 use schedule::RankCalls;
 use steps::{Aligner, Segmenter};
 use whatif::Findings;
 
-use crate::detectors::{Detectors, WorkRequests, pipeline_summary};
+use crate::detectors::{Detectors, InCollectives, WorkRequests, pipeline_summary};
 use crate::escalation::Escalation;
-use crate::hangs::Hangs;
-use crate::holdups::Holdups;
 use crate::usages::Usages;
 use crate::{Remember, Series, Settings, WindowRecord};
-use devices::DeviceSteps;
 use notes::{Counted, Notes};
-use profile::Profiled;
 
 pub use profile::ProfiledRank;
 
@@ -58,13 +52,9 @@ pub struct Job {
     pub(crate) hosts: BTreeMap<u32, String>,
     ranks: BTreeMap<u32, RankInput>,
     aligner: Aligner,
-    tracker: Tracker,
-    hangs: Hangs,
-    holdups: Holdups,
     detectors: Detectors,
     /// What was found before the job was started again, the latest start first.
     earlier: Vec<Finding>,
-    arrivals: Arrivals,
     totals: BTreeMap<StageId, StageTotal>,
     windows: VecDeque<(WindowSummary, BTreeMap<StageId, f64>)>,
     series: Series,
@@ -74,7 +64,6 @@ pub struct Job {
     cut: Option<(Cut, Meeting)>,
     /// Seconds that hosts waited for their devices where they meet.
     device_wait_s: f64,
-    devices: DeviceSteps,
     notes: Notes,
     exposed_s: f64,
     /// Steps of recordings' own windows, and of attempts before the last restart.
@@ -85,9 +74,6 @@ pub struct Job {
     /// Records of each rank that were overwritten before they were read.
     lost_records: BTreeMap<u32, u64>,
     side_channels: BTreeMap<StageId, SideTotal>,
-    profiled: Option<Profiled>,
-    /// Functions that stood out in profiles so far.
-    functions: u64,
     escalation: Escalation,
     usages: Usages,
     /// By their ends.
@@ -138,12 +124,8 @@ impl Job {
             hosts: BTreeMap::new(),
             ranks: BTreeMap::new(),
             aligner: Aligner::new(settings.window.clone()),
-            hangs: Hangs::new(settings.hang.clone()),
-            holdups: Holdups::new(settings.arrival.share_min),
             detectors: Detectors::new(&settings),
             earlier: Vec::new(),
-            arrivals: Arrivals::new(settings.arrival.clone()),
-            tracker: Tracker::new(settings.incident.clone(), settings.frontier.clone()),
             totals: BTreeMap::new(),
             windows: VecDeque::new(),
             series: Series::default(),
@@ -151,7 +133,6 @@ impl Job {
             records: None,
             cut: None,
             device_wait_s: 0.0,
-            devices: DeviceSteps::default(),
             notes: Notes::default(),
             exposed_s: 0.0,
             earlier_steps: 0,
@@ -159,8 +140,6 @@ impl Job {
             seen_ranks: BTreeSet::new(),
             lost_records: BTreeMap::new(),
             side_channels: BTreeMap::new(),
-            profiled: None,
-            functions: 0,
             usages: Usages::default(),
             slower_links: BTreeMap::new(),
             escalation: Escalation::new(
@@ -200,7 +179,6 @@ impl Job {
         match input {
             Input::Rank { rank, host, role, first_local, locals, world_size } => {
                 self.hosts.insert(rank, host);
-                self.hangs.arrive(rank);
                 // Ranks beside it are taken to have its role until they say otherwise.
                 let room = MAX_NEIGHBOURS.saturating_sub(self.aligner.ranks());
                 let peers = first_local..first_local.saturating_add(locals);
@@ -223,15 +201,14 @@ impl Job {
                 *lost = lost.saturating_add(records);
                 self.ranks.entry(rank).or_default().segmenter.lose();
             }
-            Input::Group { group, name, members } => {
-                self.hangs.join(group, &name, &members);
-                self.arrivals.join(group, &name);
-            }
             Input::Quiet { at } => {
                 let last_at = self.last_at();
                 let is_blocked = last_at
                     .is_some_and(|last_at| self.escalation.is_blocked(at, last_at));
-                self.hangs.quiet(at, is_blocked, || self.detectors.pipelines.standing());
+                self.detectors
+                    .collectives
+                    .hangs
+                    .quiet(at, is_blocked, || self.detectors.pipelines.standing());
             }
             Input::ProfileOrdered { ranks, first_step, steps } => {
                 self.order_profile(&ranks, first_step, steps);
@@ -246,40 +223,23 @@ impl Job {
                 self.usages.take_device(ranks, steps, *usage);
             }
             Input::ProfileEnded { ranks } => self.end_profile(&ranks),
-            Input::Stack { rank, stack } => self.hangs.stack(rank, stack),
             Input::Network { rank, fault } => self.take_network(rank, fault),
             Input::StacksTold => self.tell_hang(),
-            Input::Entered { rank, group, number, op, detail, completed, in_flight } => {
+            Input::Entered { rank, .. }
+            | Input::Timed { rank, .. }
+            | Input::Communicator { rank, .. } => {
                 self.seen_ranks.insert(rank);
-                let op = CollectiveOp::from_name(&op);
-                let entered = Entered { number, op, detail, completed, in_flight };
-                self.hangs.enter(rank, group, entered);
-            }
-            Input::Timed { rank, group, op, number, bytes, busy_ns } => {
-                self.seen_ranks.insert(rank);
-                self.arrivals.add(rank, (group, op, number), bytes, busy_ns);
-            }
-            Input::Stuck => self.hangs.stuck(),
-            Input::Communicator { rank, communicator } => {
-                self.seen_ranks.insert(rank);
-                self.hangs.communicate(rank, &communicator);
-            }
-            Input::Slow { rank, communicator, took_ns, usual_ns, of_channels } => {
-                let seconds = |ns: u64| ns as f64 * 1e-9;
-                let (took_s, usual_s) = (seconds(took_ns), seconds(usual_ns));
-                let slow = Slowness { took_s, usual_s, of_channels };
-                self.hangs.communication().slow(rank, communicator, slow);
-                self.holdups.slow(self.hangs.step());
             }
             Input::Look { rank, at, in_progress, ended, late } => {
-                let moves = self.hangs.look(rank, at, in_progress, &ended, &late);
+                let InCollectives { hangs, holdups, .. } =
+                    &mut self.detectors.collectives;
+                let moves = hangs.look(rank, at, in_progress, &ended, &late);
+                let context = JobContext::new(&self.names, &self.hosts, &self.seen_ranks);
+                let found = holdups.look(at, hangs.communication(), context);
                 self.moves_again(moves);
-                let scene = JobContext::new(&self.names, &self.hosts, &self.seen_ranks);
-                let found = self.holdups.look(at, self.hangs.communication(), scene);
                 self.lines.extend(found.map(|found| narrate::headline(&found.claim)));
             }
-            Input::Left { rank, step, orderly } => {
-                self.hangs.leave(rank, orderly);
+            Input::Left { rank, step, .. } => {
                 self.finish_rank(rank);
                 self.aligner.leave(rank);
                 self.notes.count(Counted::RankLeft(rank, step), 1);
@@ -288,6 +248,12 @@ impl Job {
             Input::Killed { rank, signal } => self.killed(rank, signal),
             Input::Failed { rank, .. } => self.failed(rank),
             Input::Restart { .. } => self.restart(),
+            Input::Group { .. }
+            | Input::Stack { .. }
+            | Input::Stuck
+            | Input::Slow { .. } => {
+                // Of methods only.
+            }
         }
     }
 
@@ -301,36 +267,31 @@ impl Job {
         self.earlier = found;
         self.earlier_steps += self.aligner.steps();
         self.aligner = Aligner::new(self.settings.window.clone());
-        self.tracker.restart();
-        self.hangs.restart(self.settings.hang.clone());
-        self.holdups.restart();
         self.detectors.restart();
-        self.devices.restart();
-        self.arrivals = Arrivals::new(self.settings.arrival.clone());
         self.usages = Usages::default();
         self.slower_links.clear();
-        self.profiled.iter_mut().for_each(Profiled::restart);
         self.notes.restart();
     }
 
     /// Ranks whose stacks would help to say why the job does not move.
     pub fn wanted_stacks(&self) -> Vec<u32> {
-        self.hangs.wanted_stacks(self.hosts.keys().copied())
+        self.detectors.collectives.hangs.wanted_stacks(self.hosts.keys().copied())
     }
 
     /// The last mark of any rank.
     pub fn last_at(&self) -> Option<RankNs> {
-        self.hangs.last_at()
+        self.detectors.collectives.hangs.last_at()
     }
 
     /// Seconds without a mark after which the job may be said to hang.
     pub fn patience_s(&self) -> f64 {
-        self.hangs.patience_s()
+        self.detectors.collectives.hangs.patience_s()
     }
 
     pub(crate) fn context(&self) -> JobContext<'_> {
         JobContext {
             exposed_s: self.exposed_s,
+            has_stages: self.analysed_steps > 0.0,
             left_out: self.aligner.left_out(),
             ..JobContext::new(&self.names, &self.hosts, &self.seen_ranks)
         }
@@ -348,7 +309,7 @@ impl Job {
 
     fn tell_hang(&mut self) {
         let scene = JobContext::new(&self.names, &self.hosts, &self.seen_ranks);
-        let Some(hang) = self.hangs.tell(scene) else { return };
+        let Some(hang) = self.detectors.collectives.hangs.tell(scene) else { return };
         let stacks = hang.facts.iter().filter(|it| it.what.method() == Method::Stack);
         self.lines.push(narrate::headline(&hang.claim));
         self.lines
@@ -360,7 +321,7 @@ impl Job {
             self.device_time(rank, mark, time);
             return;
         }
-        let moves = self.hangs.mark(rank, mark);
+        let moves = self.detectors.collectives.hangs.mark(rank, mark);
         self.moves_again(moves);
         if matches!(mark.event, Event::ProfilerBegin | Event::ProfilerEnd) {
             self.aligner.leave_out_until(self.step());
@@ -528,11 +489,13 @@ impl Job {
     }
 
     fn follow(&mut self, window: &Window, found: &mut WindowFrontier) {
-        self.devices.leave_out(|step| self.aligner.is_left_out(step));
-        let account = self.devices.account(window, &self.settings, &self.baseline);
-        let devices = self.devices.seen_by(account.as_ref());
-        let scene = JobContext::new(&self.names, &self.hosts, &self.seen_ranks);
-        let mut shown = self.tracker.observe(window, found, devices, scene);
+        let context = JobContext {
+            left_out: self.aligner.left_out(),
+            ..JobContext::new(&self.names, &self.hosts, &self.seen_ranks)
+        };
+        let (settings, baseline) = (&self.settings, &self.baseline);
+        let stages = &mut self.detectors.stages;
+        let mut shown = stages.close_window(window, found, settings, baseline, context);
         if self.detectors.pipelines.has_waits() {
             // Ranks that only wait for another stage are part of what that stage's say.
             let fused = self.findings();
@@ -631,10 +594,10 @@ impl Job {
                     .map_or("none".into(), |(cut, meeting)| meeting.describe(cut)),
                 exposed_s: self.exposed_s,
                 device_wait_share: self.device_wait_share(),
-                hosts_run_ahead: self.devices.hosts_run_ahead(),
-                ambiguous_steps: self.tracker.ambiguous_steps(),
-                sampled_steps: self.devices.sampled_steps(),
-                read_backs: self.devices.read_backs(&self.names),
+                hosts_run_ahead: self.detectors.stages.devices.hosts_run_ahead(),
+                ambiguous_steps: self.detectors.stages.tracker.ambiguous_steps(),
+                sampled_steps: self.detectors.stages.devices.sampled_steps(),
+                read_backs: self.detectors.stages.devices.read_backs(&self.names),
                 lost_records: self.lost_records(),
             },
             stages: stages.collect(),
@@ -661,7 +624,12 @@ impl Job {
                 .as_ref()
                 .map(|shown| shown.what_if.clone()),
             notes: self.all_notes().iter().map(narrate::note).collect(),
-            profile: self.profiled.as_ref().map(|profiled| profiled.summary.clone()),
+            profile: self
+                .detectors
+                .functions
+                .profiled
+                .as_ref()
+                .map(|profiled| profiled.summary.clone()),
         }
     }
 

@@ -8,7 +8,7 @@ impl Job {
     /// A rank's process was killed.
     pub(super) fn killed(&mut self, rank: u32, signal: Option<i32>) {
         let is_first = self.death().is_none();
-        if self.hangs.kill(rank, signal) && is_first {
+        if self.detectors.collectives.hangs.kill(rank, signal) && is_first {
             self.lines.extend(self.death().map(|death| narrate::headline(&death.claim)));
         }
         self.tell_given_up();
@@ -16,18 +16,18 @@ impl Job {
 
     /// A rank's process has ended by itself, and not as one that is done.
     pub(super) fn failed(&mut self, rank: u32) {
-        self.hangs.fail(rank);
+        self.detectors.collectives.hangs.fail(rank);
         self.tell_given_up();
     }
 
     pub(super) fn death(&self) -> Option<Finding> {
-        self.hangs.death(self.context())
+        self.detectors.collectives.hangs.death(self.context())
     }
 
     /// A hang that was not said before a rank gave up in it.
     fn tell_given_up(&mut self) {
         let scene = JobContext::new(&self.names, &self.hosts, &self.seen_ranks);
-        let hang = self.hangs.given_up(scene);
+        let hang = self.detectors.collectives.hangs.given_up(scene);
         self.lines.extend(hang.map(|hang| narrate::headline(&hang.claim)));
     }
 }

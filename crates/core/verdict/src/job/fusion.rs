@@ -3,11 +3,10 @@
 use std::ops::RangeInclusive;
 
 use diagnosis::{OwnBlocks, RULES, SlowLink, Witnesses, fuse};
-use incident::{
-    cores, cpu_quota, devices, function, late, own_blocks, slowed, too_few_cores,
-    without_core,
+use incident::{cores, cpu_quota, devices, own_blocks, too_few_cores, without_core};
+use model::{
+    Action, Claim, During, Fact, Finding, IncidentKind, JobContext, Observation,
 };
-use model::{Action, During, Fact, Finding, IncidentKind, JobContext, Observation};
 use schedule::Worked;
 
 use super::Job;
@@ -30,46 +29,22 @@ impl Job {
     }
 
     /// What each method found, numbered in its order.
-    fn found(&self, scene: JobContext<'_>) -> Vec<Finding> {
-        let mut found = self.tracker.findings(scene);
-        found.extend(self.hangs.passed(scene));
-        found.extend(self.held_up(scene));
-        let functions = self.profiled.iter().flat_map(|profiled| &profiled.faults);
-        found.extend(
-            functions.map(|fault| function(fault, scene, &self.settings.incident)),
-        );
-        found.extend(self.detectors.findings(scene));
-        found.extend(self.hangs.death(scene));
-        found.extend(self.hangs.under_way(scene));
-        let are_stages_seen = self.analysed_steps > 0.0;
-        let communication = self.hangs.communicated();
-        found.extend(self.holdups.findings(communication, scene, are_stages_seen));
+    fn found(&self, context: JobContext<'_>) -> Vec<Finding> {
+        let mut found = self.detectors.findings(context);
         for (number, finding) in found.iter_mut().enumerate() {
             finding.number = number;
+            if let Claim::LateToCollective(late) = &finding.claim {
+                let functions = &self.detectors.functions;
+                finding.supports_only = !functions.is_constantly_late(late);
+            }
         }
         found
-    }
-
-    /// What timed collectives show.
-    fn held_up(&self, scene: JobContext<'_>) -> impl Iterator<Item = Finding> {
-        let settings = &self.settings.incident;
-        let ranks = self.arrivals.late().into_iter().map(move |found| {
-            let supports_only = !self.is_constantly_late(&found);
-            // No rank is late in two of them.
-            let id = format!("a{}", found.ranks.first().copied().unwrap_or_default());
-            Finding { supports_only, ..late(&found, scene, id, settings) }
-        });
-        let slow =
-            self.arrivals.slowed().into_iter().map(move |found| {
-                slowed(&found, scene, format!("b{}", found.key), settings)
-            });
-        ranks.chain(slow)
     }
 }
 
 impl Witnesses for Job {
     fn profile_window(&self) -> Option<(u64, u64)> {
-        self.profiled.as_ref()?.window
+        self.detectors.functions.profiled.as_ref()?.window
     }
 
     fn common_share_min(&self) -> f64 {
@@ -77,7 +52,11 @@ impl Witnesses for Job {
     }
 
     fn cores_in_profile(&self, ranks: &[u32]) -> Option<(Observation, Action)> {
-        without_core(ranks, &self.profiled.as_ref()?.without_core, During::ProfileWindow)
+        without_core(
+            ranks,
+            &self.detectors.functions.profiled.as_ref()?.without_core,
+            During::ProfileWindow,
+        )
     }
 
     fn hosts(

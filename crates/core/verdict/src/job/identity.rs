@@ -1,8 +1,8 @@
 //! What an incident is called never stands for another one.
 
 use model::{
-    Block, BlockPlace, Boundary, CollectiveIssue, Ending, FunctionClass, IncidentKind,
-    MarkKind, Pattern, ProfileWindow, RankNs, WorkerPatterns,
+    Block, BlockPlace, Boundary, CollectiveIssue, CollectiveOp, Ending, FunctionClass,
+    IncidentKind, MarkKind, Pattern, ProfileWindow, RankNs, WorkerPatterns,
 };
 use proptest::prelude::*;
 

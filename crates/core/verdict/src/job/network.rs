@@ -13,9 +13,12 @@ impl Job {
     /// slow link of one that became slower.
     pub(super) fn take_network(&mut self, rank: u32, fault: NetworkFault) {
         let peer = match &fault {
-            NetworkFault::SlowerFlow { communicator, peer, .. } => {
-                self.hangs.communicated().job_rank(*communicator, *peer)
-            }
+            NetworkFault::SlowerFlow { communicator, peer, .. } => self
+                .detectors
+                .collectives
+                .hangs
+                .communicated()
+                .job_rank(*communicator, *peer),
             _ => None,
         };
         let what = Observation::Network { rank, fault: fault.clone(), peer };
@@ -35,8 +38,11 @@ impl Job {
                 self.slower_link(ends, [bytes_per_s, usual_bytes_per_s], fact);
             }
             _ => {
-                self.hangs.network(fact);
-                self.hangs.port_down(self.behind_port(rank, &fault));
+                self.detectors.collectives.hangs.network(fact);
+                self.detectors
+                    .collectives
+                    .hangs
+                    .port_down(self.behind_port(rank, &fault));
             }
         }
     }
@@ -48,7 +54,7 @@ impl Job {
         fact: Fact,
     ) {
         if self.slower_links.len() < MAX_LINKS || self.slower_links.contains_key(&ends) {
-            let step = self.hangs.step();
+            let step = self.detectors.collectives.hangs.step();
             let left_share = bytes_per_s as f64 / usual_bytes_per_s.max(1) as f64;
             let link = SlowLink { ends: ends.clone(), step, left_share, fact };
             self.slower_links.insert(ends, link);

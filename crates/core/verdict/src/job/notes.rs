@@ -112,10 +112,10 @@ impl Job {
     pub(super) fn all_notes(&self) -> Vec<VerdictNote> {
         let mut notes: Vec<VerdictNote> = self.notes.all(self.windows.len()).collect();
         notes.extend(self.nothing_analysed());
-        if self.profiled.is_none() {
+        if self.detectors.functions.profiled.is_none() {
             notes.extend(self.timed_notes());
         }
-        let steps = self.tracker.ambiguous_steps();
+        let steps = self.detectors.stages.tracker.ambiguous_steps();
         notes.extend((steps > 0).then_some(VerdictNote::AmbiguousSteps { steps }));
         notes.extend(self.device_wait_note());
         notes.extend(self.read_back_notes());
@@ -134,11 +134,12 @@ impl Job {
     /// Why no window was analysed, if none was and nothing else says so.
     fn nothing_analysed(&self) -> Option<VerdictNote> {
         if self.seen_ranks.is_empty() {
-            let is_known = self.hangs.has_spoken() || self.detectors.calls.has_requests();
+            let is_known = self.detectors.collectives.hangs.has_spoken()
+                || self.detectors.calls.has_requests();
             return (!is_known).then_some(VerdictNote::NoTraining);
         }
         let is_due = self.analysed_steps == 0.0
-            && self.profiled.is_none()
+            && self.detectors.functions.profiled.is_none()
             && self.source.has_steps();
         is_due.then(|| VerdictNote::NoWindow {
             steps: self.steps(),
@@ -150,11 +151,11 @@ impl Job {
 
     /// What was compared of timed collectives, and where logs end.
     fn timed_notes(&self) -> Vec<VerdictNote> {
-        let collectives = self.arrivals.compared();
+        let collectives = self.detectors.timed.arrivals.compared();
         let is_timed = self.source == Source::Inspector || collectives > 0;
         let compared =
             is_timed.then_some(VerdictNote::CollectivesCompared { collectives });
-        let ends = self.arrivals.ends().into_iter().take(MAX_ENDS);
+        let ends = self.detectors.timed.arrivals.ends().into_iter().take(MAX_ENDS);
         let ends = ends.map(|(group, op, last, ends)| VerdictNote::LogsEndEarlier {
             op,
             group,

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
     CollectiveOp, CollectiveTimes, Dictionary, Ending, FunctionClass, FunctionFault,
-    FunctionId, Input, LateArrivals, MarkKind, Pattern, ProfileSummary, RankArrivals,
-    RankNs, RankProfile, RankStep, Ranks, Segment, StageNames, is_garbage_collection,
+    FunctionId, Input, MarkKind, Pattern, RankArrivals, RankNs, RankProfile, RankStep,
+    Ranks, Segment, StageNames, is_garbage_collection,
 };
 use pattern::{Columns, ExpectedBox, Problem, localise};
 use steps::{Aligner, WindowSettings};
@@ -14,12 +14,10 @@ use trace::{Matches, Profile};
 use super::Job;
 use super::compared::{Blamed, Compared, MAX_CALLERS};
 use super::notes::Counted;
+use crate::detectors::Profiled;
 
 /// Stage of the time by which a rank enters a recording's only step after the first to do so.
 const ENTRY: &str = "step.entry_skew";
-/// Share of a rank's collectives it must be late to for that alone to be an incident: on hosts that
-/// do several things at once everybody is late now and then.
-const LATE_SHARE: f64 = 0.75;
 /// Functions that are told for their cost alone, and altogether.
 const TOLD_FOR_COST: usize = 20;
 const MAX_TOLD: usize = 60;
@@ -43,26 +41,6 @@ pub struct ProfiledRank {
     pub steps: Vec<RankStep>,
     /// Names of their stages.
     pub names: StageNames,
-}
-
-/// What profiles said, once compared.
-#[derive(Debug, Default)]
-pub(super) struct Profiled {
-    pub(super) summary: ProfileSummary,
-    pub(super) faults: Vec<FunctionFault>,
-    /// Share of the window in which each rank's loop stood ready and had no core.
-    pub(super) without_core: BTreeMap<u32, f64>,
-    /// First and last step, if it is a short window of a job whose stages are accounted: what
-    /// only some ranks do then is no incident, unless they hold the job back.
-    pub(super) window: Option<(u64, u64)>,
-}
-
-impl Profiled {
-    /// The job is started over: other steps have the same numbers now.
-    pub(super) fn restart(&mut self) {
-        self.faults.clear();
-        self.without_core.clear();
-    }
 }
 
 impl Job {
@@ -94,27 +72,7 @@ impl Job {
         let mut profiled = self.compare(&ranks, steps);
         profiled.summary.collectives =
             collective_times(&ranks, matches, entries.as_ref());
-        self.keep_profiled(profiled);
-    }
-
-    /// Keeps what profiles said in the place of what earlier ones did. What stood out there as well
-    /// is the same incident.
-    pub(super) fn keep_profiled(&mut self, mut profiled: Profiled) {
-        let before = self.profiled.take().map(|before| before.faults).unwrap_or_default();
-        for fault in &mut profiled.faults {
-            let same = before.iter().find(|known| {
-                (&known.name, known.class, &known.ranks)
-                    == (&fault.name, fault.class, &fault.ranks)
-            });
-            fault.number = same.map_or_else(
-                || {
-                    self.functions += 1;
-                    self.functions
-                },
-                |known| known.number,
-            );
-        }
-        self.profiled = Some(profiled);
+        self.detectors.functions.keep(profiled);
     }
 
     /// Compares the functions of ranks that were recorded from the first to the last of `steps`.
@@ -307,16 +265,6 @@ impl Job {
             });
         }
         faults
-    }
-
-    /// Whether a rank is late to so many collectives that it needs no other evidence. Without
-    /// profiles it always is: nothing else is known.
-    pub(super) fn is_constantly_late(&self, late: &LateArrivals) -> bool {
-        let Some(profiled) = &self.profiled else { return true };
-        let struck: u64 = late.places.iter().map(|place| place.struck).sum();
-        let ranks = profiled.summary.collectives.iter().flat_map(|times| &times.ranks);
-        let mut ranks = ranks.filter(|times| late.ranks.contains(&times.rank));
-        ranks.all(|times| struck as f64 >= LATE_SHARE * times.collectives as f64)
     }
 }
 

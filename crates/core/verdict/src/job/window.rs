@@ -59,7 +59,7 @@ impl Job {
 
     /// The furthest step a rank is in.
     pub(crate) fn step(&self) -> u32 {
-        u32::try_from(self.hangs.step()).unwrap_or(u32::MAX)
+        u32::try_from(self.detectors.collectives.hangs.step()).unwrap_or(u32::MAX)
     }
 
     pub(super) fn order_profile(&mut self, ranks: &[u32], first_step: u32, steps: u32) {
@@ -91,7 +91,7 @@ impl Job {
         let mut profiled = self.compare(&ranks.collect::<Vec<_>>(), steps);
         profiled.without_core = without_core;
         profiled.window = Some(steps);
-        self.keep_profiled(profiled);
+        self.detectors.functions.keep(profiled);
         let findings = self.findings().into_iter();
         let found = findings.filter(|finding| finding.subject.function.is_some());
         let facts = found.flat_map(|finding| finding.facts);

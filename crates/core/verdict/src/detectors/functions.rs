@@ -1,0 +1,87 @@
+//! Functions that stand out in profiles.
+
+use std::collections::BTreeMap;
+
+use diagnosis::Detector;
+use incident::{IncidentSettings, function};
+use model::{Finding, FunctionFault, JobContext, LateArrivals, ProfileSummary};
+
+/// Share of a rank's collectives it must be late to for that alone to be an incident: on hosts that
+/// do several things at once everybody is late now and then.
+const LATE_SHARE: f64 = 0.75;
+
+/// What profiles said, once compared.
+#[derive(Debug, Default)]
+pub(crate) struct Profiled {
+    pub(crate) summary: ProfileSummary,
+    pub(crate) faults: Vec<FunctionFault>,
+    /// Share of the window in which each rank's loop stood ready and had no core.
+    pub(crate) without_core: BTreeMap<u32, f64>,
+    /// First and last step, if it is a short window of a job whose stages are accounted: what
+    /// only some ranks do then is no incident, unless they hold the job back.
+    pub(crate) window: Option<(u64, u64)>,
+}
+
+impl Profiled {
+    /// The job is started over: other steps have the same numbers now.
+    fn restart(&mut self) {
+        self.faults.clear();
+        self.without_core.clear();
+    }
+}
+
+/// What the profiles of a job show.
+#[derive(Debug)]
+pub(crate) struct Functions {
+    settings: IncidentSettings,
+    pub(crate) profiled: Option<Profiled>,
+    /// Functions that stood out so far.
+    known: u64,
+}
+
+impl Functions {
+    pub(crate) fn new(settings: IncidentSettings) -> Self {
+        Self { settings, profiled: None, known: 0 }
+    }
+
+    /// Keeps what profiles said in the place of what earlier ones did. What stood out there as well
+    /// is the same incident.
+    pub(crate) fn keep(&mut self, mut profiled: Profiled) {
+        let before = self.profiled.take().map(|before| before.faults).unwrap_or_default();
+        for fault in &mut profiled.faults {
+            let same = before.iter().find(|known| {
+                (&known.name, known.class, &known.ranks)
+                    == (&fault.name, fault.class, &fault.ranks)
+            });
+            fault.number = same.map_or_else(
+                || {
+                    self.known += 1;
+                    self.known
+                },
+                |known| known.number,
+            );
+        }
+        self.profiled = Some(profiled);
+    }
+
+    /// Whether a rank is late to so many collectives that it needs no other evidence. Without
+    /// profiles it always is: nothing else is known.
+    pub(crate) fn is_constantly_late(&self, late: &LateArrivals) -> bool {
+        let Some(profiled) = &self.profiled else { return true };
+        let struck: u64 = late.places.iter().map(|place| place.struck).sum();
+        let ranks = profiled.summary.collectives.iter().flat_map(|times| &times.ranks);
+        let mut ranks = ranks.filter(|times| late.ranks.contains(&times.rank));
+        ranks.all(|times| struck as f64 >= LATE_SHARE * times.collectives as f64)
+    }
+}
+
+impl Detector for Functions {
+    fn findings(&self, context: JobContext<'_>) -> Vec<Finding> {
+        let faults = self.profiled.iter().flat_map(|profiled| &profiled.faults);
+        faults.map(|fault| function(fault, context, &self.settings)).collect()
+    }
+
+    fn restart(&mut self) {
+        self.profiled.iter_mut().for_each(Profiled::restart);
+    }
+}

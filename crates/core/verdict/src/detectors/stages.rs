@@ -1,0 +1,157 @@
+//! Stages of steps, by the marks of hosts and the times of their devices.
+
+use diagnosis::Detector;
+use frontier::{Baseline, WindowFrontier, analyse, join_devices_where_seen};
+use incident::{DeviceAccount, Devices, Tracker};
+use model::{
+    Cut, Finding, JobContext, Meeting, RankNs, ReadBackSummary, ReadBacks, StageId,
+    StageNames, Window,
+};
+use steps::DeviceClock;
+
+use crate::Settings;
+
+/// Windows after which devices that gave no account are seen no more: nothing of them arrives.
+/// Ours: one in ten steps is sampled, so that one of a few windows has enough.
+const MAX_AWAITED: u32 = 5;
+
+/// Sampled steps of a job, and how far its hosts are ahead of their devices.
+#[derive(Debug, Default)]
+pub(crate) struct DeviceSteps {
+    pub(crate) clock: DeviceClock,
+    sampled_steps: u64,
+    read_backs: ReadBacks,
+    /// When marks of more steps were last asked for.
+    pub(crate) asked_at: Option<RankNs>,
+    /// As the last account has it, if it matters, and the windows since.
+    pub(crate) run_ahead: Option<(f64, u32)>,
+    /// Windows in which hosts are seen to run ahead, and the others.
+    ahead: u64,
+    not_ahead: u64,
+}
+
+impl DeviceSteps {
+    /// The account of a window's ranks, if enough of their steps were sampled by now.
+    pub(crate) fn account(
+        &mut self,
+        window: &Window,
+        settings: &Settings,
+        baseline: &Baseline,
+    ) -> Option<DeviceAccount> {
+        *if window.runs_ahead { &mut self.ahead } else { &mut self.not_ahead } += 1;
+        let last_step = window.first_step + window.steps.saturating_sub(1);
+        let last_step = u32::try_from(last_step).unwrap_or(u32::MAX);
+        let Some(mut sampled) = self.clock.take_window(&window.ranks, last_step) else {
+            self.run_ahead = self.run_ahead.and_then(|(seconds, windows)| {
+                (windows < MAX_AWAITED).then_some((seconds, windows + 1))
+            });
+            return None;
+        };
+        // A compute stream waits where it joins those of collectives, not where these are issued.
+        if sampled.window.meeting == Meeting::Issued && sampled.window.cut != Cut::Data {
+            sampled.window.meeting = Meeting::Seen;
+        }
+        join_devices_where_seen(&mut sampled.window);
+        let found = analyse(&sampled.window, &settings.frontier, baseline);
+        self.sampled_steps += found.steps.len() as u64;
+        self.read_backs += &sampled.read_backs;
+        let reads_in = self.read_backs.stages.clone();
+        let account = DeviceAccount { sampled, found, reads_in };
+        self.run_ahead =
+            account.runs_ahead().then_some((account.sampled.run_ahead_most_s, 0));
+        Some(account)
+    }
+
+    /// What is known of the devices behind a window with that account.
+    pub(crate) fn seen_by<'a>(
+        &'a self,
+        account: Option<&'a DeviceAccount>,
+    ) -> Devices<'a> {
+        match (account, self.run_ahead) {
+            (Some(account), _) => Devices::Accounted(account),
+            (None, Some((run_ahead_s, _))) => {
+                Devices::Awaited { run_ahead_s, reads_in: &self.read_backs.stages }
+            }
+            (None, None) => Devices::Unseen,
+        }
+    }
+
+    /// Forgets steps that say nothing of the job.
+    pub(crate) fn leave_out(&mut self, is_left_out: impl Fn(u32) -> bool) {
+        self.clock.leave_out(is_left_out);
+    }
+
+    /// Steps that devices were accounted in.
+    pub(crate) fn sampled_steps(&self) -> u64 {
+        self.sampled_steps
+    }
+
+    /// Whether hosts are seen to run ahead of their devices in most windows.
+    pub(crate) fn hosts_run_ahead(&self) -> bool {
+        self.ahead > self.not_ahead
+    }
+
+    /// What is read back, by what it may cost: the most first.
+    pub(crate) fn read_backs(&self, names: &StageNames) -> Vec<ReadBackSummary> {
+        let ReadBacks { steps, step_s, lines, .. } = &self.read_backs;
+        // A recording may say that its steps took no time.
+        let read = lines.iter().filter(|(_, of_line)| of_line.count > 0 && *step_s > 0.0);
+        let mut lines: Vec<_> = read
+            .map(|(line, of_line)| ReadBackSummary {
+                line: (*line != StageId::OTHER).then(|| names.name(*line).to_owned()),
+                per_step: of_line.count as f64 / *steps as f64,
+                wait_share: of_line.wait_s / step_s,
+                // Without it a host is done earlier by no more than it waits.
+                idle_share_max: of_line.idle_most_s.min(of_line.wait_s) / step_s,
+            })
+            .collect();
+        lines.sort_by(|a, b| b.idle_share_max.total_cmp(&a.idle_share_max));
+        lines
+    }
+
+    pub(crate) fn restart(&mut self) {
+        *self = Self { sampled_steps: self.sampled_steps, ..Self::default() };
+    }
+}
+
+/// Faults of stages, followed from window to window.
+#[derive(Debug)]
+pub(crate) struct Stages {
+    pub(crate) tracker: Tracker,
+    pub(crate) devices: DeviceSteps,
+}
+
+impl Stages {
+    pub(crate) fn new(settings: &Settings) -> Self {
+        Self {
+            tracker: Tracker::new(settings.incident.clone(), settings.frontier.clone()),
+            devices: DeviceSteps::default(),
+        }
+    }
+
+    /// Takes a window that is closed; what it shows for the first time.
+    pub(crate) fn close_window(
+        &mut self,
+        window: &Window,
+        found: &mut WindowFrontier,
+        settings: &Settings,
+        baseline: &Baseline,
+        context: JobContext<'_>,
+    ) -> Vec<Finding> {
+        self.devices.leave_out(|step| context.is_left_out(step));
+        let account = self.devices.account(window, settings, baseline);
+        let devices = self.devices.seen_by(account.as_ref());
+        self.tracker.observe(window, found, devices, context)
+    }
+}
+
+impl Detector for Stages {
+    fn findings(&self, context: JobContext<'_>) -> Vec<Finding> {
+        self.tracker.findings(context)
+    }
+
+    fn restart(&mut self) {
+        self.tracker.restart();
+        self.devices.restart();
+    }
+}
