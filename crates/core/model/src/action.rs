@@ -80,11 +80,6 @@ pub enum Action {
         /// The ranks of the job at both ends, if they are known.
         ranks: Vec<u32>,
     },
-    /// Words of a method that has not been converted to values.
-    Worded {
-        /// The advice.
-        text: String,
-    },
     /// Something about a pipeline; in JSON like the others.
     #[serde(untagged)]
     InPipeline(PipelineAction),

@@ -89,11 +89,6 @@ pub enum Claim {
     Killed(Box<KilledRank>),
     /// The job does not move.
     Stall(Box<StallClaim>),
-    /// Words of a method that has not been converted to values.
-    Worded {
-        /// The headline.
-        text: String,
-    },
 }
 
 /// [`Claim::LateRanks`].
@@ -179,7 +174,6 @@ impl Claim {
             | Self::SlowConnection(_)
             | Self::Straggler { .. }
             | Self::Killed(_) => false,
-            Self::Worded { text } => text.contains(name),
         }
     }
 

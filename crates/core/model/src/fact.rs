@@ -154,19 +154,6 @@ pub enum Observation {
         /// Why there are none.
         unread: Option<UnreadStack>,
     },
-    /// Words of a method that has not been converted to values.
-    Worded {
-        /// Whose.
-        method: Method,
-        /// Its label.
-        label: String,
-        /// The words.
-        text: String,
-        /// The numbers.
-        values: BTreeMap<String, f64>,
-        /// What it blames, where it says.
-        cause: Option<Cause>,
-    },
 }
 
 /// What the accounting of steps says of stages.
@@ -325,7 +312,6 @@ impl Observation {
             | Self::IdlePorts { .. } => Method::Schedule,
             Self::Stack { .. } => Method::Stack,
             Self::Function(_) => Method::Pattern,
-            Self::Worded { method, .. } => *method,
         }
     }
 
@@ -349,7 +335,6 @@ impl Observation {
             .then_some(Cause::Network),
             Self::Function(fault) => fault.cause(),
             Self::Straggler(found) => found.blames(),
-            Self::Worded { cause, .. } => *cause,
             Self::Explains { by, .. } => by.as_ref().and_then(|by| by.cause()),
             Self::OwnWork(_)
             | Self::StageCharged(_)

@@ -1,9 +1,8 @@
 //! What methods find, as values. The words for it are those of `narrate`.
 
 use crate::{
-    Action, Cause, Claim, Disagreement, Evidence, Fact, FoldedStack, Incident,
-    IncidentKind, LinkEnd, Method, NextInLine, Observation, Pace, Progress, Ranks,
-    Severity, Subject,
+    Action, Cause, Claim, Disagreement, Fact, FoldedStack, IncidentKind, LinkEnd, Method,
+    NextInLine, Pace, Progress, Ranks, Severity, Subject,
 };
 
 /// The method that a [`Finding`] comes from; fusion takes findings in this order.
@@ -158,39 +157,5 @@ impl Finding {
     /// Whether one of its facts blames this.
     pub fn blames(&self, cause: Cause) -> bool {
         self.facts.iter().any(|fact| fact.what.cause() == Some(cause))
-    }
-
-    /// What a method that has not been converted to values says, words and all.
-    pub fn worded(origin: Origin, incident: Incident) -> Self {
-        Self {
-            kind: incident.kind,
-            severity: incident.severity,
-            open: incident.open,
-            subject: incident.subject,
-            pace: incident.pace,
-            first_step: incident.first_step,
-            last_step: incident.last_step,
-            victims: incident.victims,
-            cost: Cost {
-                exposed_s: incident.cost_s,
-                share: incident.cost_share,
-                gain_alone_s: incident.gain_alone_s,
-            },
-            next_in_line: incident.next_in_line,
-            facts: incident.evidence.into_iter().map(Fact::worded).collect(),
-            actions: vec![Action::Worded { text: incident.advice }],
-            stacks: incident.stacks,
-            progress: incident.progress,
-            ..Self::new(origin, incident.id, Claim::Worded { text: incident.text })
-        }
-    }
-}
-
-impl Fact {
-    /// What a method that has not been converted to values says, words and all.
-    pub fn worded(evidence: Evidence) -> Self {
-        let Evidence { method, label, text, values, ranks, stage, cause } = evidence;
-        let what = Observation::Worded { method, label, text, values, cause };
-        Self { ranks, stage, what }
     }
 }

@@ -514,33 +514,6 @@ pub struct Answer {
     pub says: String,
 }
 
-impl Evidence {
-    /// What `method` says, under its `label`.
-    pub fn new(
-        method: Method,
-        label: &str,
-        text: impl Into<String>,
-        values: &[(&str, f64)],
-    ) -> Self {
-        let values = values.iter().map(|(name, value)| ((*name).to_owned(), *value));
-        Self {
-            method,
-            label: label.to_owned(),
-            text: text.into(),
-            values: values.collect(),
-            ranks: Vec::new(),
-            stage: None,
-            cause: None,
-        }
-    }
-
-    /// The same, with what it blames.
-    #[must_use]
-    pub fn blaming(self, cause: Cause) -> Self {
-        Self { cause: Some(cause), ..self }
-    }
-}
-
 /// A fault that the incident hides: it costs nothing now and everything once this one is
 /// mended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -74,7 +74,6 @@ fn sentence(action: &Action) -> String {
         Action::LookAtRanks { ranks, part } => rank_part::sentence(ranks, *part),
         Action::LookAtPort { port, ranks } => connection::advice(port, ranks),
         Action::InPipeline(action) => in_pipeline(action),
-        Action::Worded { text } => text.clone(),
     }
 }
 

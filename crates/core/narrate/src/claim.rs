@@ -64,7 +64,6 @@ pub fn headline(claim: &Claim) -> String {
         Claim::Straggler { found, first_step } => straggler::headline(found, *first_step),
         Claim::Killed(killed) => death::headline(killed),
         Claim::Stall(claim) => stall::headline(claim),
-        Claim::Worded { text } => text.clone(),
     }
 }
 

@@ -119,11 +119,6 @@ fn worded(what: &Observation) -> Worded {
         Observation::Stack { ranks, frames, unread } => {
             stall::stack(ranks, frames, unread.as_ref())
         }
-        Observation::Worded { label, text, values, .. } => Worded {
-            label: label.clone(),
-            text: text.clone(),
-            values: values.clone().into_iter().collect(),
-        },
     }
 }
 
