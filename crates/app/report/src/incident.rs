@@ -1,8 +1,6 @@
 //! An incident as a card: who, where, since when, what it costs, what to look at next.
 
-use model::{
-    Contradiction, Evidence, Incident, Method, NextInLine, Pace, StageId, StageNames,
-};
+use model::{Evidence, Incident, Method, Pace, StageId, StageNames};
 
 use crate::escape::{Text, with_code};
 use crate::{standstill, words};
@@ -88,7 +86,8 @@ fn figure(incident: &Incident) -> String {
     )
 }
 
-fn fact(name: &str, value: &str) -> String {
+/// A name and what it is, which is HTML.
+pub(crate) fn fact(name: &str, value: &str) -> String {
     format!("<div><dt>{name}</dt><dd>{value}</dd></div>")
 }
 
@@ -195,19 +194,19 @@ fn next_in_line(incident: &Incident) -> String {
     if incident.next_in_line.is_empty() {
         return String::new();
     }
-    let row = |hidden: &NextInLine| {
-        format!(
+    let mut rows = String::new();
+    for hidden in &incident.next_in_line {
+        rows += &format!(
             "<tr><td>{}</td><td><code>{}</code></td><td class=\"n\">{}</td>\
-             <td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>",
+                 <td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>",
             words::ranks(&hidden.ranks).unwrap_or("changing ranks".to_owned()),
             Text(&hidden.stage),
             words::duration(hidden.lateness_s),
             words::duration(incident.gain_alone_s),
             words::duration(hidden.gain_alone_s),
             words::duration(hidden.gain_both_s),
-        )
-    };
-    let rows: String = incident.next_in_line.iter().map(row).collect();
+        );
+    }
     format!(
         r#"<div class="line"><h3>Next in line <small>hidden now, in the way once this incident is mended</small></h3>
 <div class="scroll"><table><thead><tr><th>who</th><th>stage</th><th class="n">late a step</th><th class="n">saved by mending this incident alone</th><th class="n">the hidden one alone</th><th class="n">both</th></tr></thead><tbody>{rows}</tbody></table></div></div>
@@ -219,46 +218,52 @@ fn evidence(incident: &Incident) -> String {
     if incident.evidence.is_empty() {
         return String::new();
     }
-    let piece = |evidence: &Evidence| {
-        let value = |(name, value): (&String, &f64)| {
-            let (name, value) = words::value(name, *value);
-            format!("<span>{} <b>{}</b></span>", Text(name), Text(value))
-        };
-        let values: String = evidence.values.iter().map(value).collect();
-        format!(
-            r#"<li><p><span class="{}">{}</span></p><p class="values">{values}<span>label <code>{}</code></span></p></li>"#,
-            opening(&evidence.text, incident),
-            Text(&evidence.text),
-            Text(&evidence.label),
-        )
-    };
     let mut methods: Vec<Method> = Vec::new();
     for method in incident.evidence.iter().map(|evidence| evidence.method) {
         if !methods.contains(&method) {
             methods.push(method);
         }
     }
-    let of_method = |method: &Method| {
-        let all = incident.evidence.iter().filter(|it| it.method == *method);
-        format!(
-            r#"<h4>{} <small>{}</small></h4><ul class="evidence">{}</ul>"#,
+    let mut groups = String::new();
+    for method in methods {
+        let pieces: String = incident
+            .evidence
+            .iter()
+            .filter(|evidence| evidence.method == method)
+            .map(|evidence| piece(evidence, incident))
+            .collect();
+        groups += &format!(
+            r#"<h4>{} <small>{}</small></h4><ul class="evidence">{pieces}</ul>"#,
             method.name(),
-            words::method(*method),
-            all.map(piece).collect::<String>()
-        )
-    };
-    let groups: String = methods.iter().map(of_method).collect();
+            words::method(method),
+        );
+    }
     format!(r#"<div class="line"><h3>Evidence</h3>{groups}</div>"#)
+}
+
+fn piece(evidence: &Evidence, incident: &Incident) -> String {
+    let mut values = String::new();
+    for (name, value) in &evidence.values {
+        let (name, value) = words::value(name, *value);
+        values += &format!("<span>{} <b>{}</b></span>", Text(name), Text(value));
+    }
+    format!(
+        r#"<li><p><span class="{}">{}</span></p><p class="values">{values}<span>label <code>{}</code></span></p></li>"#,
+        opening(&evidence.text, incident),
+        Text(&evidence.text),
+        Text(&evidence.label),
+    )
 }
 
 fn contradictions(incident: &Incident) -> String {
     if incident.contradictions.is_empty() {
         return String::new();
     }
-    let item = |found: &Contradiction| {
-        format!(r#"<li><p class="sentence">{}</p></li>"#, Text(&found.text))
-    };
-    let items: String = incident.contradictions.iter().map(item).collect();
+    let items: String = incident
+        .contradictions
+        .iter()
+        .map(|it| format!(r#"<li><p class="sentence">{}</p></li>"#, Text(&it.text)))
+        .collect();
     format!(
         r#"<div class="line"><h3>Contradictions</h3><ul class="evidence">{items}</ul></div>"#
     )
@@ -266,6 +271,8 @@ fn contradictions(incident: &Incident) -> String {
 
 #[cfg(test)]
 mod tests {
+    use model::NextInLine;
+
     use super::*;
     use crate::sample;
 

@@ -82,15 +82,18 @@ pub(crate) fn anchor(label: Label) -> String {
 
 /// Explanations of the labels that occur, in their fixed order.
 pub(crate) fn explained(verdict: &Verdict) -> String {
-    let occurs = |label: &Label| verdict.windows.iter().any(|w| w.labels.contains(label));
-    let texts = Label::ALL.into_iter().filter(occurs).map(|label| {
+    let mut texts = String::new();
+    for label in Label::ALL {
+        if !verdict.windows.iter().any(|window| window.labels.contains(&label)) {
+            continue;
+        }
         let Meaning { says, next } = meaning(label);
         let id = anchor(label);
-        format!(
+        texts += &format!(
             r#"<div id="{id}"><dt><code>{label}</code></dt><dd>{says} <span class="next"><b>Next:</b> {next}</span></dd></div>"#
-        )
-    });
-    texts.collect()
+        );
+    }
+    texts
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use verdict::Series;
 
 use crate::digest::csp_source;
 use crate::escape::{Text, json, part_of_address};
-use crate::incident::card;
+use crate::incident::{card, fact};
 use crate::palette::{Paint, paints};
 use crate::picture::Picture;
 use crate::{labels, tables, what_if, words};
@@ -96,10 +96,11 @@ fn part_of_windows(verdict: &Verdict, incident: &Incident) -> Option<(f64, f64)>
     let first = verdict.windows.iter().map(|window| window.first_step).min()?;
     let end =
         verdict.windows.iter().map(|window| window.first_step + window.steps).max()?;
-    let part = |step: u64| {
-        step.clamp(first, end).saturating_sub(first) as f64 / (end - first).max(1) as f64
-    };
-    Some((part(incident.first_step), part(incident.last_step.saturating_add(1))))
+    let [begin, end] =
+        [incident.first_step, incident.last_step.saturating_add(1)].map(|step| {
+            (step.clamp(first, end) - first) as f64 / (end - first).max(1) as f64
+        });
+    Some((begin, end))
 }
 
 /// Whether a page follows the job.
@@ -116,7 +117,6 @@ fn page(
     following: Following,
 ) -> String {
     let follows = following == Following::Server;
-    let only = |text: String| if follows { text } else { String::new() };
     let paints = paints(&verdict.stages, names);
     let picture = Picture::new(verdict, &paints, series, names);
     fill(SHELL, |place| match place {
@@ -127,8 +127,9 @@ fn page(
         "policy" => policy(&[SCRIPT]),
         "brand" if follows => "<b>laggard</b> <a href=\"..\">all jobs</a>".to_owned(),
         "brand" => "<b>laggard</b>".to_owned(),
-        "live" => only(" <em id=\"live\" hidden>live</em>".to_owned()),
-        "follow" => only(format!("<script>{FOLLOW}</script>\n")),
+        "live" if follows => " <em id=\"live\" hidden>live</em>".to_owned(),
+        "follow" if follows => format!("<script>{FOLLOW}</script>\n"),
+        "live" | "follow" => String::new(),
         "style" => STYLE.to_owned(),
         "script" => SCRIPT.to_owned(),
         "job" => Text(&verdict.job.id).to_string(),
@@ -202,26 +203,18 @@ fn state(verdict: &Verdict) -> (&'static str, String) {
 
 fn facts(verdict: &Verdict) -> String {
     let job = &verdict.job;
-    let fact = |name: &str, value: &str, more: &str| {
-        let more = if more.is_empty() {
-            String::new()
-        } else {
-            format!(" <small>{more}</small>")
-        };
-        format!("<div><dt>{name}</dt><dd>{}{more}</dd></div>", Text(value))
-    };
-    let analysed = format!("{} analysed", job.analysed_steps);
-    let mut text = fact("Ranks", &job.ranks.to_string(), "");
-    text += &fact("Steps", &job.steps.to_string(), &analysed);
-    text += &fact("Exposed time", &words::duration(job.exposed_s), "");
+    let steps = format!("{} <small>{} analysed</small>", job.steps, job.analysed_steps);
+    let mut text = fact("Ranks", &job.ranks.to_string());
+    text += &fact("Steps", &steps);
+    text += &fact("Exposed time", &words::duration(job.exposed_s));
     if job.analysed_steps > 0 {
         let mean_s = job.exposed_s / job.analysed_steps as f64;
-        text += &fact("Mean step", &words::duration(mean_s), "");
+        text += &fact("Mean step", &words::duration(mean_s));
     }
-    text += &fact("Steps cut at", &job.cut, "");
-    text += &fact("Source", job.source.name(), "");
+    text += &fact("Steps cut at", &Text(&job.cut).to_string());
+    text += &fact("Source", job.source.name());
     if job.lost_records > 0 {
-        text += &fact("Records lost", &job.lost_records.to_string(), "");
+        text += &fact("Records lost", &job.lost_records.to_string());
     }
     text
 }
@@ -233,12 +226,12 @@ fn incidents(
     following: Following,
 ) -> String {
     let job = part_of_address(&verdict.job.id);
-    let cards = verdict.incidents.iter().enumerate().map(|(at, incident)| {
+    let mut cards = Vec::with_capacity(verdict.incidents.len());
+    for (at, incident) in verdict.incidents.iter().enumerate() {
         let address = format!("{job}/incidents/{}", part_of_address(&incident.id));
         let address = (following == Following::Server).then_some(address.as_str());
-        card(incident, at + 1, picture.part_of_run(at), names, address)
-    });
-    let cards: Vec<String> = cards.collect();
+        cards.push(card(incident, at + 1, picture.part_of_run(at), names, address));
+    }
     let (first, further) = cards.split_at(cards.len().min(MAX_CARDS));
     if further.is_empty() {
         return first.concat();
@@ -255,8 +248,8 @@ fn notes(verdict: &Verdict) -> String {
     if verdict.notes.is_empty() {
         return String::new();
     }
-    let item = |note: &String| format!("<li>{}</li>", Text(note));
-    let items: String = verdict.notes.iter().map(item).collect();
+    let items: String =
+        verdict.notes.iter().map(|note| format!("<li>{}</li>", Text(note))).collect();
     format!(
         r#"<aside class="notes"><h2>What could not be seen</h2><ul>{items}</ul></aside>"#
     )

@@ -37,14 +37,16 @@ impl Paint {
 
 /// Gives every stage its paint; where colours run out, the costliest stages get them.
 pub(crate) fn paints(stages: &[StageSummary], names: &StageNames) -> Vec<Paint> {
-    let fixed = |stage: &StageSummary| {
-        if stage.name == names.name(StageId::OTHER) {
-            return Some(Paint::Residual);
-        }
-        let place = FIXED.iter().position(|id| stage.name == names.name(*id));
-        place.map(Paint::Own)
-    };
-    let mut paints: Vec<Option<Paint>> = stages.iter().map(fixed).collect();
+    let mut paints: Vec<Option<Paint>> = stages
+        .iter()
+        .map(|stage| {
+            if stage.name == names.name(StageId::OTHER) {
+                return Some(Paint::Residual);
+            }
+            let place = FIXED.iter().position(|id| stage.name == names.name(*id));
+            place.map(Paint::Own)
+        })
+        .collect();
     // Colours nobody wears yet, those that no built-in stage is known by first.
     let taken = paints.clone();
     let mut free = [5, 6, 4, 3, 2, 1, 0]

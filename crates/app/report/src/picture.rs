@@ -1,7 +1,5 @@
 //! What the script draws: exposed time and lag over the run, small enough for a page.
 
-use std::iter::successors;
-
 use model::{StageId, StageNames, Verdict, WindowSummary};
 use serde::Serialize;
 use verdict::{Column, Series};
@@ -46,7 +44,7 @@ pub(crate) struct Picture {
     /// When ranks delivered nothing.
     absences: Vec<Absence>,
     /// In the order of the verdict's incidents.
-    incidents: Vec<Option<Span>>,
+    incidents: Vec<Option<IncidentSpan>>,
 }
 
 /// A rank that delivered nothing, both ends included.
@@ -81,7 +79,7 @@ struct LagCode {
 
 /// Columns an incident covers, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Span {
+pub(crate) struct IncidentSpan {
     first_column: usize,
     last_column: usize,
 }
@@ -125,34 +123,41 @@ impl Picture {
         } else {
             LAG_FLOOR_S
         };
-        let wider =
-            |width: &usize| (*width < series.columns().len()).then_some(2 * width);
-        let (columns, lags) = successors(Some(1), wider)
-            .map(|width| {
-                let columns = joined(series.columns(), width);
-                let lag = |id: &Option<StageId>| {
-                    lag(&columns, series.ranks().len(), (*id)?, floor_s)
-                };
-                let lags: Vec<Option<String>> = ids.iter().map(lag).collect();
-                (columns, lags)
-            })
-            .find(|(columns, lags)| {
-                let bytes = lags.iter().flatten().map(String::len).sum::<usize>();
-                columns.len() <= 1 || bytes <= MAX_LAG_BYTES
-            })
-            .unwrap_or_default();
+        let mut width = 1;
+        let (columns, lags) = loop {
+            let columns = joined(series.columns(), width);
+            let lags: Vec<Option<String>> = ids
+                .iter()
+                .map(|id| lag(&columns, series.ranks().len(), (*id)?, floor_s))
+                .collect();
+            let bytes = lags.iter().flatten().map(String::len).sum::<usize>();
+            if columns.len() <= 1 || bytes <= MAX_LAG_BYTES {
+                break (columns, lags);
+            }
+            // Tried out, not worked out: how short late ranks make it is not known before.
+            width *= 2;
+        };
         let first_step: Vec<u64> = columns.iter().map(Joined::first_step).collect();
         let last_step: Vec<u64> = columns.iter().map(Joined::last_step).collect();
-        let stages = paints.iter().zip(ids).zip(lags).map(|((paint, id), lag)| {
-            let step_advance_us = columns.iter().map(|c| advance_us(c, id)).collect();
-            StagePicture { paint: paint.class(), step_advance_us, lag }
-        });
-        let spans = verdict.incidents.iter().map(|incident| {
-            span(&first_step, &last_step, incident.first_step, incident.last_step)
-        });
         Self {
-            stages: stages.collect(),
-            incidents: spans.collect(),
+            stages: paints
+                .iter()
+                .zip(ids)
+                .zip(lags)
+                .map(|((paint, id), lag)| StagePicture {
+                    paint: paint.class(),
+                    step_advance_us: columns
+                        .iter()
+                        .map(|it| advance_us(it, id))
+                        .collect(),
+                    lag,
+                })
+                .collect(),
+            incidents: verdict
+                .incidents
+                .iter()
+                .map(|it| span(&first_step, &last_step, it.first_step, it.last_step))
+                .collect(),
             absences: absences(&verdict.windows, &first_step, series.ranks()),
             steps: columns.iter().map(|column| column.steps).collect(),
             ranks: series.ranks().to_vec(),
@@ -180,15 +185,20 @@ impl Picture {
     /// When an incident strikes, as parts of the analysed steps: (begin, end).
     pub(crate) fn part_of_run(&self, incident: usize) -> Option<(f64, f64)> {
         let span = self.incidents.get(incident).copied().flatten()?;
-        let until = |column: usize| self.steps[..column].iter().sum::<u64>() as f64;
-        let all = until(self.steps.len()).max(1.0);
-        Some((until(span.first_column) / all, until(span.last_column + 1) / all))
+        let [begin, end, all] =
+            [span.first_column, span.last_column + 1, self.steps.len()]
+                .map(|column| self.steps[..column].iter().sum::<u64>() as f64);
+        Some((begin / all.max(1.0), end / all.max(1.0)))
     }
 }
 
 fn stage_id(series: &Series, names: &StageNames, name: &str) -> Option<StageId> {
-    let mut ids = series.columns().iter().flat_map(|column| column.advance_s.keys());
-    ids.find(|id| names.name(**id) == name).copied()
+    series
+        .columns()
+        .iter()
+        .flat_map(|column| column.advance_s.keys())
+        .find(|id| names.name(**id) == name)
+        .copied()
 }
 
 fn advance_us(column: &Joined<'_>, stage: Option<StageId>) -> u64 {
@@ -198,8 +208,10 @@ fn advance_us(column: &Joined<'_>, stage: Option<StageId>) -> u64 {
 
 /// Columns, some side by side as one.
 fn joined(columns: &[Column], width: usize) -> Vec<Joined<'_>> {
-    let join = |columns| Joined { columns, steps: steps_of(columns) };
-    columns.chunks(width).map(join).collect()
+    columns
+        .chunks(width)
+        .map(|columns| Joined { columns, steps: steps_of(columns) })
+        .collect()
 }
 
 fn steps_of(columns: &[Column]) -> u64 {
@@ -212,34 +224,57 @@ fn lag(
     stage: StageId,
     floor_s: f64,
 ) -> Option<String> {
-    let (mut digits, mut zeros, mut late) = (Vec::new(), 0, false);
-    let two = |code: usize| [DIGITS[code % 64], DIGITS[code / 64 % 64]];
-    let close = |digits: &mut Vec<u8>, zeros: &mut usize| {
-        if *zeros > 0 {
-            digits.extend(two(0));
-            digits.extend(two(std::mem::take(zeros)));
-        }
-    };
+    let mut lags = LagDigits::default();
+    let mut late = false;
     for rank in 0..ranks {
         for column in columns {
-            let of_rank = |column: &Column| {
+            let lag_s = column.mean_s(|column| {
                 column.lag_s.get(&stage)?.get(rank).copied().map(f64::from)
-            };
-            let code = lag_code(column.mean_s(of_rank), floor_s);
-            if code == 0 {
-                zeros += 1;
-                if zeros == MOST_ZEROS {
-                    close(&mut digits, &mut zeros);
-                }
-            } else {
-                late = true;
-                close(&mut digits, &mut zeros);
-                digits.extend(two(code));
-            }
+            });
+            let code = lag_code(lag_s, floor_s);
+            late |= code > 0;
+            lags.push(code);
         }
     }
-    close(&mut digits, &mut zeros);
-    late.then(|| String::from_utf8(digits).ok()).flatten()
+    late.then(|| lags.finish()).flatten()
+}
+
+/// Codes of lags as they are written down. Most ranks are on time: runs of zeros take four digits.
+#[derive(Default)]
+struct LagDigits {
+    digits: Vec<u8>,
+    /// Zeros that are not written down yet.
+    zeros: usize,
+}
+
+impl LagDigits {
+    fn push(&mut self, code: usize) {
+        if code > 0 {
+            self.close();
+            self.digits.extend(two_digits(code));
+            return;
+        }
+        self.zeros += 1;
+        if self.zeros == MOST_ZEROS {
+            self.close();
+        }
+    }
+
+    fn close(&mut self) {
+        if self.zeros > 0 {
+            self.digits.extend(two_digits(0));
+            self.digits.extend(two_digits(std::mem::take(&mut self.zeros)));
+        }
+    }
+
+    fn finish(mut self) -> Option<String> {
+        self.close();
+        String::from_utf8(self.digits).ok()
+    }
+}
+
+fn two_digits(code: usize) -> [u8; 2] {
+    [DIGITS[code % 64], DIGITS[code / 64 % 64]]
 }
 
 fn lag_code(lag_s: f64, floor_s: f64) -> usize {
@@ -270,15 +305,19 @@ fn absences(
     let mut absences: Vec<Absence> = Vec::new();
     let mut at = 0;
     for (column, step) in first_step.iter().enumerate() {
-        let holds = |window: &WindowSummary| {
+        let Some(ahead) = windows[at..].iter().position(|window| {
             window.first_step <= *step && *step < window.first_step + window.steps
+        }) else {
+            continue;
         };
-        let Some(ahead) = windows[at..].iter().position(holds) else { continue };
         at += ahead;
         for rank in &windows[at].missing_ranks {
             let Ok(row) = ranks.binary_search(rank) else { continue };
-            let mut same = absences.iter_mut().rev();
-            match same.find(|a| a.row == row && a.last_column + 1 == column) {
+            match absences
+                .iter_mut()
+                .rev()
+                .find(|it| it.row == row && it.last_column + 1 == column)
+            {
                 Some(absence) => absence.last_column = column,
                 None => {
                     absences.push(Absence {
@@ -295,7 +334,12 @@ fn absences(
 
 /// Columns between two steps. Steps are counted anew after a restart: what happens in the
 /// last attempt that has the first step is meant.
-fn span(first_step: &[u64], last_step: &[u64], from: u64, to: u64) -> Option<Span> {
+fn span(
+    first_step: &[u64],
+    last_step: &[u64],
+    from: u64,
+    to: u64,
+) -> Option<IncidentSpan> {
     let mut end = first_step.len();
     while end > 0 {
         let restart = (1..end).rev().find(|at| first_step[*at] < first_step[at - 1]);
@@ -305,7 +349,7 @@ fn span(first_step: &[u64], last_step: &[u64], from: u64, to: u64) -> Option<Spa
         if let Some((first_column, last_column)) = first.zip(last)
             && first_column <= last_column
         {
-            return Some(Span { first_column, last_column });
+            return Some(IncidentSpan { first_column, last_column });
         }
         end = start;
     }

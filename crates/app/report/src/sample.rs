@@ -5,17 +5,21 @@ use verdict::{Job, Settings};
 
 fn replay(id: &str, stages: &[&str], ranks: u32, steps: u32, late_s: f64) -> Job {
     // Small and different for every rank and step, but the same in every run.
-    let noise = |rank: u32, step: u32| f64::from((rank * 7 + step * 13) % 11) * 1e-4;
-    let row = |step: u32, rank: u32| {
-        let late = if rank + 1 == ranks && step >= steps / 2 { late_s } else { 0.0 };
-        vec![0.002 + late + noise(rank, step), 0.010, 0.028 - noise(rank, step)]
-    };
-    let of_step = |step| (0..ranks).map(|rank| row(step, rank)).collect::<Vec<_>>();
+    let mut matrix = Vec::new();
+    for step in 0..steps {
+        let mut rows = Vec::new();
+        for rank in 0..ranks {
+            let noise = f64::from((rank * 7 + step * 13) % 11) * 1e-4;
+            let late = if rank + 1 == ranks && step >= steps / 2 { late_s } else { 0.0 };
+            rows.push([0.002 + late + noise, 0.010, 0.028 - noise]);
+        }
+        matrix.push(rows);
+    }
     let recording = serde_json::json!({
         "schema": "stage-matrix/1",
         "stages": stages,
         "unit": "s",
-        "matrix": (0..steps).map(of_step).collect::<Vec<_>>(),
+                "matrix": matrix,
     });
     let recording =
         load_bytes("sample", recording.to_string().as_bytes(), Limits::default());

@@ -1,6 +1,6 @@
 //! Where the ranks of a hang are, and how far they came, as pictures that need no script.
 
-use model::{Direction, Entered, FlowProgress, FoldedStack, Incident, Progress};
+use model::{Direction, Entered, FoldedStack, Incident, Progress};
 
 use crate::escape::Text;
 use crate::words;
@@ -28,10 +28,12 @@ fn paint(fold: usize) -> String {
 
 /// What a fold is called: the innermost frame that is not of a library.
 fn place(fold: &FoldedStack) -> &str {
-    let is_own = |frame: &&String| !LIBRARIES.iter().any(|file| frame.contains(file));
     let frames = &fold.frames;
-    let place = frames.iter().find(is_own).or(frames.first());
-    place.map_or("no Python frame", String::as_str)
+    frames
+        .iter()
+        .find(|frame| !LIBRARIES.iter().any(|file| frame.contains(file)))
+        .or(frames.first())
+        .map_or("no Python frame", String::as_str)
 }
 
 fn stacks(incident: &Incident) -> String {
@@ -49,34 +51,36 @@ fn stacks(incident: &Incident) -> String {
     ranks.sort_unstable();
     let left_out = ranks.len().saturating_sub(MAX_CELLS);
     ranks.truncate(MAX_CELLS);
-    let cells = ranks.iter().enumerate().map(|(at, (rank, fold))| {
+    let mut cells = String::new();
+    for (at, (rank, fold)) in ranks.iter().enumerate() {
         let (x, y) = (at % COLUMNS * CELL, at / COLUMNS * CELL);
         let named = if incident.subject.ranks.contains(rank) { " named" } else { "" };
         let size = CELL - 3;
-        format!(
+        cells += &format!(
             r#"<rect class="{}{named}" x="{x}" y="{y}" width="{size}" height="{size}"><title>rank {rank}: {}</title></rect>"#,
             paint(*fold),
             Text(place(&folds[*fold])),
-        )
-    });
+        );
+    }
     let (width, height) =
         (ranks.len().min(COLUMNS) * CELL, ranks.len().div_ceil(COLUMNS) * CELL);
-    let item = |(at, fold): (usize, &FoldedStack)| {
+    let mut legend = String::new();
+    for (at, fold) in folds.iter().enumerate() {
+        // The name that the document has for it.
         let state = match serde_json::to_value(fold.state) {
             Ok(serde_json::Value::String(state)) => state,
             _ => String::new(),
         };
-        let line = |frame: &String| format!("<li>{}</li>", Text(frame));
-        let frames: String = fold.frames.iter().map(line).collect();
+        let frames: String =
+            fold.frames.iter().map(|frame| format!("<li>{}</li>", Text(frame))).collect();
         let noun = if fold.ranks.len() == 1 { "rank" } else { "ranks" };
-        format!(
+        legend += &format!(
             r#"<li><details><summary><svg class="swatch" viewBox="0 0 1 1" aria-hidden="true"><rect class="{}" width="1" height="1"/></svg> <b>{noun} {}</b> <code>{}</code> <small>{state}</small></summary><ol class="frames">{frames}</ol></details></li>"#,
             paint(at),
             fold.ranks,
             Text(place(fold)),
-        )
-    };
-    let legend: String = folds.iter().enumerate().map(item).collect();
+        );
+    }
     let more = if left_out > 0 {
         format!(" {left_out} further ranks are not drawn.")
     } else {
@@ -84,10 +88,9 @@ fn stacks(incident: &Incident) -> String {
     };
     format!(
         r#"<div class="line stacks"><h3>Where the ranks are <small>a cell for each that was looked at, a colour for each stack, those this incident names with a frame.{more}</small></h3>
-<svg class="ranks" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" aria-label="Ranks by the stack they are in">{}</svg>
+<svg class="ranks" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" aria-label="Ranks by the stack they are in">{cells}</svg>
 <ul class="folds">{legend}</ul></div>
-"#,
-        cells.collect::<String>()
+"#
     )
 }
 
@@ -106,8 +109,8 @@ fn progress(groups: &[Progress]) -> String {
 
 fn table(group: &Progress) -> String {
     let furthest = group.entered.iter().map(|row| row.number).max().unwrap_or(0);
-    let row = |row: &Entered| {
-        let Entered { number, op, left, ranks } = row;
+    let mut rows = String::new();
+    for Entered { number, op, left, ranks } in &group.entered {
         let (last, state) = match (number, left) {
             (0, _) => ("none".to_owned(), "has entered none"),
             (_, true) => (format!("{op} #{number}"), "left it"),
@@ -118,12 +121,11 @@ fn table(group: &Progress) -> String {
             behind => format!("{behind} behind"),
         };
         let class = if furthest > *number { " class=\"behind\"" } else { "" };
-        format!(
+        rows += &format!(
             r#"<tr{class}><td>{ranks}</td><td><code>{}</code></td><td>{state}</td><td class="n">{behind}</td></tr>"#,
             Text(last),
-        )
-    };
-    let rows: String = group.entered.iter().map(row).collect();
+        );
+    }
     if rows.is_empty() {
         return String::new();
     }
@@ -138,26 +140,21 @@ fn flows(group: &Progress) -> String {
     if group.flows.is_empty() {
         return String::new();
     }
-    let row = |flow: &FlowProgress| {
+    let mut rows = String::new();
+    for flow in &group.flows {
         let (from, to) = match flow.direction {
             Direction::Send => (flow.rank, flow.peer),
             Direction::Receive => (flow.peer, flow.rank),
         };
         let says = if flow.direction == Direction::Send { "sender" } else { "receiver" };
-        let part = |count: u32| f64::from(count) / f64::from(flow.total.max(1)) * 100.0;
-        format!(
-            r#"<tr><td>{from} to {to}</td><td>{says}</td><td class="n">{}</td><td class="wide"><svg class="meter" viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true"><rect class="track" width="100" height="6"/><rect class="s5" width="{:.1}" height="6"/><rect class="s3" width="{:.1}" height="6"/><rect class="s1" width="{:.1}" height="6"/></svg></td><td class="n">{}</td><td class="n">{}</td><td class="n">{}</td><td class="n">{}</td></tr>"#,
-            flow.channel,
-            part(flow.ready),
-            part(flow.transmitted),
-            part(flow.done),
-            flow.ready,
-            flow.transmitted,
-            flow.done,
-            flow.total,
-        )
-    };
-    let rows: String = group.flows.iter().map(row).collect();
+        let [ready, transmitted, done] = [flow.ready, flow.transmitted, flow.done]
+            .map(|count| f64::from(count) / f64::from(flow.total.max(1)) * 100.0);
+        // One bar over the other: what is done was transmitted, and what was transmitted was ready.
+        rows += &format!(
+            r#"<tr><td>{from} to {to}</td><td>{says}</td><td class="n">{}</td><td class="wide"><svg class="meter" viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true"><rect class="track" width="100" height="6"/><rect class="s5" width="{ready:.1}" height="6"/><rect class="s3" width="{transmitted:.1}" height="6"/><rect class="s1" width="{done:.1}" height="6"/></svg></td><td class="n">{}</td><td class="n">{}</td><td class="n">{}</td><td class="n">{}</td></tr>"#,
+            flow.channel, flow.ready, flow.transmitted, flow.done, flow.total,
+        );
+    }
     let told = words::count(group.flows.len() as u64, "flow");
     format!(
         r#"<details><summary>{told} of group {}</summary><div class="scroll"><table><thead><tr><th>ranks</th><th>told by</th><th class="n">channel</th><th></th><th class="n">ready</th><th class="n">sent</th><th class="n">done</th><th class="n">of</th></tr></thead><tbody>{rows}</tbody></table></div></details>
@@ -168,7 +165,7 @@ fn flows(group: &Progress) -> String {
 
 #[cfg(test)]
 mod tests {
-    use model::{ProcessState, Ranks};
+    use model::{FlowProgress, ProcessState, Ranks};
 
     use super::*;
     use crate::sample;

@@ -17,13 +17,14 @@ pub(crate) fn stage_rows(
     paints: &[Paint],
     names: &StageNames,
 ) -> String {
-    let rows = verdict.stages.iter().zip(paints).map(|(stage, paint)| {
-        let plain = plain_name(&stage.name, names);
-        let plain = plain.map_or(String::new(), |plain| format!(" <small>{plain}</small>"));
+    let mut rows = String::new();
+    for (stage, paint) in verdict.stages.iter().zip(paints) {
+        let plain = plain_name(&stage.name, names)
+            .map_or(String::new(), |plain| format!(" <small>{plain}</small>"));
         let nobody = if verdict.job.ranks > 1 { "in turns" } else { "-" };
-        let last = words::ranks(&stage.lead_ranks);
-        let last = last.unwrap_or(format!(r#"<span class="quiet">{nobody}</span>"#));
-        format!(
+        let last = words::ranks(&stage.lead_ranks)
+            .unwrap_or(format!(r#"<span class="quiet">{nobody}</span>"#));
+        rows += &format!(
             r#"<tr><th scope="row">{}<code>{}</code>{plain}</th><td class="n">{}</td><td class="n">{}</td><td class="wide">{}</td><td class="n">{}</td><td>{last}</td></tr>"#,
             swatch(*paint),
             Text(&stage.name),
@@ -31,37 +32,41 @@ pub(crate) fn stage_rows(
             words::percent(stage.share),
             bar(&[(*paint, stage.share)]),
             words::percent(stage.gain),
-        )
-    });
-    rows.collect()
+        );
+    }
+    rows
 }
 
 /// Entries of the picture's legend: every stage with its total.
 pub(crate) fn legend(verdict: &Verdict, paints: &[Paint]) -> String {
-    let entry = |paint: Paint, name: &str, seconds: f64, share: f64| {
-        format!(
-            r#"<li data-paint="{}">{}<span>{name}</span> <b>{}</b> <i>{}</i></li>"#,
-            paint.class(),
-            swatch(paint),
-            words::duration(seconds),
-            words::percent(share)
-        )
-    };
-    let stages = verdict.stages.iter().zip(paints);
-    let own = stages.clone().filter(|(_, paint)| **paint != Paint::Shared);
-    let mut entries: String = own
-        .map(|(stage, paint)| {
-            entry(*paint, &Text(&stage.name).to_string(), stage.advance_s, stage.share)
-        })
-        .collect();
-    let shared: Vec<_> = stages.filter(|(_, paint)| **paint == Paint::Shared).collect();
-    if !shared.is_empty() {
-        let seconds = shared.iter().map(|(stage, _)| stage.advance_s).sum();
-        let share = shared.iter().map(|(stage, _)| stage.share).sum();
-        let name = words::count(shared.len() as u64, "further stage");
-        entries += &entry(Paint::Shared, &name, seconds, share);
+    let (mut shared, mut seconds, mut share) = (0, 0.0, 0.0);
+    let mut entries = String::new();
+    for (stage, paint) in verdict.stages.iter().zip(paints) {
+        if *paint == Paint::Shared {
+            shared += 1;
+            seconds += stage.advance_s;
+            share += stage.share;
+        } else {
+            let name = Text(&stage.name).to_string();
+            entries += &legend_entry(*paint, &name, stage.advance_s, stage.share);
+        }
+    }
+    // Stages of one colour cannot be told apart in the picture: they are one entry.
+    if shared > 0 {
+        let name = words::count(shared, "further stage");
+        entries += &legend_entry(Paint::Shared, &name, seconds, share);
     }
     entries
+}
+
+fn legend_entry(paint: Paint, name: &str, seconds: f64, share: f64) -> String {
+    format!(
+        r#"<li data-paint="{}">{}<span>{name}</span> <b>{}</b> <i>{}</i></li>"#,
+        paint.class(),
+        swatch(paint),
+        words::duration(seconds),
+        words::percent(share)
+    )
 }
 
 fn swatch(paint: Paint) -> String {
@@ -156,16 +161,18 @@ fn chip(label: Label) -> String {
 }
 
 fn stages(window: &WindowSummary) -> String {
-    let codes = |names: &[String]| {
-        let codes = names.iter().map(|name| format!("<code>{}</code>", Text(name)));
-        codes.collect::<Vec<_>>().join(", ")
-    };
     let candidates = codes(&window.candidates);
     let tied = &window.co_critical_stages;
     if tied.is_empty() || *tied == window.candidates {
         return candidates;
     }
     format!("{candidates} <small>not told apart: {}</small>", codes(tied))
+}
+
+fn codes(names: &[String]) -> String {
+    let codes: Vec<String> =
+        names.iter().map(|name| format!("<code>{}</code>", Text(name))).collect();
+    codes.join(", ")
 }
 
 fn weakened(window: &WindowSummary) -> String {

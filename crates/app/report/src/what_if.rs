@@ -47,11 +47,6 @@ pub(crate) fn panels(what_if: &WhatIf) -> String {
 }
 
 fn numbers(what_if: &WhatIf) -> String {
-    let row = |name: &str, value: &str, meaning: &str| {
-        format!(
-            r#"<tr><th scope="row">{name}</th><td class="n">{value}</td><td>{meaning}</td></tr>"#
-        )
-    };
     let mut rows = row(
         "S",
         &format!("{:.3}", what_if.slowdown),
@@ -80,6 +75,12 @@ fn numbers(what_if: &WhatIf) -> String {
     )
 }
 
+fn row(name: &str, value: &str, meaning: &str) -> String {
+    format!(
+        r#"<tr><th scope="row">{name}</th><td class="n">{value}</td><td>{meaning}</td></tr>"#
+    )
+}
+
 fn vanishes(removal: &Removal) -> String {
     format!(
         "of the slowdown vanishes with {} ideal; alone that brings {:.3} of it",
@@ -93,16 +94,16 @@ fn list(title: &str, parts: &[PartSlowdown], noun: &str) -> String {
     let mut order: Vec<&PartSlowdown> = parts.iter().collect();
     order.sort_by(|a, b| b.slowdown.total_cmp(&a.slowdown));
     let slowest = order.first().map_or(1.0, |part| part.slowdown);
-    let row = |part: &&PartSlowdown| {
+    let mut rows = String::new();
+    for part in order.into_iter().take(MAX_ROWS) {
         let length = (part.slowdown - 1.0) / (slowest - 1.0).max(f64::EPSILON) * 100.0;
-        format!(
+        rows += &format!(
             r#"<tr><th scope="row">{noun}{}</th><td class="n">{:.3}</td><td class="wide"><svg class="meter" viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true"><rect class="track" width="100" height="6"/><rect class="s5" width="{:.1}" height="6"/></svg></td></tr>"#,
             Text(&part.name),
             part.slowdown,
             length.clamp(0.0, 100.0)
-        )
-    };
-    let rows: String = order.iter().take(MAX_ROWS).map(row).collect();
+        );
+    }
     format!(
         r#"<div class="scroll"><table><thead><tr><th>{title}</th><th class="n">slowdown</th><th></th></tr></thead><tbody>{rows}</tbody></table></div>"#
     )
@@ -121,10 +122,11 @@ fn heat_map(ranks: &[RankSlowdown]) -> String {
     let columns = columns(ranks);
     let rows = ranks.len() / columns;
     let (width, height) = (MARGIN + columns * CELL, MARGIN + rows * CELL);
-    let cell = |(at, rank): (usize, &RankSlowdown)| {
+    let mut cells = String::new();
+    for (at, rank) in ranks.iter().enumerate() {
         let slowdown = rank.slowdown.unwrap_or(1.0);
         let fill = ((slowdown - 1.0) / (DARKEST - 1.0)).clamp(0.0, 1.0);
-        format!(
+        cells += &format!(
             r#"<g><title>rank {} (dp {}, stage {}): {slowdown:.3}</title><rect class="cold" x="{x}" y="{y}" width="{side}" height="{side}"/><rect class="s5" fill-opacity="{fill:.2}" x="{x}" y="{y}" width="{side}" height="{side}"/></g>"#,
             rank.rank,
             rank.dp_rank,
@@ -132,20 +134,28 @@ fn heat_map(ranks: &[RankSlowdown]) -> String {
             x = MARGIN + at % columns * CELL,
             y = MARGIN + at / columns * CELL,
             side = CELL - 2,
-        )
-    };
-    let cells: String = ranks.iter().enumerate().map(cell).collect();
-    let middle = |at: usize| MARGIN + at * CELL + CELL / 2 - 1;
-    let name = |anchor: &str, at: usize, (x, y): (usize, usize)| {
-        format!(r#"<text x="{x}" y="{y}" text-anchor="{anchor}">{at}</text>"#)
-    };
-    let above = (0..columns).map(|at| name("middle", at, (middle(at), MARGIN - 8)));
-    let beside = (0..rows).map(|at| name("end", at, (MARGIN - 8, middle(at) + 4)));
-    let names: String = above.chain(beside).collect();
+        );
+    }
+    let edge = MARGIN - 8;
+    let mut names = String::new();
+    for at in 0..columns {
+        let x = middle(at);
+        names += &format!(r#"<text x="{x}" y="{edge}" text-anchor="middle">{at}</text>"#);
+    }
+    for at in 0..rows {
+        // Text stands on its line: a little below the middle it looks centred.
+        let y = middle(at) + 4;
+        names += &format!(r#"<text x="{edge}" y="{y}" text-anchor="end">{at}</text>"#);
+    }
     format!(
         r#"<svg class="heat" width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img" aria-label="Slowdown by each rank"><text x="{MARGIN}" y="14">stage</text><text x="0" y="{y}">dp</text>{names}{cells}</svg>"#,
         y = MARGIN - 8,
     )
+}
+
+/// The middle of a row or a column.
+fn middle(at: usize) -> usize {
+    MARGIN + at * CELL + CELL / 2 - 1
 }
 
 #[cfg(test)]
