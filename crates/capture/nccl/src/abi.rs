@@ -11,7 +11,7 @@ use std::ffi::{c_char, c_int, c_ulong, c_void};
 
 pub(crate) use descriptor::{
     Describes, DescriptorV1, DescriptorV2, DescriptorV3, DescriptorV4, DescriptorV5,
-    DescriptorV6, DescriptorV7, Event, Head, Named, Work,
+    DescriptorV6, DescriptorV7, EventHead, Named, NcclEvent, Work,
 };
 pub(crate) use names::text;
 

@@ -6,7 +6,9 @@ use std::ptr;
 use probe::{Records, Sequences, coarse, now};
 use ring::{Bytes, CommunicatorIndex, LiveSource, LiveWriter, Reached, Route};
 
-use crate::abi::{Event, Head, Named, OperationArgs, StepArgs, Work, state, text};
+use crate::abi::{
+    EventHead, Named, NcclEvent, OperationArgs, StepArgs, Work, state, text,
+};
 use crate::token::{Salt, Token};
 
 /// The one recorder of a process.
@@ -74,21 +76,21 @@ impl Recorder {
     pub(crate) unsafe fn start_event(
         &self,
         context: *const c_void,
-        head: Head,
-        event: Event,
+        head: EventHead,
+        event: NcclEvent,
     ) -> *mut c_void {
         let token = match event {
-            Event::ProxyStep { step } => self.step(head.parent, step),
-            Event::ProxyOp { pid, route, total } => {
+            NcclEvent::ProxyStep { step } => self.step(head.parent, step),
+            NcclEvent::ProxyOp { pid, route, total } => {
                 self.proxy_op(head.parent, pid, route, total)
             }
             // SAFETY: the caller's promise.
-            Event::Collective { of, sequence, work } => unsafe {
+            NcclEvent::Collective { of, sequence, work } => unsafe {
                 self.communicator(context, head.rank, of)
                     .and_then(|index| self.begin(index, sequence, work))
             },
             // SAFETY: the caller's promise.
-            Event::PointToPoint { of, peer, direction, work } => unsafe {
+            NcclEvent::PointToPoint { of, peer, direction, work } => unsafe {
                 self.communicator(context, head.rank, of).and_then(|index| {
                     let sequence = self.sequences.next(index, peer, direction);
                     if sequence.is_none() {
@@ -97,7 +99,7 @@ impl Recorder {
                     self.begin(index, sequence?, work)
                 })
             },
-            Event::Other => None,
+            NcclEvent::Other => None,
         };
         token.map_or(ptr::null_mut(), |token| self.salt.pack(token))
     }

@@ -7,7 +7,7 @@ use probe::{Records, Sequences, Switch, coarse, element_bytes, now};
 use ring::{CommunicatorIndex, LiveSource, LiveWriter, OperationToken, Route};
 
 use crate::communicators::Communicators;
-use crate::group::{self, Place};
+use crate::group::{self, CommunicatorPlace};
 
 /// Started by the first communicator of the process.
 static CALLS: Switch<Calls> = Switch::new();
@@ -27,7 +27,7 @@ impl Records for Calls {
 
 /// What is called for.
 #[derive(Clone, Copy)]
-pub(crate) struct Call {
+pub(crate) struct PreloadedCall {
     pub(crate) communicator: *mut c_void,
     pub(crate) op: CollectiveOp,
     /// The other rank of a send or a receive.
@@ -43,7 +43,7 @@ unsafe extern "C" fn forget_after_fork() {
 }
 
 /// A communicator was made.
-pub(crate) fn open(address: *mut c_void, hash: u64, place: Place) {
+pub(crate) fn open(address: *mut c_void, hash: u64, place: CommunicatorPlace) {
     let make = || {
         Some(Calls {
             table: probe::live_table(LiveSource::Calls)?,
@@ -86,7 +86,7 @@ pub(crate) fn split(address: *mut c_void, colour: c_int) -> Option<u64> {
 
 /// Something is called for, in a communicator that was seen to be made.
 #[inline]
-pub(crate) fn begin(call: Call) -> Option<OperationToken> {
+pub(crate) fn begin(call: PreloadedCall) -> Option<OperationToken> {
     CALLS.with(|calls| calls.begin(call)).flatten()
 }
 
@@ -106,7 +106,7 @@ pub(crate) fn enqueued(operation: OperationToken) {
 
 impl Calls {
     #[inline]
-    fn begin(&self, call: Call) -> Option<OperationToken> {
+    fn begin(&self, call: PreloadedCall) -> Option<OperationToken> {
         let Some(index) = self.communicators.find(call.communicator.addr()) else {
             self.table.count_dropped();
             return None;

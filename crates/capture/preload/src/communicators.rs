@@ -15,11 +15,11 @@ const KINDS: usize = 32;
 /// NCCL's communicators by their address, which NCCL may use again, and what was called for
 /// in each.
 pub(crate) struct Communicators {
-    open: Vec<Communicator>,
+    open: Vec<OpenCommunicator>,
 }
 
 #[derive(Default)]
-struct Communicator {
+struct OpenCommunicator {
     /// NCCL's address of it, 0 while it is not open.
     address: AtomicUsize,
     hash: AtomicU64,
@@ -31,7 +31,9 @@ struct Communicator {
 
 impl Communicators {
     pub(crate) fn new() -> Self {
-        Self { open: std::iter::repeat_with(Communicator::default).take(ROOM).collect() }
+        Self {
+            open: std::iter::repeat_with(OpenCommunicator::default).take(ROOM).collect(),
+        }
     }
 
     /// Says at which address a communicator stands.

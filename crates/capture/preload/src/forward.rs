@@ -22,7 +22,7 @@ const BUSY: usize = 1;
 const USUAL: &CStr = c"libnccl.so.2";
 
 /// A function of the API, and what calls of it went to.
-pub(crate) struct Function {
+pub(crate) struct ForwardedFunction {
     name: &'static CStr,
     sites: [Site; SITES],
 }
@@ -39,7 +39,7 @@ impl Site {
     }
 }
 
-impl Function {
+impl ForwardedFunction {
     pub(crate) const fn named(name: &'static CStr) -> Self {
         Self { name, sites: [const { Site::new() }; SITES] }
     }

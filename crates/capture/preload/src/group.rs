@@ -14,40 +14,41 @@ const MADE: usize = 16;
 
 thread_local! {
     /// Small, as it is part of every thread's stack, and without a destructor.
-    static GROUP: Group = const { Group::new() };
+    static GROUP: CallGroup = const { CallGroup::new() };
 }
 
-struct Group {
+struct CallGroup {
     depth: Cell<u32>,
     /// First and last operation of each run.
     runs: [Cell<(u32, u32)>; RUNS],
     running: Cell<usize>,
-    made: [Cell<Made>; MADE],
+    made: [Cell<NewCommunicator>; MADE],
     making: Cell<usize>,
 }
 
 /// A communicator that is there once the group has ended.
 #[derive(Clone, Copy)]
-pub(crate) struct Made {
+pub(crate) struct NewCommunicator {
     /// Where NCCL puts its address.
     pub(crate) at: *const *mut c_void,
     pub(crate) hash: u64,
     /// `None` if NCCL must be asked.
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<CommunicatorPlace>,
     /// Where the call came from.
     pub(crate) caller: usize,
 }
 
 /// A rank's place in a communicator.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct CommunicatorPlace {
     pub(crate) rank: c_int,
     pub(crate) size: c_int,
 }
 
-impl Group {
+impl CallGroup {
     const fn new() -> Self {
-        const NONE: Made = Made { at: ptr::null(), hash: 0, place: None, caller: 0 };
+        const NONE: NewCommunicator =
+            NewCommunicator { at: ptr::null(), hash: 0, place: None, caller: 0 };
         Self {
             depth: Cell::new(0),
             runs: [const { Cell::new((0, 0)) }; RUNS],
@@ -64,7 +65,7 @@ pub(crate) fn begin() {
 }
 
 /// Closes the innermost group. After the outermost, what was called for in it is enqueued.
-pub(crate) fn end(enqueued: impl Fn(OperationToken), made: impl Fn(Made)) {
+pub(crate) fn end(enqueued: impl Fn(OperationToken), made: impl Fn(NewCommunicator)) {
     GROUP.with(|group| {
         let depth = group.depth.get().saturating_sub(1);
         group.depth.set(depth);
@@ -106,7 +107,7 @@ pub(crate) fn keep(operation: OperationToken) -> bool {
 }
 
 /// The same of a communicator.
-pub(crate) fn keep_made(made: Made) -> bool {
+pub(crate) fn keep_made(made: NewCommunicator) -> bool {
     GROUP.with(|group| {
         let making = group.making.get();
         let cell = group.made.get(making).filter(|_| group.depth.get() > 0);

@@ -10,10 +10,10 @@ use std::mem::transmute;
 
 use model::CollectiveOp;
 
-use crate::calls::{self, Call};
+use crate::calls::{self, PreloadedCall};
 use crate::communicators::hash_of;
-use crate::forward::Function;
-use crate::group::{self, Made, Place};
+use crate::forward::ForwardedFunction;
+use crate::group::{self, CommunicatorPlace, NewCommunicator};
 
 type Pointer = *mut c_void;
 /// An argument the function does not have.
@@ -74,7 +74,7 @@ exports! {
 /// Calls what is behind a function, by its own signature.
 macro_rules! real {
     ($name:literal, $caller:expr, ($($argument:expr),*): ($($kind:ty),*)) => {{
-        static REAL: Function = Function::named($name);
+        static REAL: ForwardedFunction = ForwardedFunction::named($name);
         // SAFETY: the function has this name, so NCCL's signature of it.
         unsafe {
             transmute::<*const c_void, unsafe extern "C" fn($($kind),*) -> c_int>(
@@ -85,13 +85,13 @@ macro_rules! real {
 }
 
 /// A communicator is made, now or with the end of the group.
-fn make(answer: c_int, made: Made) {
+fn make(answer: c_int, made: NewCommunicator) {
     if MADE.contains(&answer) && !group::keep_made(made) {
         open(made);
     }
 }
 
-fn open(Made { at, hash, place, caller }: Made) {
+fn open(NewCommunicator { at, hash, place, caller }: NewCommunicator) {
     if at.is_null() {
         return;
     }
@@ -106,8 +106,8 @@ fn open(Made { at, hash, place, caller }: Made) {
 }
 
 /// Asks NCCL for a rank's place; a communicator that is not ready does not say.
-fn ask(communicator: Pointer, caller: usize) -> Option<Place> {
-    let mut place = Place { rank: -1, size: -1 };
+fn ask(communicator: Pointer, caller: usize) -> Option<CommunicatorPlace> {
+    let mut place = CommunicatorPlace { rank: -1, size: -1 };
     let (rank, size) = (&raw mut place.rank, &raw mut place.size);
     let answers = [
         real!(c"ncclCommUserRank", caller, (communicator, rank): (Pointer, *mut c_int)),
@@ -131,7 +131,12 @@ unsafe extern "C" fn init_rank(
         (*mut Pointer, c_int, UniqueId, c_int));
     make(
         answer,
-        Made { at, hash: hash_of(&id.0), place: Some(Place { rank, size }), caller },
+        NewCommunicator {
+            at,
+            hash: hash_of(&id.0),
+            place: Some(CommunicatorPlace { rank, size }),
+            caller,
+        },
     );
     answer
 }
@@ -151,7 +156,12 @@ unsafe extern "C" fn init_rank_config(
         (*mut Pointer, c_int, UniqueId, c_int, Pointer));
     make(
         answer,
-        Made { at, hash: hash_of(&id.0), place: Some(Place { rank, size }), caller },
+        NewCommunicator {
+            at,
+            hash: hash_of(&id.0),
+            place: Some(CommunicatorPlace { rank, size }),
+            caller,
+        },
     );
     answer
 }
@@ -170,8 +180,8 @@ unsafe extern "C" fn init_rank_scalable(
         (*mut Pointer, c_int, c_int, c_int, *const UniqueId, Pointer));
     // SAFETY: NCCL has read the first as well.
     if let Some(id) = unsafe { id.as_ref() } {
-        let place = Some(Place { rank, size });
-        make(answer, Made { at, hash: hash_of(&id.0), place, caller });
+        let place = Some(CommunicatorPlace { rank, size });
+        make(answer, NewCommunicator { at, hash: hash_of(&id.0), place, caller });
     }
     answer
 }
@@ -192,9 +202,9 @@ unsafe extern "C" fn init_all(
         let words = [u64::from(std::process::id()), at.addr() as u64, probe::now().0];
         let hash = hash_of(words.map(u64::to_ne_bytes).as_flattened());
         for rank in 0..devices {
-            let place = Some(Place { rank, size: devices });
+            let place = Some(CommunicatorPlace { rank, size: devices });
             let at = at.cast_const().wrapping_offset(rank as isize);
-            open(Made { at, hash, place, caller });
+            open(NewCommunicator { at, hash, place, caller });
         }
     }
     answer
@@ -215,7 +225,7 @@ unsafe extern "C" fn comm_split(
         (Pointer, c_int, c_int, *mut Pointer, Pointer));
     // A negative colour makes none for this rank.
     if let Some(hash) = hash.filter(|_| colour >= 0) {
-        make(answer, Made { at, hash, place: None, caller });
+        make(answer, NewCommunicator { at, hash, place: None, caller });
     }
     answer
 }
@@ -296,7 +306,7 @@ fn told(
     (count, datatype): (usize, c_int),
     real: impl FnOnce() -> c_int,
 ) -> c_int {
-    let begun = calls::begin(Call { communicator, op, peer, count, datatype });
+    let begun = calls::begin(PreloadedCall { communicator, op, peer, count, datatype });
     let answer = real();
     calls::returned(begun);
     answer

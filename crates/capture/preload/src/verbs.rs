@@ -22,7 +22,7 @@ const CONTEXTS: usize = 64;
 
 /// `struct ibv_device`, to the end of its name.
 #[repr(C)]
-struct Device {
+struct IbvDevice {
     functions: [usize; 2],
     kinds: [c_int; 2],
     name: [u8; 64],
@@ -31,7 +31,7 @@ struct Device {
 /// `struct ibv_context`, to the end of its functions.
 #[repr(C)]
 pub(crate) struct Context {
-    device: *const Device,
+    device: *const IbvDevice,
     before: [usize; 11],
     poll_cq: AtomicUsize,
     between: [usize; 13],
@@ -40,7 +40,7 @@ pub(crate) struct Context {
 
 /// `struct ibv_qp`, to the end of its number.
 #[repr(C)]
-struct QueuePair {
+struct IbvQueuePair {
     context: *const Context,
     others: [usize; 5],
     handle: u32,
@@ -114,10 +114,10 @@ struct Completion {
 }
 
 const _: () = {
-    assert!(offset_of!(Device, name) == 24);
+    assert!(offset_of!(IbvDevice, name) == 24);
     assert!(offset_of!(Context, poll_cq) == 96);
     assert!(offset_of!(Context, post_send) == 208);
-    assert!(offset_of!(QueuePair, number) == 52);
+    assert!(offset_of!(IbvQueuePair, number) == 52);
     assert!(offset_of!(QueuePairInit, all_signaled) == 56);
     assert!(offset_of!(QueuePairAttributes, peer) == 28);
     assert!(offset_of!(QueuePairAttributes, gid) == 56);
@@ -136,33 +136,34 @@ const RECEIVED: u32 = 1 << 7;
 const READY_TO_RECEIVE: c_int = 2;
 const WITH_PATH_AND_PEER: c_int = 1 | 1 << 7 | 1 << 20;
 
-type Open = unsafe extern "C" fn(*const Device) -> *mut Context;
-type Create = unsafe extern "C" fn(*mut c_void, *const QueuePairInit) -> *mut QueuePair;
-type Destroy = unsafe extern "C" fn(*mut QueuePair) -> c_int;
+type OpenDevice = unsafe extern "C" fn(*const IbvDevice) -> *mut Context;
+type Create =
+    unsafe extern "C" fn(*mut c_void, *const QueuePairInit) -> *mut IbvQueuePair;
+type Destroy = unsafe extern "C" fn(*mut IbvQueuePair) -> c_int;
 type Modify =
-    unsafe extern "C" fn(*mut QueuePair, *const QueuePairAttributes, c_int) -> c_int;
+    unsafe extern "C" fn(*mut IbvQueuePair, *const QueuePairAttributes, c_int) -> c_int;
 type PostSend = unsafe extern "C" fn(
-    *mut QueuePair,
+    *mut IbvQueuePair,
     *const SendRequest,
     *mut *const SendRequest,
 ) -> c_int;
 type PollCq = unsafe extern "C" fn(*mut CompletionQueue, c_int, *mut Completion) -> c_int;
 
 /// A function of libibverbs that is wrapped, and the one behind it.
-struct Wrapped {
+struct WrappedVerb {
     name: &'static CStr,
     ours: fn() -> *const c_void,
     real: AtomicUsize,
 }
 
-static WRAPPED: [Wrapped; 4] = [
-    Wrapped::of(c"ibv_open_device", || open_device as Open as *const c_void),
-    Wrapped::of(c"ibv_create_qp", || create_qp as Create as *const c_void),
-    Wrapped::of(c"ibv_destroy_qp", || destroy_qp as Destroy as *const c_void),
-    Wrapped::of(c"ibv_modify_qp", || modify_qp as Modify as *const c_void),
+static WRAPPED: [WrappedVerb; 4] = [
+    WrappedVerb::of(c"ibv_open_device", || open_device as OpenDevice as *const c_void),
+    WrappedVerb::of(c"ibv_create_qp", || create_qp as Create as *const c_void),
+    WrappedVerb::of(c"ibv_destroy_qp", || destroy_qp as Destroy as *const c_void),
+    WrappedVerb::of(c"ibv_modify_qp", || modify_qp as Modify as *const c_void),
 ];
 
-impl Wrapped {
+impl WrappedVerb {
     const fn of(name: &'static CStr, ours: fn() -> *const c_void) -> Self {
         Self { name, ours, real: AtomicUsize::new(0) }
     }
@@ -228,7 +229,7 @@ fn is_special(handle: *mut c_void) -> bool {
 
 /// # Safety
 /// The name must be null or end in zero.
-unsafe fn wrapped(name: *const c_char) -> Option<&'static Wrapped> {
+unsafe fn wrapped(name: *const c_char) -> Option<&'static WrappedVerb> {
     if name.is_null() {
         return None;
     }
@@ -283,9 +284,9 @@ fn before(context: *const Context) -> Option<(u32, &'static Before)> {
     (0..).zip(&BEFORE).find(|(_, before)| found(before))
 }
 
-unsafe extern "C" fn open_device(device: *const Device) -> *mut Context {
+unsafe extern "C" fn open_device(device: *const IbvDevice) -> *mut Context {
     // SAFETY: libibverbs' function, with what it was called with.
-    let context = unsafe { transmute::<*const c_void, Open>(real(0))(device) };
+    let context = unsafe { transmute::<*const c_void, OpenDevice>(real(0))(device) };
     // SAFETY: libibverbs has made it.
     if let Some(opened) = unsafe { context.as_ref() } {
         replace(opened);
@@ -319,7 +320,7 @@ fn replace(context: &Context) {
 unsafe extern "C" fn create_qp(
     domain: *mut c_void,
     attributes: *const QueuePairInit,
-) -> *mut QueuePair {
+) -> *mut IbvQueuePair {
     // SAFETY: libibverbs' function, with what it was called with; it has read the attributes
     // and made the queue pair, whose context and device live longer.
     unsafe {
@@ -335,7 +336,7 @@ unsafe extern "C" fn create_qp(
     }
 }
 
-unsafe extern "C" fn destroy_qp(pair: *mut QueuePair) -> c_int {
+unsafe extern "C" fn destroy_qp(pair: *mut IbvQueuePair) -> c_int {
     // SAFETY: before it is destroyed it is there.
     let of = unsafe { pair.as_ref() }
         .and_then(|pair| Some((before(pair.context)?.0, pair.number)));
@@ -348,7 +349,7 @@ unsafe extern "C" fn destroy_qp(pair: *mut QueuePair) -> c_int {
 }
 
 unsafe extern "C" fn modify_qp(
-    pair: *mut QueuePair,
+    pair: *mut IbvQueuePair,
     attributes: *const QueuePairAttributes,
     mask: c_int,
 ) -> c_int {
@@ -369,7 +370,7 @@ unsafe extern "C" fn modify_qp(
 }
 
 unsafe extern "C" fn post_send(
-    pair: *mut QueuePair,
+    pair: *mut IbvQueuePair,
     first: *const SendRequest,
     refused: *mut *const SendRequest,
 ) -> c_int {

@@ -32,15 +32,15 @@ pub(crate) struct DeviceMarks {
     sampled: Cell<bool>,
     /// Whether the marks of this step are recorded.
     recording: Cell<bool>,
-    state: RefCell<State>,
+    state: RefCell<DeviceState>,
 }
 
 #[derive(Default)]
-struct State {
+struct DeviceState {
     use_of: Use,
     last_step: Option<u32>,
-    run: Option<Run>,
-    waiting: VecDeque<Waiting>,
+    run: Option<RecordedRun>,
+    waiting: VecDeque<PendingMark>,
     spare: Vec<Py<PyAny>>,
 }
 
@@ -60,7 +60,7 @@ impl Default for Use {
 }
 
 /// The run of sampled steps that is being recorded.
-struct Run {
+struct RecordedRun {
     first_step: u32,
     /// The event of its first mark, from which its times count.
     first: Py<PyAny>,
@@ -71,7 +71,7 @@ struct Run {
 }
 
 /// A mark that the device has not been seen to get to.
-struct Waiting {
+struct PendingMark {
     /// `None` for the end of the run.
     event: Option<Py<PyAny>>,
     first: Py<PyAny>,
@@ -129,7 +129,7 @@ impl DeviceMarks {
     }
 }
 
-impl State {
+impl DeviceState {
     fn take(
         &mut self,
         py: Python<'_>,
@@ -149,7 +149,8 @@ impl State {
                 return Ok(());
             }
             self.look(py, write)?;
-            let is_over = |run: &Run| !run_of(run.first_step).contains(&mark.step);
+            let is_over =
+                |run: &RecordedRun| !run_of(run.first_step).contains(&mark.step);
             if self.run.as_ref().is_some_and(is_over) {
                 self.record(py, mark)?;
                 self.end();
@@ -184,7 +185,7 @@ impl State {
         let Some(accelerator) = ACCELERATOR.get(py) else { return Ok(()) };
         let stream = accelerator.call_method0(py, intern!(py, "stream"))?;
         let first = py.None();
-        self.run = Some(Run { first_step, first, stream, marks: 0 });
+        self.run = Some(RecordedRun { first_step, first, stream, marks: 0 });
         Ok(())
     }
 
@@ -209,7 +210,7 @@ impl State {
         if run.marks == 0 {
             run.first = event.clone_ref(py);
         }
-        self.waiting.push_back(Waiting {
+        self.waiting.push_back(PendingMark {
             event: Some(event),
             first: run.first.clone_ref(py),
             first_step: run.first_step,
@@ -226,7 +227,7 @@ impl State {
             return;
         };
         let mark = last.mark;
-        self.waiting.push_back(Waiting {
+        self.waiting.push_back(PendingMark {
             event: None,
             first: run.first,
             first_step: run.first_step,
@@ -260,7 +261,7 @@ impl State {
                 }
             }
             let Some(next) = self.waiting.pop_front() else { return Ok(()) };
-            let Waiting { event, first, first_step, place, mark } = next;
+            let PendingMark { event, first, first_step, place, mark } = next;
             let reached = match &event {
                 Some(_) => DeviceReached::mark(&mark.event),
                 None => DeviceReached::END,

@@ -218,7 +218,7 @@ extern "C" fn next(
 const COUNTED_TENSORS: usize = 8;
 
 /// What a rank passes to a collective.
-struct Passed {
+struct CollectiveArguments {
     bytes: u64,
     /// Bytes of an element of the first tensor; 0 if unknown.
     element_bytes: u64,
@@ -229,7 +229,10 @@ struct Passed {
 /// Only tensors that the script itself passes to a function of `functions` are looked at. One
 /// that PyTorch made would become Python's by the look, and the thread that lets go of it need
 /// the interpreter: as the process ends, that is its end.
-fn passed(args: &Bound<'_, PyAny>, functions: &Bound<'_, PyDict>) -> Option<Passed> {
+fn passed(
+    args: &Bound<'_, PyAny>,
+    functions: &Bound<'_, PyDict>,
+) -> Option<CollectiveArguments> {
     let py = args.py();
     // SAFETY: the interpreter is attached; the pointer, null without a caller, is only compared.
     if unsafe { ffi::PyEval_GetGlobals() } != functions.as_ptr() {
@@ -247,7 +250,7 @@ fn passed(args: &Bound<'_, PyAny>, functions: &Bound<'_, PyDict>) -> Option<Pass
     let first = tensors.iter().next();
     // Older tensors do not say it.
     let element_bytes = first.and_then(|first| number(&first, intern!(py, "itemsize")));
-    Some(Passed {
+    Some(CollectiveArguments {
         bytes: tensors.iter().map(bytes).sum::<Option<u64>>()?,
         element_bytes: element_bytes.unwrap_or(0),
     })

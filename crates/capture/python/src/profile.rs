@@ -17,12 +17,12 @@ pub(crate) struct Windows {
     desk: ProfileDesk,
     /// The last order that needs no more looking at.
     done: Cell<u32>,
-    recording: Cell<Option<Recording>>,
+    recording: Cell<Option<OrderInProgress>>,
 }
 
 /// An order that is carried out.
 #[derive(Clone, Copy)]
-struct Recording {
+struct OrderInProgress {
     order: ProfileOrder,
     since: RankNs,
     start_ns: u64,
@@ -83,14 +83,14 @@ impl Windows {
         let answer = ProfileAnswer { state, start_ns, ..ProfileAnswer::default() };
         self.desk.answer(order.number, answer);
         if state == ProfileState::Recording {
-            self.recording.set(Some(Recording { order, since, start_ns }));
+            self.recording.set(Some(OrderInProgress { order, since, start_ns }));
         } else {
             self.done.set(order.number);
         }
     }
 
-    fn go_on(&self, recording: Recording, step: u32, mark: &dyn Fn(Event)) {
-        let Recording { order, since, start_ns } = recording;
+    fn go_on(&self, recording: OrderInProgress, step: u32, mark: &dyn Fn(Event)) {
+        let OrderInProgress { order, since, start_ns } = recording;
         let recorded_steps = step.wrapping_sub(order.first_step);
         let before = now();
         let late_ns = before.0.saturating_sub(since.0);

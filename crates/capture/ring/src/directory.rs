@@ -61,7 +61,7 @@ impl RingDirectory {
     pub fn create(root: &Path, job: &str) -> Result<Self, RingError> {
         make_private(root)?;
         let path = root.join(file_name(job));
-        if make_private(&path)? == Made::New {
+        if make_private(&path)? == Creation::New {
             // Without it the directory is merely not cleaned away by a later job.
             drop(File::create(path.join(MARKER)));
         }
@@ -296,16 +296,16 @@ fn is_left(writer: Result<Identity, RingError>) -> bool {
 }
 
 #[derive(PartialEq, Eq)]
-enum Made {
+enum Creation {
     New,
     Found,
 }
 
-fn make_private(path: &Path) -> Result<Made, RingError> {
+fn make_private(path: &Path) -> Result<Creation, RingError> {
     let io_error =
         |action| move |source| RingError::Io { action, path: path.to_owned(), source };
     match DirBuilder::new().mode(0o700).recursive(false).create(path) {
-        Ok(()) => return Ok(Made::New),
+        Ok(()) => return Ok(Creation::New),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let mut builder = DirBuilder::new();
@@ -313,12 +313,12 @@ fn make_private(path: &Path) -> Result<Made, RingError> {
                 .mode(0o700)
                 .recursive(true)
                 .create(path)
-                .map(|()| Made::New)
+                .map(|()| Creation::New)
                 .map_err(io_error("create directory"));
         }
         Err(error) => return Err(io_error("create directory")(error)),
     }
-    check_private(path).map(|()| Made::Found)
+    check_private(path).map(|()| Creation::Found)
 }
 
 fn check_private(path: &Path) -> Result<(), RingError> {

@@ -17,7 +17,7 @@ use crate::header::{
 };
 use crate::{Identity, NameKind, RingDirectory, RingError, file, slots};
 
-type Slot = slots::Slot<PAYLOAD_WORDS>;
+type RingSlot = slots::Slot<PAYLOAD_WORDS>;
 
 /// Slots of a ring unless told otherwise: 2 MiB, some thousand steps.
 pub const fn default_slots() -> usize {
@@ -49,7 +49,7 @@ impl RingWriter {
             return Err(RingError::Slots { slots });
         }
         let path = directory.ring_path(identity);
-        let bytes = SLOTS_AT + slots * size_of::<Slot>();
+        let bytes = SLOTS_AT + slots * size_of::<RingSlot>();
         let map = file::create(&path, bytes, |map| write_header(map, identity, slots))?;
         Ok(Self { map, path, slots, names: Mutex::new(()) })
     }
@@ -157,7 +157,7 @@ impl RingReader {
             return Err(RingError::Layout { path, found, supported: LAYOUT });
         }
         let slots = usize::try_from(header.slots).ok().filter(|slots| {
-            let room = (map.len() - SLOTS_AT) / size_of::<Slot>();
+            let room = (map.len() - SLOTS_AT) / size_of::<RingSlot>();
             slots.is_power_of_two() && *slots <= room
         });
         let slots = slots.ok_or_else(not_a_ring)?;
@@ -259,9 +259,9 @@ impl RingReader {
 
 /// # Safety
 /// `map` must be the start of a mapping that holds `slots` slots after [`SLOTS_AT`].
-unsafe fn slots_of<'map>(map: *const u8, slots: usize) -> &'map [Slot] {
+unsafe fn slots_of<'map>(map: *const u8, slots: usize) -> &'map [RingSlot] {
     // SAFETY: the caller's promise; `SLOTS_AT` keeps the alignment of a slot.
-    unsafe { slice::from_raw_parts(map.add(SLOTS_AT).cast::<Slot>(), slots) }
+    unsafe { slice::from_raw_parts(map.add(SLOTS_AT).cast::<RingSlot>(), slots) }
 }
 
 fn write_header(map: &mut MmapMut, identity: &Identity, slots: usize) {

@@ -20,7 +20,7 @@ pub const QUEUE_PAIRS: usize = 1024;
 const DEVICE_WORDS: usize = 3;
 
 #[repr(C, align(64))]
-struct Head {
+struct RequestTableHead {
     magic: [u8; 8],
     layout: u32,
     slots: u32,
@@ -36,7 +36,7 @@ struct Head {
 }
 
 #[repr(C, align(64))]
-struct Slot {
+struct RequestSlot {
     state: AtomicU32,
     port: AtomicU32,
     /// Its own number in the low half, the peer's above.
@@ -56,21 +56,22 @@ struct Slot {
 
 const OPEN: u32 = 1;
 const CLOSED: u32 = 2;
-const BYTES: usize = size_of::<Head>() + QUEUE_PAIRS * size_of::<Slot>();
+const BYTES: usize =
+    size_of::<RequestTableHead>() + QUEUE_PAIRS * size_of::<RequestSlot>();
 
 const _: () = {
-    assert!(std::mem::offset_of!(Head, faults) == 312);
-    assert!(size_of::<Head>() == 384);
-    assert!(size_of::<Slot>() == 128);
+    assert!(std::mem::offset_of!(RequestTableHead, faults) == 312);
+    assert!(size_of::<RequestTableHead>() == 384);
+    assert!(size_of::<RequestSlot>() == 128);
 };
 
 /// The table in mapped memory. All that changes in it is atomic.
-struct Table<'map> {
-    head: &'map Head,
-    slots: &'map [Slot],
+struct RequestTableView<'map> {
+    head: &'map RequestTableHead,
+    slots: &'map [RequestSlot],
 }
 
-impl Table<'_> {
+impl RequestTableView<'_> {
     /// # Safety
     /// `map` must be the start of a mapping of [`BYTES`] that outlives the result.
     #[expect(clippy::cast_ptr_alignment, reason = "mappings begin at a page")]
@@ -78,9 +79,9 @@ impl Table<'_> {
     unsafe fn of(map: *const u8) -> Self {
         // SAFETY: the caller's promise; every bit pattern is valid for both.
         unsafe {
-            let slots = map.add(size_of::<Head>()).cast::<Slot>();
+            let slots = map.add(size_of::<RequestTableHead>()).cast::<RequestSlot>();
             let slots = std::slice::from_raw_parts(slots, QUEUE_PAIRS);
-            Self { head: &*map.cast::<Head>(), slots }
+            Self { head: &*map.cast::<RequestTableHead>(), slots }
         }
     }
 }
@@ -111,7 +112,7 @@ impl RequestWriter {
             // SAFETY: the map is larger than a head, page-aligned and zero-filled, for which
             // all fields are valid; `map` is the only access.
             #[expect(clippy::cast_ptr_alignment, reason = "a mapping begins at a page")]
-            let head = unsafe { &mut *map.as_mut_ptr().cast::<Head>() };
+            let head = unsafe { &mut *map.as_mut_ptr().cast::<RequestTableHead>() };
             head.magic = MAGIC;
             head.layout = LAYOUT;
             head.slots = QUEUE_PAIRS as u32;
@@ -121,13 +122,13 @@ impl RequestWriter {
     }
 
     #[inline]
-    fn table(&self) -> Table<'_> {
+    fn table(&self) -> RequestTableView<'_> {
         // SAFETY: the map was made so large, and lives as long as `self`.
-        unsafe { Table::of(self.map.as_ptr()) }
+        unsafe { RequestTableView::of(self.map.as_ptr()) }
     }
 
     #[inline]
-    fn slot(&self, index: QueuePairIndex) -> Option<&Slot> {
+    fn slot(&self, index: QueuePairIndex) -> Option<&RequestSlot> {
         self.table().slots.get(index.0 as usize)
     }
 
@@ -138,7 +139,7 @@ impl RequestWriter {
 
     /// Adds a queue pair; `None`, counted as dropped, if there is no room.
     pub fn open(&self, device: &[u8], number: u32) -> Option<QueuePairIndex> {
-        let Table { head, slots } = self.table();
+        let RequestTableView { head, slots } = self.table();
         let at = head.begun.fetch_add(1, Relaxed);
         let Some(slot) = slots.get(at as usize) else {
             // Not to come round to used slots after four billion attempts.
@@ -291,7 +292,7 @@ impl RequestReader {
             return Err(foreign());
         }
         // SAFETY: the map is as long as a table; any bytes are valid.
-        let head = unsafe { Table::of(map.as_ptr()) }.head;
+        let head = unsafe { RequestTableView::of(map.as_ptr()) }.head;
         if head.layout != LAYOUT || head.slots as usize != QUEUE_PAIRS {
             let (path, found) = (path.to_owned(), head.layout);
             return Err(RingError::Layout { path, found, supported: LAYOUT });
@@ -300,9 +301,9 @@ impl RequestReader {
         Ok(Self { map, path: path.to_owned(), identity })
     }
 
-    fn table(&self) -> Table<'_> {
+    fn table(&self) -> RequestTableView<'_> {
         // SAFETY: `open` checked that the map is large enough; it lives as long as `self`.
-        unsafe { Table::of(self.map.as_ptr()) }
+        unsafe { RequestTableView::of(self.map.as_ptr()) }
     }
 
     /// Who writes the table.
@@ -334,7 +335,7 @@ impl RequestReader {
     }
 }
 
-impl Slot {
+impl RequestSlot {
     fn read(&self, now: RankNs) -> Option<QueuePair> {
         let state = self.state.load(Acquire);
         if !matches!(state, OPEN | CLOSED) {

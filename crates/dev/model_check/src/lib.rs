@@ -23,28 +23,28 @@ mod slots;
 
 const WORDS: usize = 2;
 
-struct Shared {
+struct SharedRing {
     counters: Counters,
     slots: Vec<Slot<WORDS>>,
 }
 
-fn shared(slots: usize) -> Arc<Shared> {
+fn shared(slots: usize) -> Arc<SharedRing> {
     let slot = || Slot {
         stamp: AtomicU64::new(0),
         words: std::array::from_fn(|_| AtomicU64::new(0)),
     };
-    Arc::new(Shared {
+    Arc::new(SharedRing {
         counters: Counters { next: AtomicU64::new(0) },
         slots: (0..slots).map(|_| slot()).collect(),
     })
 }
 
 /// A record whose words all carry the same value: a torn one shows.
-fn write_whole(shared: &Shared, value: u64) {
+fn write_whole(shared: &SharedRing, value: u64) {
     write(&shared.counters, &shared.slots, [value; WORDS]);
 }
 
-fn read_whole(shared: &Shared, number: u64) -> Option<u64> {
+fn read_whole(shared: &SharedRing, number: u64) -> Option<u64> {
     let words = read(&shared.slots, number)?;
     assert!(words.iter().all(|word| *word == words[0]), "torn: {words:?}");
     Some(words[0])

@@ -135,7 +135,7 @@ enum Act {
 
 /// What stands in the queue of a compute stream.
 #[derive(Clone, Copy, Debug)]
-struct Task {
+struct QueuedTask {
     launched_s: f64,
     takes_s: f64,
     /// The collective it waits for, plus 1.
@@ -145,24 +145,24 @@ struct Task {
 
 /// One rank as it runs.
 #[derive(Debug)]
-struct Rank {
+struct AheadRank {
     acts: Vec<(u32, Act)>,
     next: usize,
     now_s: f64,
-    tasks: Vec<Task>,
+    tasks: Vec<QueuedTask>,
     /// Tasks whose end is known.
     known: usize,
     /// Kernels only: places in `tasks`.
     kernels: Vec<usize>,
     /// For each collective, the task after which the device arrives, and the host's time.
     issued: Vec<(usize, f64)>,
-    marks: Vec<Seen>,
+    marks: Vec<HostMark>,
     steps_began_s: Vec<f64>,
 }
 
 /// A mark of the host, and the task by which the device gets there.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct HostMark {
     step: u32,
     kind: MarkKind,
     at_s: f64,
@@ -170,7 +170,7 @@ struct Seen {
     number: u64,
 }
 
-impl Seen {
+impl HostMark {
     fn event(&self) -> Event {
         if self.kind == MarkKind::CollectiveIssue {
             let op = CollectiveOp::ALLREDUCE;
@@ -180,10 +180,10 @@ impl Seen {
     }
 }
 
-impl Rank {
+impl AheadRank {
     fn push(&mut self, takes_s: f64, waits_for: usize) {
         let launched_s = self.now_s + LAUNCH_S;
-        self.tasks.push(Task { launched_s, takes_s, waits_for, ended_s: None });
+        self.tasks.push(QueuedTask { launched_s, takes_s, waits_for, ended_s: None });
     }
 
     /// When the device ends a task, once that is known; `usize::MAX` is before all.
@@ -256,7 +256,7 @@ impl Rank {
         let number = self.issued.len() as u64 + 1;
         self.push(0.0, 0);
         let (at_s, task) = (self.now_s, self.tasks.len() - 1);
-        self.marks.push(Seen { step, kind, at_s, task, number });
+        self.marks.push(HostMark { step, kind, at_s, task, number });
     }
 }
 
@@ -287,7 +287,8 @@ impl AheadJob {
 
     /// Runs it.
     pub fn run(&self) -> AheadRun {
-        let mut ranks: Vec<Rank> = (0..self.ranks).map(|rank| self.rank(rank)).collect();
+        let mut ranks: Vec<AheadRank> =
+            (0..self.ranks).map(|rank| self.rank(rank)).collect();
         let mut collectives: Vec<Option<f64>> = Vec::new();
         loop {
             let mut moves = false;
@@ -301,7 +302,7 @@ impl AheadJob {
                 break;
             }
         }
-        let end_s = |rank: &Rank| {
+        let end_s = |rank: &AheadRank| {
             rank.now_s.max(rank.tasks.last().and_then(|t| t.ended_s).unwrap_or(0.0))
         };
         let end_s = ranks.iter().map(end_s).fold(0.0, f64::max);
@@ -313,7 +314,7 @@ impl AheadJob {
     }
 
     /// Ends the collectives that all devices have arrived at, in order.
-    fn meet(&self, ranks: &[Rank], collectives: &mut Vec<Option<f64>>) -> bool {
+    fn meet(&self, ranks: &[AheadRank], collectives: &mut Vec<Option<f64>>) -> bool {
         let mut moves = false;
         loop {
             let at = collectives.len();
@@ -331,13 +332,13 @@ impl AheadJob {
         }
     }
 
-    fn rank(&self, rank: u32) -> Rank {
+    fn rank(&self, rank: u32) -> AheadRank {
         let mut rng = SmallRng::seed_from_u64(self.seed * 1000 + u64::from(rank));
         let mut acts = Vec::new();
         for step in 0..self.steps {
             self.acts_of_step(rank, step, &mut rng, &mut acts);
         }
-        Rank {
+        AheadRank {
             acts,
             next: 0,
             now_s: 0.0,
@@ -426,7 +427,7 @@ impl AheadJob {
         push(Act::Work(noisy(callback_s) + late_s(Spot::Callback)));
     }
 
-    fn inputs(&self, ranks: &[Rank]) -> Vec<Input> {
+    fn inputs(&self, ranks: &[AheadRank]) -> Vec<Input> {
         let mut inputs = Vec::new();
         for rank in 0..self.ranks {
             inputs.push((
@@ -462,7 +463,7 @@ impl AheadJob {
 }
 
 /// The device marks of a rank's sampled steps, as a probe makes them: seen at a later mark.
-fn device_times(rank: &Rank, ns: impl Fn(f64) -> u64) -> Vec<Mark> {
+fn device_times(rank: &AheadRank, ns: impl Fn(f64) -> u64) -> Vec<Mark> {
     let mut times = Vec::new();
     let mut at = 0;
     while let Some(first) = rank.marks.get(at).copied() {
@@ -471,10 +472,10 @@ fn device_times(rank: &Rank, ns: impl Fn(f64) -> u64) -> Vec<Mark> {
             continue;
         }
         let run = steps::run_of(first.step);
-        let ends = |seen: &Seen| !run.contains(&seen.step);
+        let ends = |seen: &HostMark| !run.contains(&seen.step);
         let here = &rank.marks[at..];
         let length = here.iter().position(ends).map_or(here.len(), |end| end + 1);
-        let ended_s = |seen: &Seen| rank.ended_s(seen.task).unwrap_or(f64::INFINITY);
+        let ended_s = |seen: &HostMark| rank.ended_s(seen.task).unwrap_or(f64::INFINITY);
         let began_s = ended_s(&first);
         let mut seen_s = 0.0f64;
         for (place, seen) in here[..length].iter().enumerate() {

@@ -110,7 +110,7 @@ const DATA: usize = 3;
 const MODEL: usize = 4;
 
 /// A block that a rank worked on.
-struct Worked {
+struct WorkedBlock {
     block: PipelineBlock,
     begin_s: f64,
     /// If it was done with it.
@@ -118,7 +118,7 @@ struct Worked {
 }
 
 /// One rank at work.
-struct Rank {
+struct PipelineRank {
     stage: usize,
     copy: u32,
     tensor: u32,
@@ -139,10 +139,10 @@ struct Rank {
     stopped: bool,
     /// When its iterations began.
     begins_s: Vec<f64>,
-    worked: Vec<Worked>,
+    worked: Vec<WorkedBlock>,
 }
 
-impl Rank {
+impl PipelineRank {
     fn call(
         &mut self,
         free_s: f64,
@@ -196,7 +196,7 @@ impl CalledJob {
     }
 
     /// What all ranks did until they were done, or none of them could go on.
-    fn run(&self) -> BTreeMap<u32, Rank> {
+    fn run(&self) -> BTreeMap<u32, PipelineRank> {
         let mut random = SmallRng::seed_from_u64(self.seed);
         let plan = self.scheme.plan(self.pp, self.microbatches);
         let mut ranks = BTreeMap::new();
@@ -204,7 +204,7 @@ impl CalledJob {
             for (copy, tensor) in
                 (0..self.dp).flat_map(|copy| (0..self.tp).map(move |t| (copy, t)))
             {
-                let rank = Rank {
+                let rank = PipelineRank {
                     stage: stage as usize,
                     copy,
                     tensor,
@@ -237,7 +237,7 @@ impl CalledJob {
     }
 
     /// Which of the communicators of each kind a rank is in.
-    fn groups(&self, rank: &Rank) -> [u32; 5] {
+    fn groups(&self, rank: &PipelineRank) -> [u32; 5] {
         [
             0,
             rank.stage as u32 * self.dp + rank.copy,
@@ -249,7 +249,7 @@ impl CalledJob {
 
     /// The logs of all ranks, in the order of ranks; all end where no rank can go on.
     pub fn logs(&self) -> Vec<RankCalls> {
-        let log = |(rank, seen): (u32, Rank)| {
+        let log = |(rank, seen): (u32, PipelineRank)| {
             let pointer = STREAMS + (u64::from(rank) << 16);
             let lane = |(lane, group): (usize, u32)| Lane {
                 pointer: format!("{:#x}", pointer + ((lane as u64) << 8)),
@@ -286,7 +286,7 @@ impl CalledJob {
                 marks.push((at.0, Input::Mark { rank: *name, mark }));
             };
             let first_rank = self.rank(0, rank.copy, rank.tensor);
-            for Worked { block, begin_s, end_s } in &rank.worked {
+            for WorkedBlock { block, begin_s, end_s } in &rank.worked {
                 let PipelineBlock { pass, microbatch, chunk } = *block;
                 let stage = rank.stage as u32 + chunk * self.pp;
                 let place = BlockPlace { pass, stage, microbatch, stages, first_rank };
@@ -323,7 +323,7 @@ impl CalledJob {
         &self,
         plan: &Plan,
         iteration: u64,
-        ranks: &mut BTreeMap<u32, Rank>,
+        ranks: &mut BTreeMap<u32, PipelineRank>,
         random: &mut SmallRng,
     ) {
         let mut sent_s: BTreeMap<(u32, u32, usize, PipelineBlock), f64> = BTreeMap::new();
@@ -389,7 +389,7 @@ impl CalledJob {
                         _ => usize::MAX,
                     };
                     rank.stopped = calls < usize::MAX;
-                    rank.worked.push(Worked { block, begin_s, end_s: None });
+                    rank.worked.push(WorkedBlock { block, begin_s, end_s: None });
                     self.layers(rank, block, (begin_s, extra_s), calls, random);
                     if rank.stopped {
                         continue;
@@ -428,7 +428,7 @@ impl CalledJob {
     /// Calls in which the layers of a block meet; a delay is spread over them.
     fn layers(
         &self,
-        rank: &mut Rank,
+        rank: &mut PipelineRank,
         block: PipelineBlock,
         (begin_s, extra_s): (f64, f64),
         most: usize,
@@ -453,7 +453,11 @@ impl CalledJob {
     }
 
     /// What all ranks do after their blocks; whether all came that far.
-    fn end(&self, ranks: &mut BTreeMap<u32, Rank>, random: &mut SmallRng) -> bool {
+    fn end(
+        &self,
+        ranks: &mut BTreeMap<u32, PipelineRank>,
+        random: &mut SmallRng,
+    ) -> bool {
         let blocks = self.scheme.plan(self.pp, self.microbatches).order(0).len();
         let mut all = true;
         let mut met_s = 0.0f64;
@@ -510,7 +514,7 @@ pub fn log_text(log: &RankCalls) -> String {
         };
         let (seconds, ns) = (call.at_ns / 1_000_000_000, call.at_ns % 1_000_000_000);
         let mut written = format!(
-            "[{seconds}.{ns:09}] [Rank {}] Fun {name} Data {} stream {}",
+            "[{seconds}.{ns:09}] [PipelineRank {}] Fun {name} Data {} stream {}",
             log.rank, call.size, lane.pointer
         );
         if let Some(count) = call.count {

@@ -7,7 +7,7 @@ use model::{CollectiveOp, Communicator, Operation, RankNs};
 use rand::RngExt;
 use rand::rngs::SmallRng;
 
-use crate::transfer::{Channel, Machine, Shape, ns, transfers};
+use crate::transfer::{Channel, Machine, TransferShape, ns, transfers};
 
 /// Ranks of a machine.
 pub const LOCALS: u32 = 8;
@@ -122,7 +122,7 @@ pub struct Cluster {
 
 /// One operation of one rank.
 #[derive(Debug)]
-pub(crate) struct Entered {
+pub(crate) struct EnteredOperation {
     pub(crate) operation: Operation,
     pub(crate) begun: f64,
     ended: f64,
@@ -131,7 +131,7 @@ pub(crate) struct Entered {
     peers: BTreeMap<u32, u32>,
 }
 
-impl Entered {
+impl EnteredOperation {
     /// Whether it is only seen to be called for.
     fn is_unseen(&self) -> bool {
         self.operation.may_have_ended
@@ -142,7 +142,7 @@ impl Entered {
 #[derive(Debug, Default)]
 pub struct Run {
     channels: Vec<Channel>,
-    entered: BTreeMap<u32, Vec<Entered>>,
+    entered: BTreeMap<u32, Vec<EnteredOperation>>,
     communicators: BTreeMap<u32, Vec<Communicator>>,
     /// When the job ended; infinite if it never did.
     pub ended_s: f64,
@@ -282,7 +282,7 @@ impl Cluster {
                 flows: Vec::new(),
             };
             let (channels, peers) = (0..0, BTreeMap::new());
-            of_rank.push(Entered { operation, begun, ended, channels, peers });
+            of_rank.push(EnteredOperation { operation, begun, ended, channels, peers });
         }
     }
 
@@ -357,7 +357,7 @@ impl Cluster {
             free,
             &[from, to],
             &starts,
-            (Shape::Pair, pipe_name(stage_one)),
+            (TransferShape::Pair, pipe_name(stage_one)),
             (CollectiveOp::SEND, number),
         );
     }
@@ -376,7 +376,7 @@ impl Cluster {
             free,
             group,
             &starts,
-            (Shape::Ring, data_name(group)),
+            (TransferShape::Ring, data_name(group)),
             (op, number),
         );
     }
@@ -387,10 +387,10 @@ impl Cluster {
         free: &mut [f64],
         ranks: &[u32],
         starts: &[f64],
-        (shape, name): (Shape, String),
+        (shape, name): (TransferShape, String),
         (op, sequence): (CollectiveOp, u64),
     ) {
-        let kind = usize::from(shape == Shape::Pair);
+        let kind = usize::from(shape == TransferShape::Pair);
         let (channels, count) = (CHANNELS[kind], TRANSFERS[kind]);
         let first = run.channels.len();
         run.channels.extend(transfers(self, shape, ranks, starts, channels, count));
@@ -424,7 +424,7 @@ impl Cluster {
                 flows: Vec::new(),
             };
             let channels = known.clone();
-            let entered = Entered { operation, begun, ended, channels, peers };
+            let entered = EnteredOperation { operation, begun, ended, channels, peers };
             run.entered.entry(*rank).or_default().push(entered);
         }
     }
@@ -488,14 +488,14 @@ impl Run {
     }
 
     /// What each rank entered.
-    pub(crate) fn entered(&self) -> impl Iterator<Item = (u32, &[Entered])> {
+    pub(crate) fn entered(&self) -> impl Iterator<Item = (u32, &[EnteredOperation])> {
         self.entered.iter().map(|(rank, entered)| (*rank, entered.as_slice()))
     }
 
     /// The ends of an operation's channels that are a rank's: whether it sends, and to whom.
     pub(crate) fn ends(
         &self,
-        entered: &Entered,
+        entered: &EnteredOperation,
         rank: u32,
     ) -> Vec<(&Channel, bool, u32)> {
         let mut ends = Vec::new();
@@ -509,7 +509,7 @@ impl Run {
         ends
     }
 
-    fn flows(&self, entered: &Entered, rank: u32, at: f64) -> Vec<model::Flow> {
+    fn flows(&self, entered: &EnteredOperation, rank: u32, at: f64) -> Vec<model::Flow> {
         let ends = self.ends(entered, rank).into_iter();
         let flow = |(channel, _, peer): (&Channel, bool, u32)| {
             channel.flow(rank, peer, entered.begun, at)

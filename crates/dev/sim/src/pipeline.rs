@@ -63,14 +63,14 @@ pub struct Pipeline {
 
 /// One stage's part of one step of one data-parallel rank.
 #[derive(Clone, Default)]
-struct Stage {
+struct StageRun {
     /// Start and end of each forward pass, and of each backward pass.
     passes: [Vec<(f64, f64)>; 2],
     /// The order in which they are run: direction and microbatch.
     order: Vec<(usize, usize)>,
 }
 
-impl Stage {
+impl StageRun {
     /// When the receive of a pass is issued: after the pass before, of the first backward pass
     /// after the pass but one before it.
     fn issued_s(&self, direction: usize, at: usize) -> f64 {
@@ -114,14 +114,14 @@ impl Pipeline {
     }
 
     fn step(&self, step: u64, random: &mut SmallRng, rows: &mut Vec<Row>) {
-        let ranks: Vec<Vec<Stage>> =
+        let ranks: Vec<Vec<StageRun>> =
             (0..self.dp).map(|dp_rank| self.pipeline(dp_rank, random)).collect();
         // Everything meets in the reduction, stage by stage, and then in the clipping.
-        let last = |stages: &[Stage], stage: usize| {
+        let last = |stages: &[StageRun], stage: usize| {
             let ends = stages[stage].passes.iter().flatten().map(|pass| pass.1);
             ends.fold(0.0, f64::max)
         };
-        let before = |stages: &[Stage], stage: usize| {
+        let before = |stages: &[StageRun], stage: usize| {
             let is_end = stage == 0 || stage + 1 == stages.len();
             let ready_s = last(stages, stage) + TRANSFER_S;
             if !is_end {
@@ -188,7 +188,7 @@ impl Pipeline {
     }
 
     /// The passes of one data-parallel rank in one step.
-    fn pipeline(&self, dp_rank: u32, random: &mut SmallRng) -> Vec<Stage> {
+    fn pipeline(&self, dp_rank: u32, random: &mut SmallRng) -> Vec<StageRun> {
         let (pp, count) = (self.pp as usize, self.microbatches as usize);
         let longest = self.drags.iter().find_map(|drag| match drag {
             Drag::Data { times } => Some(*times),
@@ -204,8 +204,8 @@ impl Pipeline {
             });
             first.chain(pairs).collect::<Vec<_>>()
         };
-        let mut stages: Vec<Stage> = (0..pp)
-            .map(|stage| Stage { order: order(stage), ..Stage::default() })
+        let mut stages: Vec<StageRun> = (0..pp)
+            .map(|stage| StageRun { order: order(stage), ..StageRun::default() })
             .collect();
         let mut free_s = vec![GATHER_S; pp];
         let mut next = vec![0; pp];
@@ -261,7 +261,7 @@ impl Pipeline {
 
 /// Sends and receives of a stage.
 fn transfers(
-    stages: &[Stage],
+    stages: &[StageRun],
     stage: usize,
     push: &mut dyn FnMut(OpKind, u32, (f64, f64)),
 ) {

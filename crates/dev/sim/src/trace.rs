@@ -66,7 +66,7 @@ fn write(rows: &[Row], to: impl Write + Send) -> Result<(), ParquetError> {
     let mut file =
         SerializedFileWriter::new(to, Arc::new(schema), Arc::new(properties.build()))?;
     let mut group = file.next_row_group()?;
-    let mut put = Columns { rows, group: &mut group };
+    let mut put = TraceColumns { rows, group: &mut group };
     put.column::<Int32Type>(|row| row.dp_rank.cast_signed())?;
     put.column::<Int32Type>(|row| row.stage.cast_signed())?;
     put.column::<Int32Type>(|row| row.rank.cast_signed())?;
@@ -83,12 +83,12 @@ fn write(rows: &[Row], to: impl Write + Send) -> Result<(), ParquetError> {
     Ok(())
 }
 
-struct Columns<'a, 'file, W: Write> {
+struct TraceColumns<'a, 'file, W: Write> {
     rows: &'a [Row],
     group: &'a mut SerializedRowGroupWriter<'file, W>,
 }
 
-impl<W: Write + Send> Columns<'_, '_, W> {
+impl<W: Write + Send> TraceColumns<'_, '_, W> {
     fn column<T: DataType>(
         &mut self,
         value: impl Fn(&Row) -> T::T,

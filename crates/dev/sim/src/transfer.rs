@@ -33,7 +33,7 @@ pub(crate) struct Channel {
 
 /// How ranks pass data on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum TransferShape {
     /// Each to the next, and the last to the first; what is sent was received before.
     Ring,
     /// From the first to the second.
@@ -48,13 +48,13 @@ pub(crate) enum Shape {
 /// when it looks. This is the loop of NCCL's proxy, solved for times.
 pub(crate) fn transfers(
     machine: &impl Machine,
-    shape: Shape,
+    shape: TransferShape,
     ranks: &[u32],
     starts: &[f64],
     channels: u8,
     count: usize,
 ) -> Vec<Channel> {
-    let links = if shape == Shape::Ring { ranks.len() } else { 1 };
+    let links = if shape == TransferShape::Ring { ranks.len() } else { 1 };
     let next = |at: usize| (at + 1) % ranks.len();
     let mut all = Vec::new();
     for channel in 0..channels {
@@ -66,7 +66,7 @@ pub(crate) fn transfers(
                 let (from, start) = (ranks[at], starts[at]);
                 let before = (at + links - 1) % links;
                 let input = match (shape, k) {
-                    (Shape::Ring, 1..) => times[before].taken[k - 1],
+                    (TransferShape::Ring, 1..) => times[before].taken[k - 1],
                     _ => start,
                 };
                 let Channel { ready, done, .. } = &times[at];

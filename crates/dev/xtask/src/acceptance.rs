@@ -28,7 +28,7 @@ pub(crate) struct AcceptanceArgs {
 }
 
 /// One line of the table.
-struct Row {
+struct AcceptanceRow {
     id: String,
     scenario: String,
     measured: String,
@@ -36,7 +36,7 @@ struct Row {
     holds: bool,
 }
 
-impl Row {
+impl AcceptanceRow {
     fn new(
         id: impl Into<String>,
         scenario: impl Into<String>,
@@ -49,7 +49,7 @@ impl Row {
     }
 }
 
-impl fmt::Display for Row {
+impl fmt::Display for AcceptanceRow {
     /// A line of the table.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { id, scenario, measured, paper, holds } = self;
@@ -75,7 +75,7 @@ pub(crate) fn acceptance(args: &AcceptanceArgs, root: &Path) -> Result<ExitCode>
         args.only.is_empty() || args.only.iter().any(|only| is_of(id, only, &ids))
     };
     let mut measured = Vec::new();
-    let mut print = |row: Row| {
+    let mut print = |row: AcceptanceRow| {
         println!("{row}");
         measured.push(row);
     };
@@ -99,7 +99,7 @@ fn real_rows(
     args: &AcceptanceArgs,
     root: &Path,
     wanted: &impl Fn(&str) -> bool,
-    print: &mut impl FnMut(Row),
+    print: &mut impl FnMut(AcceptanceRow),
 ) -> Result<()> {
     let mut rows = real::ROWS.into_iter().filter(|(id, _)| wanted(id)).peekable();
     if rows.peek().is_none() {

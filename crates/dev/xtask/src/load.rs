@@ -16,7 +16,7 @@ use model::{CollectiveIssue, CollectiveOp, Event, Input, Mark, RankNs, Verdict};
 use protocol::{BatchAddress, BatchHead, CLOCK_HEADER};
 use serde::Deserialize;
 
-use crate::server::Server;
+use crate::server::ServeProcess;
 
 /// How often a host tells, as agents do.
 const TELL_EVERY: Duration = Duration::from_millis(500);
@@ -133,7 +133,7 @@ fn mixed(a: u32, b: u32) -> u32 {
 }
 
 /// A host of a job, as its agent tells of it.
-struct Host {
+struct SyntheticHost {
     job: String,
     name: String,
     course: Course,
@@ -147,16 +147,16 @@ struct Host {
 
 /// What was told, and how it was taken.
 #[derive(Default)]
-struct Told {
+struct LoadCounters {
     marks: AtomicU64,
     bytes: AtomicU64,
     packed_bytes: AtomicU64,
     refused: AtomicU64,
 }
 
-impl Host {
+impl SyntheticHost {
     /// Everything its ranks have done until now, as lines.
-    fn lines(&mut self, now_ns: u64, told: &Told) -> Vec<u8> {
+    fn lines(&mut self, now_ns: u64, told: &LoadCounters) -> Vec<u8> {
         let mut lines = Vec::new();
         let mut tell = |input: Input| input_line(&input, &mut lines);
         if self.number == 0 {
@@ -195,7 +195,13 @@ impl Host {
     }
 
     /// Tells what there is, again if it was not taken; whether it was.
-    fn tell(&mut self, url: &str, now_ns: u64, last: bool, told: &Told) -> Result<bool> {
+    fn tell(
+        &mut self,
+        url: &str,
+        now_ns: u64,
+        last: bool,
+        told: &LoadCounters,
+    ) -> Result<bool> {
         if self.batch.is_none() {
             let lines = self.lines(now_ns, told);
             let head = BatchHead::new("boot", RankNs(now_ns), last);
@@ -246,7 +252,7 @@ impl Clock {
 
 /// What a reader of the job saw.
 #[derive(Default)]
-struct Seen {
+struct ObservedJob {
     /// Seconds from the end of each window's last step until it could be read.
     windows_s: Vec<f64>,
     /// The same for the first incident.
@@ -265,14 +271,14 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
     let scratch = tempfile::tempdir()?;
     let mut laggard = Command::new(&args.laggard);
     laggard.current_dir(scratch.path());
-    let server = Server::start(laggard, &["--data", "collected"])?;
+    let server = ServeProcess::start(laggard, &["--data", "collected"])?;
     let of_job = args.ranks / args.jobs;
     let course = Course::new(args, of_job);
     let jobs: Vec<String> = (0..args.jobs).map(|job| format!("job-{job}")).collect();
     let mut hosts = hosts(args, &jobs, course);
     let count = hosts.len();
     println!("{count} hosts, {} ranks, {} jobs", args.ranks, args.jobs);
-    let told = Told::default();
+    let told = LoadCounters::default();
     let ended = AtomicBool::new(false);
     let clock = Clock { begun: Instant::now() };
     let mut usage = Usage::default();
@@ -301,7 +307,7 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
         };
         ended.store(true, Ordering::Relaxed);
         usage = watched.join().expect("a thread that watches")?;
-        let seen: Result<Vec<Seen>> = watchers
+        let seen: Result<Vec<ObservedJob>> = watchers
             .into_iter()
             .map(|w| w.join().expect("a thread that reads"))
             .collect();
@@ -331,13 +337,13 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
 }
 
 /// The hosts of all jobs.
-fn hosts(args: &LoadArgs, jobs: &[String], course: Course) -> Vec<Host> {
+fn hosts(args: &LoadArgs, jobs: &[String], course: Course) -> Vec<SyntheticHost> {
     let of_job = args.ranks / args.jobs;
     let mut hosts = Vec::new();
     for job in jobs {
         for first in (0..of_job).step_by(args.per_host as usize) {
             let ranks = first..(first + args.per_host).min(of_job);
-            hosts.push(Host {
+            hosts.push(SyntheticHost {
                 job: job.clone(),
                 name: format!("host-{}", first / args.per_host),
                 course,
@@ -357,7 +363,7 @@ fn hosts(args: &LoadArgs, jobs: &[String], course: Course) -> Vec<Host> {
 }
 
 /// Whether each job names its slow rank, and nothing of what was told is lost.
-fn judge(server: &Server, jobs: &[String], slow_rank: u32) -> Result<ExitCode> {
+fn judge(server: &ServeProcess, jobs: &[String], slow_rank: u32) -> Result<ExitCode> {
     for job in jobs {
         let verdict = server.get(&format!("jobs/{job}/verdict"))?;
         let verdict: Verdict = serde_json::from_str(&verdict)?;
@@ -372,8 +378,8 @@ fn judge(server: &Server, jobs: &[String], slow_rank: u32) -> Result<ExitCode> {
 
 /// Lets each of several threads tell of its share of the hosts; how long the answers took.
 fn in_threads(
-    hosts: &mut [Host],
-    tell: impl Fn(&mut [Host]) -> Result<Vec<f64>> + Sync,
+    hosts: &mut [SyntheticHost],
+    tell: impl Fn(&mut [SyntheticHost]) -> Result<Vec<f64>> + Sync,
 ) -> Result<Vec<f64>> {
     let (share, tell) = (hosts.len().div_ceil(TELLERS), &tell);
     thread::scope(|scope| {
@@ -392,11 +398,11 @@ fn in_threads(
 /// Tells of hosts in real time, each at its own moment of the half second, or later where the
 /// collector takes longer: then of all that has happened since, as agents do.
 fn tell(
-    hosts: &mut [Host],
+    hosts: &mut [SyntheticHost],
     seconds: u64,
     url: &str,
     clock: Clock,
-    told: &Told,
+    told: &LoadCounters,
 ) -> Result<Vec<f64>> {
     let mut answers_s = Vec::new();
     let every_ns = TELL_EVERY.as_nanos() as u64;
@@ -421,10 +427,10 @@ fn tell(
 /// Tells of hosts as fast as it is taken, of all until one moment before it goes on to the next:
 /// ranks that train together do not get ahead of each other.
 fn tell_fast(
-    hosts: &mut [Host],
+    hosts: &mut [SyntheticHost],
     seconds: u64,
     url: &str,
-    told: &Told,
+    told: &LoadCounters,
 ) -> Result<Vec<f64>> {
     let mut answers_s = Vec::new();
     let every_ns = TELL_EVERY_SIMULATED.as_nanos() as u64;
@@ -447,13 +453,13 @@ fn tell_fast(
 
 /// Reads a job as its page does, until it has ended.
 fn watch(
-    server: &Server,
+    server: &ServeProcess,
     job: &str,
     course: Course,
     clock: Clock,
     ended: &AtomicBool,
-) -> Result<Seen> {
-    let mut seen = Seen::default();
+) -> Result<ObservedJob> {
+    let mut seen = ObservedJob::default();
     let url = format!("{}/api/v1/jobs/{job}/events", server.url);
     let config = ureq::Agent::config_builder().http_status_as_error(false);
     let http: ureq::Agent = config.build().into();
@@ -504,7 +510,7 @@ struct Usage {
 }
 
 impl Usage {
-    fn look(&mut self, id: u32, clock: Clock, told: Option<&Told>) -> Result<()> {
+    fn look(&mut self, id: u32, clock: Clock, told: Option<&LoadCounters>) -> Result<()> {
         let process = Path::new("/proc").join(id.to_string());
         let stat = fs::read_to_string(process.join("stat"))?;
         let after_name = stat.rsplit(") ").next().context("a state")?;

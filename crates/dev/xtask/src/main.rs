@@ -19,7 +19,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 #[derive(Debug, Parser)]
-struct Cli {
+struct XtaskCli {
     #[command(subcommand)]
     task: Task,
 }
@@ -37,7 +37,7 @@ enum Task {
 }
 
 fn main() -> Result<ExitCode> {
-    match Cli::parse().task {
+    match XtaskCli::parse().task {
         Task::Check => check::check(&root()),
         Task::Acceptance(args) => acceptance::acceptance(&args, &root()),
         Task::Measure => measure::measure(&root()),

@@ -6,13 +6,13 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result};
 
 /// `laggard serve`, which ends with this.
-pub(crate) struct Server {
+pub(crate) struct ServeProcess {
     child: Child,
     /// Where it answers.
     pub(crate) url: String,
 }
 
-impl Drop for Server {
+impl Drop for ServeProcess {
     fn drop(&mut self) {
         if self.child.kill().is_ok() {
             self.child.wait().ok();
@@ -20,7 +20,7 @@ impl Drop for Server {
     }
 }
 
-impl Server {
+impl ServeProcess {
     /// Starts it on an address of its own.
     pub(crate) fn start(mut laggard: Command, options: &[&str]) -> Result<Self> {
         laggard.args(["serve", "--listen", "127.0.0.1:0"]).args(options);

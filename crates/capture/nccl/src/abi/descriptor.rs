@@ -12,7 +12,7 @@ use crate::abi::names::{element_bytes_of_name, name, op_of_name, op_of_number};
 
 /// What stands before an event's own fields.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Head {
+pub(crate) struct EventHead {
     /// The handle of the event it is part of.
     pub(crate) parent: *const c_void,
     /// The rank in the communicator; not set for every event.
@@ -21,7 +21,7 @@ pub(crate) struct Head {
 
 /// An event, as much of it as is recorded.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Event {
+pub(crate) enum NcclEvent {
     /// A collective is enqueued.
     Collective { of: Option<Named>, sequence: u64, work: Work },
     /// A send or a receive is enqueued.
@@ -248,7 +248,7 @@ pub(crate) trait Describes {
     /// # Safety
     /// `this` must point to a descriptor of this version, of which the fields before the
     /// union and those of the event's kind are set.
-    unsafe fn read(this: *const Self) -> (Head, Event);
+    unsafe fn read(this: *const Self) -> (EventHead, NcclEvent);
 }
 
 /// A part of the union that tells of an operation.
@@ -258,34 +258,34 @@ pub(crate) trait Tells: Copy {
 
     /// # Safety
     /// `this` must point to one whose fields are set.
-    unsafe fn event(this: *const Self) -> Event;
+    unsafe fn event(this: *const Self) -> NcclEvent;
 }
 
 impl<Kind: Into<u64> + Copy, Coll: Tells, P2p: Tells, const WORDS: usize> Describes
     for Descriptor<Kind, Coll, P2p, WORDS>
 {
     #[inline]
-    unsafe fn read(this: *const Self) -> (Head, Event) {
+    unsafe fn read(this: *const Self) -> (EventHead, NcclEvent) {
         // SAFETY: the caller's promise; which part of the union is set follows from the kind.
         unsafe {
-            let head = Head { parent: field!(this.parent), rank: field!(this.rank) };
+            let head = EventHead { parent: field!(this.parent), rank: field!(this.rank) };
             let event = match field!(this.kind).into() {
                 kind::PROXY_STEP if Coll::STEPS_TELL => {
                     let step = field!(this.body.proxy_step.step);
                     u32::try_from(step)
-                        .map_or(Event::Other, |step| Event::ProxyStep { step })
+                        .map_or(NcclEvent::Other, |step| NcclEvent::ProxyStep { step })
                 }
                 kind::PROXY_OP => proxy_op(&raw const (*this).body.proxy_op),
                 kind::COLL => Coll::event(&raw const (*this).body.coll),
                 kind::P2P => P2p::event(&raw const (*this).body.p2p),
-                _ => Event::Other,
+                _ => NcclEvent::Other,
             };
             (head, event)
         }
     }
 }
 
-unsafe fn proxy_op(this: *const ProxyOp) -> Event {
+unsafe fn proxy_op(this: *const ProxyOp) -> NcclEvent {
     // SAFETY: the caller's promise.
     unsafe {
         let sends = field!(this.is_send) != 0;
@@ -295,17 +295,17 @@ unsafe fn proxy_op(this: *const ProxyOp) -> Event {
             direction: if sends { Direction::Send } else { Direction::Receive },
         };
         let total = u32::try_from(field!(this.steps)).unwrap_or(0);
-        Event::ProxyOp { pid: field!(this.pid), route, total }
+        NcclEvent::ProxyOp { pid: field!(this.pid), route, total }
     }
 }
 
-fn point_to_point(of: Option<Named>, peer: c_int, work: Work) -> Event {
+fn point_to_point(of: Option<Named>, peer: c_int, work: Work) -> NcclEvent {
     let direction = match work.op.name() {
         "SEND" => Direction::Send,
         "RECV" => Direction::Receive,
-        _ => return Event::Other,
+        _ => return NcclEvent::Other,
     };
-    Event::PointToPoint { of, peer: peer.cast_unsigned(), direction, work }
+    NcclEvent::PointToPoint { of, peer: peer.cast_unsigned(), direction, work }
 }
 
 fn bytes(count: usize, element_bytes: u64) -> u64 {
@@ -315,7 +315,7 @@ fn bytes(count: usize, element_bytes: u64) -> u64 {
 impl Tells for CollV1 {
     const STEPS_TELL: bool = false;
 
-    unsafe fn event(this: *const Self) -> Event {
+    unsafe fn event(this: *const Self) -> NcclEvent {
         // SAFETY: the caller's promise.
         unsafe {
             let of = Named { hash: field!(this.hash), name: field!(this.name) };
@@ -324,7 +324,7 @@ impl Tells for CollV1 {
                 op: op_of_number(field!(this.function)),
                 bytes: bytes(field!(this.count), element_bytes),
             };
-            Event::Collective { of: Some(of), sequence: field!(this.sequence), work }
+            NcclEvent::Collective { of: Some(of), sequence: field!(this.sequence), work }
         }
     }
 }
@@ -332,7 +332,7 @@ impl Tells for CollV1 {
 impl Tells for CollV2 {
     const STEPS_TELL: bool = false;
 
-    unsafe fn event(this: *const Self) -> Event {
+    unsafe fn event(this: *const Self) -> NcclEvent {
         // SAFETY: the caller's promise.
         unsafe {
             let of = Named { hash: field!(this.hash), name: field!(this.name) };
@@ -341,7 +341,7 @@ impl Tells for CollV2 {
                 field!(this.count),
                 field!(this.datatype),
             );
-            Event::Collective { of: Some(of), sequence: field!(this.sequence), work }
+            NcclEvent::Collective { of: Some(of), sequence: field!(this.sequence), work }
         }
     }
 }
@@ -349,7 +349,7 @@ impl Tells for CollV2 {
 impl Tells for CollV4 {
     const STEPS_TELL: bool = true;
 
-    unsafe fn event(this: *const Self) -> Event {
+    unsafe fn event(this: *const Self) -> NcclEvent {
         // SAFETY: the caller's promise.
         unsafe {
             let work = named_work(
@@ -357,7 +357,7 @@ impl Tells for CollV4 {
                 field!(this.count),
                 field!(this.datatype),
             );
-            Event::Collective { of: None, sequence: field!(this.sequence), work }
+            NcclEvent::Collective { of: None, sequence: field!(this.sequence), work }
         }
     }
 }
@@ -365,7 +365,7 @@ impl Tells for CollV4 {
 impl Tells for P2pV1 {
     const STEPS_TELL: bool = false;
 
-    unsafe fn event(this: *const Self) -> Event {
+    unsafe fn event(this: *const Self) -> NcclEvent {
         // SAFETY: the caller's promise.
         unsafe {
             let of = Named { hash: field!(this.hash), name: field!(this.name) };
@@ -382,7 +382,7 @@ impl Tells for P2pV1 {
 impl Tells for P2pV2 {
     const STEPS_TELL: bool = false;
 
-    unsafe fn event(this: *const Self) -> Event {
+    unsafe fn event(this: *const Self) -> NcclEvent {
         // SAFETY: the caller's promise.
         unsafe {
             let of = Named { hash: field!(this.hash), name: field!(this.name) };
@@ -399,7 +399,7 @@ impl Tells for P2pV2 {
 impl Tells for P2pV4 {
     const STEPS_TELL: bool = true;
 
-    unsafe fn event(this: *const Self) -> Event {
+    unsafe fn event(this: *const Self) -> NcclEvent {
         // SAFETY: the caller's promise.
         unsafe {
             let work = named_work(

@@ -49,7 +49,7 @@ impl LiveSize {
 
     /// Bytes of the whole table.
     pub(crate) fn bytes(self) -> usize {
-        size_of::<Head>()
+        size_of::<LiveTableHead>()
             + self.operations() * size_of::<OperationSlot>()
             + self.flows() * size_of::<FlowSlot>()
             + CONNECTIONS * size_of::<ConnectionSlot>()
@@ -84,7 +84,7 @@ impl LiveSource {
 
 /// What comes before the slots.
 #[repr(C, align(64))]
-pub(crate) struct Head {
+pub(crate) struct LiveTableHead {
     pub(crate) magic: [u8; 8],
     pub(crate) layout: u32,
     pub(crate) operations: u32,
@@ -162,12 +162,12 @@ pub(crate) struct FlowSlot {
 }
 
 const _: () = {
-    assert!(std::mem::offset_of!(Head, identity) == 24);
-    assert!(std::mem::offset_of!(Head, closed) == 312);
-    assert!(std::mem::offset_of!(Head, operations_begun) == 384);
-    assert!(std::mem::offset_of!(Head, communicators) == 512);
+    assert!(std::mem::offset_of!(LiveTableHead, identity) == 24);
+    assert!(std::mem::offset_of!(LiveTableHead, closed) == 312);
+    assert!(std::mem::offset_of!(LiveTableHead, operations_begun) == 384);
+    assert!(std::mem::offset_of!(LiveTableHead, communicators) == 512);
     assert!(size_of::<CommunicatorSlot>() == 192);
-    assert!(size_of::<Head>() == 12_800);
+    assert!(size_of::<LiveTableHead>() == 12_800);
     assert!(size_of::<OperationSlot>() == 64);
     assert!(size_of::<FlowSlot>() == 64);
     assert!(size_of::<ConnectionSlot>() == 64);
@@ -176,9 +176,9 @@ const _: () = {
 /// How far an operation is: bit 63 once it is enqueued, 31 bits for the flows it has begun,
 /// 32 for those that are done. One word, so that whoever completes it knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Progress(pub(crate) u64);
+pub(crate) struct OperationProgress(pub(crate) u64);
 
-impl Progress {
+impl OperationProgress {
     pub(crate) const ENQUEUED: u64 = 1 << 63;
     pub(crate) const BEGUN: u64 = 1 << 32;
     pub(crate) const DONE: u64 = 1;
@@ -259,13 +259,24 @@ mod tests {
 
     #[test]
     fn an_operation_is_complete_once_it_is_enqueued_and_its_flows_are_done() {
-        let enqueued = Progress::ENQUEUED;
-        assert!(!Progress(0).is_complete());
-        assert!(Progress(enqueued).is_complete());
+        let enqueued = OperationProgress::ENQUEUED;
+        assert!(!OperationProgress(0).is_complete());
+        assert!(OperationProgress(enqueued).is_complete());
         assert!(
-            !Progress(enqueued | (2 * Progress::BEGUN) | Progress::DONE).is_complete()
+            !OperationProgress(
+                enqueued | (2 * OperationProgress::BEGUN) | OperationProgress::DONE
+            )
+            .is_complete()
         );
-        assert!(Progress(enqueued | Progress::BEGUN | Progress::DONE).is_complete());
-        assert!(!Progress(Progress::BEGUN | Progress::DONE).is_complete());
+        assert!(
+            OperationProgress(
+                enqueued | OperationProgress::BEGUN | OperationProgress::DONE
+            )
+            .is_complete()
+        );
+        assert!(
+            !OperationProgress(OperationProgress::BEGUN | OperationProgress::DONE)
+                .is_complete()
+        );
     }
 }

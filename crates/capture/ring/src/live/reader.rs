@@ -7,10 +7,10 @@ use model::{CollectiveOp, Communicator, Direction, Flow, Operation, RankNs};
 
 use crate::live::connections::Sent;
 use crate::live::layout::{
-    CommunicatorSlot, FINALIZED, Head, LAYOUT, LiveSize, LiveSource, MAGIC, OPEN,
-    Progress,
+    CommunicatorSlot, FINALIZED, LAYOUT, LiveSize, LiveSource, LiveTableHead, MAGIC,
+    OPEN, OperationProgress,
 };
-use crate::live::table::Table;
+use crate::live::table::LiveTableView;
 use crate::{Identity, RingError, file};
 
 /// How long an operation must have been complete before it counts as ended: the network
@@ -32,12 +32,12 @@ pub struct LiveReader {
     told: Vec<u64>,
     source: LiveSource,
     /// The last of each lane of which only the call was seen, unless a later one's end was.
-    returned: BTreeMap<Lane, (u64, Option<Operation>)>,
+    returned: BTreeMap<LiveLane, (u64, Option<Operation>)>,
 }
 
 /// What runs one after the other: the collectives of a communicator, by its index, or what it
 /// sends to a peer or receives from one.
-type Lane = (u32, Option<(u32, Direction)>);
+type LiveLane = (u32, Option<(u32, Direction)>);
 
 /// What a reader finds in a live table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,7 +60,7 @@ struct OperationView {
     /// Index of its communicator.
     communicator: u32,
     first_flow: u64,
-    progress: Progress,
+    progress: OperationProgress,
     /// When it last seemed to end.
     ended_at: RankNs,
     operation: Operation,
@@ -81,12 +81,12 @@ impl LiveReader {
     pub fn open(path: &Path) -> Result<Self, RingError> {
         let foreign = || RingError::NotALiveTable { path: path.to_owned() };
         let map = file::open(path)?;
-        if map.len() < size_of::<Head>() || !map.starts_with(&MAGIC) {
+        if map.len() < size_of::<LiveTableHead>() || !map.starts_with(&MAGIC) {
             return Err(foreign());
         }
         // SAFETY: the map is longer than a head and page-aligned; any bytes are valid.
         #[expect(clippy::cast_ptr_alignment, reason = "a mapping begins at a page")]
-        let head = unsafe { &*map.as_ptr().cast::<Head>() };
+        let head = unsafe { &*map.as_ptr().cast::<LiveTableHead>() };
         if head.layout != LAYOUT {
             let (path, found) = (path.to_owned(), head.layout);
             return Err(RingError::Layout { path, found, supported: LAYOUT });
@@ -100,9 +100,9 @@ impl LiveReader {
         Ok(Self { map, path, size, identity, oldest: 0, told, source, returned })
     }
 
-    fn table(&self) -> Table<'_> {
+    fn table(&self) -> LiveTableView<'_> {
         // SAFETY: `open` checked that the map is large enough; it lives as long as `self`.
-        unsafe { Table::of(self.map.as_ptr(), self.size) }
+        unsafe { LiveTableView::of(self.map.as_ptr(), self.size) }
     }
 
     /// Who writes the table.
@@ -199,7 +199,7 @@ impl LiveReader {
 
     /// Takes note of the last of a lane; of a send or receive without flows it is not known
     /// which lane that is.
-    fn keep(&mut self, lane: Lane, number: u64, operation: &Operation) {
+    fn keep(&mut self, lane: LiveLane, number: u64, operation: &Operation) {
         let before = self.returned.get(&lane).map(|(before, _)| *before);
         let of_lane = !operation.op.is_point_to_point() || lane.1.is_some();
         if before < Some(number) && of_lane {
@@ -211,12 +211,13 @@ impl LiveReader {
     /// Adds the last call of each lane that is not inside another: nobody sees when it ends.
     fn add_returned(
         &mut self,
-        inside: &BTreeSet<Lane>,
+        inside: &BTreeSet<LiveLane>,
         in_progress: &mut Vec<Operation>,
     ) {
         let Self { map, size, returned, .. } = self;
         // SAFETY: as in `table`.
-        let communicators = &unsafe { Table::of(map.as_ptr(), *size) }.head.communicators;
+        let communicators =
+            &unsafe { LiveTableView::of(map.as_ptr(), *size) }.head.communicators;
         returned.retain(|(index, _), _| {
             let slot = communicators.get(*index as usize);
             slot.is_some_and(|slot| slot.state.load(Acquire) == OPEN)
@@ -258,7 +259,7 @@ impl LiveReader {
         }
     }
 
-    fn is_unchanged(&self, number: u64, progress: Progress) -> bool {
+    fn is_unchanged(&self, number: u64, progress: OperationProgress) -> bool {
         self.table().operation(number).is_some_and(|slot| {
             slot.progress.load(Acquire) == progress.0 && slot.stamp.still_has(number)
         })
@@ -271,7 +272,7 @@ impl LiveReader {
         if slot.stamp.number() != Some(number) {
             return None;
         }
-        let progress = Progress(slot.progress.load(Acquire));
+        let progress = OperationProgress(slot.progress.load(Acquire));
         let is_told = self.was_told(number);
         if is_told && progress.is_complete() {
             return None;
@@ -334,7 +335,7 @@ impl LiveReader {
     }
 }
 
-fn lane(communicator: u32, operation: &Operation) -> Lane {
+fn lane(communicator: u32, operation: &Operation) -> LiveLane {
     let first = operation.flows.first().filter(|_| operation.op.is_point_to_point());
     (communicator, first.map(|flow| (flow.peer, flow.direction)))
 }
@@ -370,7 +371,7 @@ fn waiting(views: &[OperationView], flows: &[Vec<Flow>], now: RankNs) -> BTreeSe
 }
 
 /// A flow, unless it is gone.
-fn flow(table: Table<'_>, number: u64) -> Option<FlowView> {
+fn flow(table: LiveTableView<'_>, number: u64) -> Option<FlowView> {
     let slot = table.flow(number)?;
     if slot.stamp.number() != Some(number) {
         return None;

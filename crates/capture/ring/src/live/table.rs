@@ -7,23 +7,23 @@
 use std::slice;
 
 use crate::live::connections::{CONNECTIONS, ConnectionSlot};
-use crate::live::layout::{FlowSlot, Head, LiveSize, OperationSlot};
+use crate::live::layout::{FlowSlot, LiveSize, LiveTableHead, OperationSlot};
 
 /// The parts of a mapped table. All that changes in them is atomic.
 #[derive(Clone, Copy)]
-pub(crate) struct Table<'map> {
-    pub(crate) head: &'map Head,
+pub(crate) struct LiveTableView<'map> {
+    pub(crate) head: &'map LiveTableHead,
     operations: &'map [OperationSlot],
     flows: &'map [FlowSlot],
     pub(crate) connections: &'map [ConnectionSlot],
 }
 
-impl Table<'_> {
+impl LiveTableView<'_> {
     /// # Safety
     /// `map` must be the start of a mapping of `size.bytes()` bytes that outlives the result.
     #[inline]
     pub(crate) unsafe fn of(map: *const u8, size: LiveSize) -> Self {
-        let operations_at = size_of::<Head>();
+        let operations_at = size_of::<LiveTableHead>();
         let flows_at = operations_at + size.operations() * size_of::<OperationSlot>();
         let connections_at = flows_at + size.flows() * size_of::<FlowSlot>();
         // SAFETY: the caller's promise; every bit pattern is valid for all four, and the
@@ -33,7 +33,7 @@ impl Table<'_> {
             let flows = map.add(flows_at).cast::<FlowSlot>();
             let connections = map.add(connections_at).cast::<ConnectionSlot>();
             Self {
-                head: &*map.cast::<Head>(),
+                head: &*map.cast::<LiveTableHead>(),
                 operations: slice::from_raw_parts(operations, size.operations()),
                 flows: slice::from_raw_parts(flows, size.flows()),
                 connections: slice::from_raw_parts(connections, CONNECTIONS),
@@ -42,7 +42,7 @@ impl Table<'_> {
     }
 }
 
-impl<'map> Table<'map> {
+impl<'map> LiveTableView<'map> {
     /// The slot of operation `number`; there is one for every number.
     #[inline]
     pub(crate) fn operation(&self, number: u64) -> Option<&'map OperationSlot> {

@@ -8,10 +8,10 @@ use model::{CollectiveOp, Direction, RankNs};
 use crate::header::StoredIdentity;
 use crate::live::connections::{self, ConnectionSlot};
 use crate::live::layout::{
-    Claimed, CommunicatorSlot, FINALIZED, FlowSlot, Head, LAYOUT, LiveSize, LiveSource,
-    MAGIC, OPEN, OperationSlot, Progress, STEP_BITS,
+    Claimed, CommunicatorSlot, FINALIZED, FlowSlot, LAYOUT, LiveSize, LiveSource,
+    LiveTableHead, MAGIC, OPEN, OperationProgress, OperationSlot, STEP_BITS,
 };
-use crate::live::table::Table;
+use crate::live::table::LiveTableView;
 use crate::{Identity, RingDirectory, RingError, file};
 
 /// The writing half of a live table, for the training process.
@@ -87,7 +87,7 @@ impl LiveWriter {
             // SAFETY: the map is larger than a head, page-aligned and zero-filled, for which
             // all fields are valid; `map` is the only access.
             #[expect(clippy::cast_ptr_alignment, reason = "a mapping begins at a page")]
-            let head = unsafe { &mut *map.as_mut_ptr().cast::<Head>() };
+            let head = unsafe { &mut *map.as_mut_ptr().cast::<LiveTableHead>() };
             head.magic = MAGIC;
             head.layout = LAYOUT;
             head.operations = size.operations() as u32;
@@ -98,10 +98,10 @@ impl LiveWriter {
     }
 
     #[inline]
-    fn table(&self) -> Table<'_> {
+    fn table(&self) -> LiveTableView<'_> {
         // SAFETY: the map was made with room for a table of this size and lives as long as
         // `self`.
-        unsafe { Table::of(self.map.as_ptr(), self.size) }
+        unsafe { LiveTableView::of(self.map.as_ptr(), self.size) }
     }
 
     /// The table's file.
@@ -177,7 +177,7 @@ impl LiveWriter {
             return None;
         };
         if let Claimed::Overwriting = claimed
-            && !Progress(slot.progress.load(Relaxed)).is_complete()
+            && !OperationProgress(slot.progress.load(Relaxed)).is_complete()
         {
             self.count_dropped();
         }
@@ -197,10 +197,10 @@ impl LiveWriter {
     /// thread that called for it, though the network may still begin flows.
     pub fn enqueued(&self, operation: OperationToken, at: RankNs) {
         if let Some((slot, _)) = self.operation(operation)
-            && !Progress(slot.progress.load(Relaxed)).is_enqueued()
+            && !OperationProgress(slot.progress.load(Relaxed)).is_enqueued()
         {
             slot.ended_at.fetch_max(at.0, Relaxed);
-            slot.progress.fetch_or(Progress::ENQUEUED, Release);
+            slot.progress.fetch_or(OperationProgress::ENQUEUED, Release);
         }
     }
 
@@ -384,7 +384,7 @@ impl LiveWriter {
 
     fn begin(&self, flow: &FlowSlot, at: RankNs) {
         if let Some(operation) = self.operation_of(flow) {
-            operation.progress.fetch_add(Progress::BEGUN, Relaxed);
+            operation.progress.fetch_add(OperationProgress::BEGUN, Relaxed);
         }
         flow.moved_at.store(at.0, Relaxed);
         // 0 stands for not begun.
@@ -408,7 +408,7 @@ impl LiveWriter {
     fn finish(&self, flow: &FlowSlot, at: RankNs) {
         if let Some(operation) = self.operation_of(flow) {
             operation.ended_at.fetch_max(at.0, Relaxed);
-            operation.progress.fetch_add(Progress::DONE, Release);
+            operation.progress.fetch_add(OperationProgress::DONE, Release);
         }
     }
 }

@@ -11,10 +11,10 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use sim::{Cluster, Fault, LOCALS, LOOK_S, Run, job_of, watch};
 
-use super::Row;
-use super::simulated::Measure;
+use super::AcceptanceRow;
+use super::simulated::RowMeasure;
 
-pub(super) const ROWS: [(&str, Measure); 8] = [
+pub(super) const ROWS: [(&str, RowMeasure); 8] = [
     ("MY-A13", latency),
     ("MY-who", localisation),
     ("MY-A15", hundred),
@@ -57,7 +57,7 @@ fn campaign() -> Vec<Case> {
     cases.collect()
 }
 
-fn latency(id: &str) -> Row {
+fn latency(id: &str) -> AcceptanceRow {
     let cases = campaign();
     let mut after_s: Vec<f64> = cases.iter().filter_map(|case| case.after_s).collect();
     after_s.sort_by(f64::total_cmp);
@@ -68,7 +68,7 @@ fn latency(id: &str) -> Row {
         after_s.len()
     );
     let holds = after_s.len() == CAMPAIGN && most <= 2.0;
-    Row::new(
+    AcceptanceRow::new(
         id,
         "random faults and onsets: detection",
         measured,
@@ -77,7 +77,7 @@ fn latency(id: &str) -> Row {
     )
 }
 
-fn localisation(id: &str) -> Row {
+fn localisation(id: &str) -> AcceptanceRow {
     let cases = campaign();
     let exact = cases.iter().filter(|case| case.named == [case.culprit]).count();
     let one_end =
@@ -93,10 +93,16 @@ fn localisation(id: &str) -> Row {
          neither counters nor hosts tell apart"
     );
     let holds = exact as f64 >= 0.99 * CAMPAIGN as f64;
-    Row::new(id, "random faults and onsets: who", measured, "target 99 %", holds)
+    AcceptanceRow::new(
+        id,
+        "random faults and onsets: who",
+        measured,
+        "target 99 %",
+        holds,
+    )
 }
 
-fn false_alarms(id: &str) -> Row {
+fn false_alarms(id: &str) -> AcceptanceRow {
     let seconds = HEALTHY_WINDOWS as f64 * WINDOW_S;
     let mut alarms = 0;
     let runs = 10;
@@ -110,22 +116,22 @@ fn false_alarms(id: &str) -> Row {
         alarms += u32::from(watched.straggler.is_some());
     }
     let measured = format!("{alarms} alarms in {HEALTHY_WINDOWS} windows of 10 s");
-    Row::new(id, "healthy job, 32 ranks", measured, "0", alarms == 0)
+    AcceptanceRow::new(id, "healthy job, 32 ranks", measured, "0", alarms == 0)
 }
 
-fn hundred(id: &str) -> Row {
+fn hundred(id: &str) -> AcceptanceRow {
     localise(id, 16, 1, 0.1)
 }
 
-fn thousand(id: &str) -> Row {
+fn thousand(id: &str) -> AcceptanceRow {
     localise(id, 126, 1, 0.1)
 }
 
-fn ten_thousand(id: &str) -> Row {
+fn ten_thousand(id: &str) -> AcceptanceRow {
     localise(id, 1250, 1, 0.1)
 }
 
-fn hundred_thousand(id: &str) -> Row {
+fn hundred_thousand(id: &str) -> AcceptanceRow {
     localise(id, 1250, 10, 2.0)
 }
 
@@ -155,7 +161,7 @@ fn copied(base: &Cluster, run: &Run, copies: u32, at_s: f64) -> Communication {
 }
 
 /// Time to localise from live tables.
-fn localise(id: &str, machines: u32, copies: u32, target_s: f64) -> Row {
+fn localise(id: &str, machines: u32, copies: u32, target_s: f64) -> AcceptanceRow {
     let culprit = 77;
     let base = Cluster {
         machines,
@@ -190,14 +196,14 @@ fn localise(id: &str, machines: u32, copies: u32, target_s: f64) -> Row {
     );
     let scenario = format!("localisation, {} ranks", base.ranks() * copies);
     let target = format!("20 s to 60 s; target {} ms", 1e3 * target_s);
-    Row::new(id, scenario, measured, target, right && took_s <= target_s)
+    AcceptanceRow::new(id, scenario, measured, target, right && took_s <= target_s)
 }
 
 /// Looks between two batches to a collector.
 const LOOKS_A_BATCH: u32 = 5;
 
 /// What one machine tells a collector of an iteration while something stands still.
-fn volume(id: &str) -> Row {
+fn volume(id: &str) -> AcceptanceRow {
     let job = cluster(None, 3);
     let run = job.run();
     let (from_s, iterations) = (5.0, 10.0);
@@ -228,5 +234,11 @@ fn volume(id: &str) -> Row {
         kilobytes(plain)
     );
     let holds = kilobytes(packed) <= 46.8;
-    Row::new(id, "volume a machine of 8 ranks tells", measured, "46.8 KB", holds)
+    AcceptanceRow::new(
+        id,
+        "volume a machine of 8 ranks tells",
+        measured,
+        "46.8 KB",
+        holds,
+    )
 }

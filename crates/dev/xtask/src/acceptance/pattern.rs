@@ -7,10 +7,10 @@ use pattern::{
     Columns, ExpectedBox, FunctionFinding, PatternSettings, Problem, localise,
 };
 
-use super::Row;
-use super::simulated::Measure;
+use super::AcceptanceRow;
+use super::simulated::RowMeasure;
 
-pub(super) const ROWS: [(&str, Measure); 8] = [
+pub(super) const ROWS: [(&str, RowMeasure); 8] = [
     ("PT-A1", ring),
     ("PT-A2", throttling),
     ("PT-A3", link_down),
@@ -49,7 +49,7 @@ fn noise(worker: u32) -> f32 {
     (worker.wrapping_mul(2_654_435_761) >> 16) as f32 / 65_536.0 * 0.01
 }
 
-fn ring(id: &str) -> Row {
+fn ring(id: &str) -> AcceptanceRow {
     let found = found(FunctionClass::Collective, 32, |worker| match worker {
         0 | 1 => [0.2, 0.5, 0.0],
         2..8 => [0.2, 0.5, 0.5],
@@ -66,10 +66,16 @@ fn ring(id: &str) -> Row {
     let measured = format!("{count} flagged, worst {worst:?}");
     let holds = count == 8 && worst == [0, 1];
     let scenario = "ring of 32, one bond at half rate";
-    Row::new(id, scenario, measured, "8 flagged, the 2 of the bond worst", holds)
+    AcceptanceRow::new(
+        id,
+        scenario,
+        measured,
+        "8 flagged, the 2 of the bond worst",
+        holds,
+    )
 }
 
-fn throttling(id: &str) -> Row {
+fn throttling(id: &str) -> AcceptanceRow {
     let found = found(FunctionClass::GpuCompute, 2560, |worker| {
         let [beta, mu] =
             if worker % 64 < 8 && worker < 2400 { [0.45, 0.55] } else { [0.30, 0.90] };
@@ -80,10 +86,10 @@ fn throttling(id: &str) -> Row {
     let measured =
         format!("{count} of 304 flagged, others {}", if right { "none" } else { "some" });
     let scenario = "2560 workers, 304 on 38 hosts with throttled GPUs (C1P1)";
-    Row::new(id, scenario, measured, "exactly those", right && count == 304)
+    AcceptanceRow::new(id, scenario, measured, "exactly those", right && count == 304)
 }
 
-fn link_down(id: &str) -> Row {
+fn link_down(id: &str) -> AcceptanceRow {
     // All are compared with all, for its numbers are theirs; a sample of 100 flags the same.
     let of = |worker: u32| match worker {
         100..103 => [0.30 + noise(worker), 0.85, 0.1],
@@ -116,17 +122,17 @@ fn link_down(id: &str) -> Row {
         differential(103)
     );
     let scenario = "1200 workers, NVLink of 3 down, 45 wait for them (C1P2)";
-    Row::new(id, scenario, measured, "48; 1.0, 0.96, at most 0.04", holds)
+    AcceptanceRow::new(id, scenario, measured, "48; 1.0, 0.96, at most 0.04", holds)
 }
 
-fn slow_storage(id: &str) -> Row {
+fn slow_storage(id: &str) -> AcceptanceRow {
     let found =
         found(FunctionClass::Python, 512, |worker| [0.2 + noise(worker), 0.1, 0.0]);
     let outside = found.abnormal.iter().filter(|a| a.distance() > 0.0).count();
     let is_common = found.problem == Some(Problem::Common);
     let problem = if is_common { "common" } else { "not common" };
     let measured = format!("D > 0 on {outside} of 512, {problem}");
-    Row::new(
+    AcceptanceRow::new(
         id,
         "all workers in recv_into (C2P1)",
         measured,
@@ -135,7 +141,7 @@ fn slow_storage(id: &str) -> Row {
     )
 }
 
-fn bound_by_the_host(id: &str) -> Row {
+fn bound_by_the_host(id: &str) -> AcceptanceRow {
     let found = found(FunctionClass::Python, 512, |worker| {
         if worker == 9 { [0.3, 0.9, 0.0] } else { [0.003, 0.9, 0.0] }
     });
@@ -143,10 +149,16 @@ fn bound_by_the_host(id: &str) -> Row {
     let distance = found.abnormal.first().map_or(0.0, pattern::Abnormal::distance);
     let measured = format!("{workers:?}, D = {distance:.2}");
     let scenario = "forward of worker 9 in Python (C2P2)";
-    Row::new(id, scenario, measured, "D > 0 there", workers == [9] && distance > 0.0)
+    AcceptanceRow::new(
+        id,
+        scenario,
+        measured,
+        "D > 0 there",
+        workers == [9] && distance > 0.0,
+    )
 }
 
-fn garbage_collection(id: &str) -> Row {
+fn garbage_collection(id: &str) -> AcceptanceRow {
     // Each worker pauses in another function: eight of them, each on a worker of its own.
     let right = (0..8u32).filter(|function| {
         let struck = function * 61 + 5;
@@ -160,18 +172,24 @@ fn garbage_collection(id: &str) -> Row {
     let measured =
         format!("{right} of 8 functions, each on its worker, at low utilisation");
     let scenario = "unsynchronised garbage collection (C2P3)";
-    Row::new(id, scenario, measured, "flagged, low CPU, no fixed worker", right == 8)
+    AcceptanceRow::new(
+        id,
+        scenario,
+        measured,
+        "flagged, low CPU, no fixed worker",
+        right == 8,
+    )
 }
 
-fn hundred_thousand(id: &str) -> Row {
+fn hundred_thousand(id: &str) -> AcceptanceRow {
     scale(id, 100_000, 0.4, "target 0.4 s")
 }
 
-fn million(id: &str) -> Row {
+fn million(id: &str) -> AcceptanceRow {
     scale(id, 1_000_000, 5.0, "180 s; target 5 s")
 }
 
-fn scale(id: &str, workers: u32, target_s: f64, paper: &str) -> Row {
+fn scale(id: &str, workers: u32, target_s: f64, paper: &str) -> AcceptanceRow {
     let settings = PatternSettings::default();
     let expected = ExpectedBox::of_class(FunctionClass::GpuCompute);
     let functions: Vec<Columns> = (0..20u32)
@@ -201,5 +219,5 @@ fn scale(id: &str, workers: u32, target_s: f64, paper: &str) -> Row {
     let right = found == 20 * workers as usize / 1000;
     let measured = format!("{took_s:.2} s, {}", if right { "right" } else { "wrong" });
     let scenario = format!("{workers} workers, 20 functions, sample of 100, one core");
-    Row::new(id, scenario, measured, paper, right && took_s <= target_s)
+    AcceptanceRow::new(id, scenario, measured, paper, right && took_s <= target_s)
 }

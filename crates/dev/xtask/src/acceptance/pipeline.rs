@@ -10,10 +10,10 @@ use rand::{RngExt, SeedableRng};
 use schedule::{Diagnosis, RankCalls, ScheduleSettings, Scheme, Sizes, diagnose};
 use sim::{CalledJob, Delay, FORWARD_S, Primitive, Spot, Stop};
 
-use super::Row;
-use super::simulated::Measure;
+use super::AcceptanceRow;
+use super::simulated::RowMeasure;
 
-pub(super) const ROWS: [(&str, Measure); 5] = [
+pub(super) const ROWS: [(&str, RowMeasure); 5] = [
     ("MT-A5", slowdowns),
     ("MT-A6", hangs),
     ("MT-A6-running", watched_hangs),
@@ -37,7 +37,7 @@ const HOST_NS: u64 = 200_000;
 
 /// Faults that were named, that were named wrongly, and that were not.
 #[derive(Clone, Copy, Default)]
-struct Score {
+struct FaultScore {
     right: u64,
     wrong: u64,
     missed: u64,
@@ -47,7 +47,7 @@ struct Score {
     nameless: u64,
 }
 
-impl Score {
+impl FaultScore {
     fn add(&mut self, other: Self) {
         self.right += other.right;
         self.wrong += other.wrong;
@@ -109,9 +109,9 @@ fn truth(job: &CalledJob, gate: f64) -> Vec<Delay> {
 }
 
 /// Compares what is said of a job with what is true of it, by rank and block.
-fn score(job: &CalledJob, settings: &ScheduleSettings) -> Score {
+fn score(job: &CalledJob, settings: &ScheduleSettings) -> FaultScore {
     let truth = truth(job, MATTERS);
-    let mut score = Score::default();
+    let mut score = FaultScore::default();
     let (mut found, mut with_block) = (BTreeSet::new(), BTreeSet::new());
     for finding in diagnosis(job, settings).iter().flat_map(|said| &said.findings) {
         for rank in &finding.ranks {
@@ -178,10 +178,10 @@ fn spot(job: &CalledJob, random: &mut SmallRng) -> (u32, Spot) {
     (stage, Spot { iteration: STRUCK, rank: job.rank(stage, copy, tensor), block })
 }
 
-fn slowdowns(id: &str) -> Row {
+fn slowdowns(id: &str) -> AcceptanceRow {
     let mut random = SmallRng::seed_from_u64(5);
     let settings = ScheduleSettings::default();
-    let mut all = Score::default();
+    let mut all = FaultScore::default();
     for seed in 0..JOBS {
         let mut job = job(&mut random, seed);
         for _ in 0..random.random_range(1..=3) {
@@ -198,7 +198,7 @@ fn slowdowns(id: &str) -> Row {
          noise: rank of each that costs more than 10 % of throughput"
     );
     let paper = "F1 0.95 (Holmes 0.93, Minder 0.89, MegaScale 0.84); target 0.95";
-    Row::new(id, scenario, all.text(), paper, all.f1() >= 0.95)
+    AcceptanceRow::new(id, scenario, all.text(), paper, all.f1() >= 0.95)
 }
 
 /// A job in which a rank stops before any call of any block, that rank's stage, and how long
@@ -231,9 +231,9 @@ fn hung_jobs() -> impl Iterator<Item = Hung> {
     })
 }
 
-fn hangs(id: &str) -> Row {
+fn hangs(id: &str) -> AcceptanceRow {
     let settings = ScheduleSettings::default();
-    let (mut all, mut asked, mut twins) = (Score::default(), 0, 0);
+    let (mut all, mut asked, mut twins) = (FaultScore::default(), 0, 0);
     for Hung { job, at, stage, cut_ns } in hung_jobs() {
         match diagnosis(&job, &settings).and_then(|said| said.halt) {
             Some(halt) if halt.ranks == [at.rank] && halt.stage == stage => {
@@ -270,7 +270,13 @@ fn hangs(id: &str) -> Row {
     );
     let paper = "F1 1.00 (JIT 0.80, C4 0.49, MegaScale 0), with a timer, which logs do not have; target \
          1.00 of those without a twin";
-    Row::new(id, scenario, measured, paper, all.wrong == 0 && all.missed == twins)
+    AcceptanceRow::new(
+        id,
+        scenario,
+        measured,
+        paper,
+        all.wrong == 0 && all.missed == twins,
+    )
 }
 
 /// The hang that is told of a job while it runs, of which nothing is seen after `cut_ns` before
@@ -292,8 +298,8 @@ fn watched(job: &CalledJob, cut_ns: u64, quiet_s: u64) -> Option<Incident> {
     incidents.find(|incident| incident.kind == IncidentKind::Hang)
 }
 
-fn watched_hangs(id: &str) -> Row {
-    let mut all = Score::default();
+fn watched_hangs(id: &str) -> AcceptanceRow {
+    let mut all = FaultScore::default();
     for Hung { job, at, stage, cut_ns } in hung_jobs() {
         match watched(&job, 0, WAITED_S) {
             Some(hang) if hang.subject.ranks == [at.rank] => {
@@ -317,7 +323,7 @@ fn watched_hangs(id: &str) -> Row {
          that send nothing for 1 s: rank"
     );
     let paper = "F1 1.00 (JIT 0.80, C4 0.49, MegaScale 0)";
-    Row::new(id, scenario, all.text(), paper, all.wrong + all.missed == 0)
+    AcceptanceRow::new(id, scenario, all.text(), paper, all.wrong + all.missed == 0)
 }
 
 /// Whether logs of the same job could look the same without the stop: cut off when the last rank
@@ -364,7 +370,7 @@ const ALIKE: f64 = 0.05;
 /// One cell of the study.
 #[derive(Clone, Copy, Default)]
 struct Cell {
-    score: Score,
+    score: FaultScore,
     /// Faults that take throughput below the cell's gate, and of these below [`MATTERS`] too.
     gated: u64,
     /// Jobs of which something wrong is said, or nothing, and that have a twin.
@@ -391,14 +397,14 @@ fn cell(gate: f64, excess: f64) -> Cell {
     cell
 }
 
-fn thresholds(id: &str) -> Row {
+fn thresholds(id: &str) -> AcceptanceRow {
     let numbers = |cells: &[Cell], of: fn(&Cell) -> f64| {
         let numbers = cells.iter().map(|cell| format!("{:.2}", of(cell)));
         numbers.collect::<Vec<_>>().join(" / ")
     };
     // Of the ranks that are named.
     let precision = |cell: &Cell| {
-        let Score { right, wrong, nameless, .. } = cell.score;
+        let FaultScore { right, wrong, nameless, .. } = cell.score;
         right as f64 / (right + wrong - nameless).max(1) as f64
     };
     let recall = |cell: &Cell| cell.score.recall();
@@ -446,12 +452,12 @@ fn thresholds(id: &str) -> Row {
     let target = "at 25 % and more precision 1.00, recall 0.96 / 1.00 / 1.00 / 0.97 / 0.91, at 10 % \
                   and less unusable; gate 0.7 recall 0.11, 0.8 0.59, 1.0 precision 0.80-0.95 (our \
                   model); best at 50-100 %, gate below 90 % (paper)";
-    Row::new(id, scenario, measured, target, holds)
+    AcceptanceRow::new(id, scenario, measured, target, holds)
 }
 
-fn positions(id: &str) -> Row {
+fn positions(id: &str) -> AcceptanceRow {
     let settings = ScheduleSettings::default();
-    let (mut all, mut absorbed) = (Score::default(), 0);
+    let (mut all, mut absorbed) = (FaultScore::default(), 0);
     let plan = Scheme::OneForwardOneBackward.plan(4, 8);
     for (stage, block) in (0..4)
         .flat_map(|stage| plan.order(stage).iter().map(move |block| (stage, *block)))
@@ -471,7 +477,7 @@ fn positions(id: &str) -> Row {
     );
     let scenario = "200 ms at each block of 4 stages and 8 microbatches in turn: who has slack is \
                     not named";
-    Row::new(
+    AcceptanceRow::new(
         id,
         scenario,
         measured,

@@ -13,9 +13,9 @@ use model::{NextInLine, Pace, StageId, Verdict};
 use sha2::{Digest, Sha256};
 use sim::{STAGES, window_of};
 
-use super::Row;
+use super::AcceptanceRow;
 
-type Print<'a> = &'a mut dyn FnMut(Row);
+type Print<'a> = &'a mut dyn FnMut(AcceptanceRow);
 type Rows = fn(&Lab, &str, Print<'_>) -> Result<()>;
 
 pub(super) const ROWS: [(&str, Rows); 14] = [
@@ -208,7 +208,7 @@ fn recorded_peers(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
                 first <= frontier.0 && second <= frontier.1,
             ),
         };
-        print(Row::new(id, scenario, measured, target, holds));
+        print(AcceptanceRow::new(id, scenario, measured, target, holds));
     }
     Ok(())
 }
@@ -236,7 +236,7 @@ fn seeded_stage_on_gloo(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     }
     let measured = format!("top-2 {second}/{rows}, top-1 {first}/{rows}");
     let scenario = "120 ms in data, forward, backward, optimizer+barrier; 2, 4, 8 ranks, 3 seeds each";
-    print(Row::new(id, scenario, measured, "top-2 50/50", second == rows));
+    print(AcceptanceRow::new(id, scenario, measured, "top-2 50/50", second == rows));
     Ok(())
 }
 
@@ -253,10 +253,16 @@ fn host_only_late_work(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     }
     let scenario = "120 ms in one optimizer, no barrier: published cut";
     let measured = format!("routed {routed}/3; shows in the next backward {displaced}/3");
-    print(Row::new(id, scenario, measured, "0/18 routed", routed == 0 && displaced == 3));
+    print(AcceptanceRow::new(
+        id,
+        scenario,
+        measured,
+        "0/18 routed",
+        routed == 0 && displaced == 3,
+    ));
     let scenario = "the same, step cut";
     let measured = format!("rank and stage named {named}/3");
-    print(Row::new(id, scenario, measured, "3/3 (ours)", named == 3));
+    print(AcceptanceRow::new(id, scenario, measured, "3/3 (ours)", named == 3));
     Ok(())
 }
 
@@ -278,7 +284,13 @@ fn callback_magnitudes(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
         let measured = format!("top-1 {first}/3, top-2 {second}/3");
         let expected = if above { 3 } else { 0 };
         let paper = format!("top-1 {expected}/3, top-2 3/3");
-        print(Row::new(id, scenario, measured, paper, first == expected && second == 3));
+        print(AcceptanceRow::new(
+            id,
+            scenario,
+            measured,
+            paper,
+            first == expected && second == 3,
+        ));
     }
     Ok(())
 }
@@ -306,7 +318,13 @@ fn removal(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
         let measured = format!("{recovery:.3}, back within {off_ms:.2} ms");
         let paper = format!(">= 0.98 (0.998), tolerance {tolerance_ms:.2} ms");
         let holds = recovery >= 0.98 && off_ms <= tolerance_ms;
-        print(Row::new(id, "A/B/A, 120 ms callback + barrier", measured, paper, holds));
+        print(AcceptanceRow::new(
+            id,
+            "A/B/A, 120 ms callback + barrier",
+            measured,
+            paper,
+            holds,
+        ));
     }
     Ok(())
 }
@@ -325,7 +343,7 @@ fn accumulation(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
         let scenario = format!("{fault} fault, accumulation 4 with no_sync");
         let measured = format!("top-1 {first}/3, rank and stage named {named}/3");
         let holds = first == 3 && named == 3;
-        print(Row::new(id, scenario, measured, "top-1 in all rows", holds));
+        print(AcceptanceRow::new(id, scenario, measured, "top-1 in all rows", holds));
     }
     let collapsed = lab.file("collapsed.json");
     let stages = [DATA, FORWARD, BACKWARD, CALLBACKS, OPTIMIZER, OTHER];
@@ -345,7 +363,7 @@ fn accumulation(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
         .collect();
     let ambiguous = labels.contains(&"gradient_accumulation_ambiguous");
     let measured = labels.join(", ");
-    print(Row::new(id, "micro-steps summed", measured, "ambiguous", ambiguous));
+    print(AcceptanceRow::new(id, "micro-steps summed", measured, "ambiguous", ambiguous));
     Ok(())
 }
 
@@ -356,7 +374,7 @@ fn telemetry_failure(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     let watched = lab.weights(&["laggard", "run", "--"], training)?;
     let same = if plain == watched { "identical" } else { "different" };
     let scenario = "weights under laggard and without";
-    print(Row::new(id, scenario, same, "unchanged", plain == watched));
+    print(AcceptanceRow::new(id, scenario, same, "unchanged", plain == watched));
     let script = lab.root.join("python/laggard/demo/train.py");
     let shell = "if [ $RANK = 1 ]; then export LAGGARD_ENABLE=0; fi; exec python $0 $@";
     let mut command: Vec<String> =
@@ -379,7 +397,7 @@ fn telemetry_failure(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
         verdict.incidents.len()
     );
     let holds = limited && !verdict.windows.is_empty() && verdict.incidents.is_empty();
-    print(Row::new(
+    print(AcceptanceRow::new(
         id,
         "one rank without telemetry",
         measured,
@@ -405,7 +423,7 @@ fn profiler_agreement(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     }
     let measured = format!("largest share difference {worst:.4} over 4 jobs");
     let scenario = "shares from hooks and from torch.profiler ranges";
-    print(Row::new(id, scenario, measured, "< 0.05 (.039)", worst < 0.05));
+    print(AcceptanceRow::new(id, scenario, measured, "< 0.05 (.039)", worst < 0.05));
     Ok(())
 }
 
@@ -419,7 +437,13 @@ fn without_an_agent(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     let same = if plain == alone { "identical" } else { "different" };
     let measured = format!("{took_s} s, weights {same}");
     let holds = plain == alone && took_s >= 200;
-    print(Row::new(id, "200 s without the agent", measured, "unchanged", holds));
+    print(AcceptanceRow::new(
+        id,
+        "200 s without the agent",
+        measured,
+        "unchanged",
+        holds,
+    ));
     Ok(())
 }
 
@@ -469,7 +493,13 @@ fn fault_matrix(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
         let who = if rank_named { "rank" } else { "no rank" };
         let target = format!("{who}, {stage}; 0.9 to 1.1 charged");
         let holds = outcomes.wrong.is_empty();
-        print(Row::new(id, format!("`{fault}`"), outcomes.text(), target, holds));
+        print(AcceptanceRow::new(
+            id,
+            format!("`{fault}`"),
+            outcomes.text(),
+            target,
+            holds,
+        ));
     }
     let mut outcomes = Outcomes::default();
     for (ranks, seed) in SETUPS {
@@ -479,7 +509,7 @@ fn fault_matrix(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
         outcomes.add(&wrong, ranks, seed, &verdict);
     }
     let holds = outcomes.wrong.is_empty();
-    print(Row::new(id, "`none`", outcomes.text(), "no incident", holds));
+    print(AcceptanceRow::new(id, "`none`", outcomes.text(), "no incident", holds));
     Ok(())
 }
 

@@ -10,11 +10,11 @@ use rand::{RngExt, SeedableRng};
 use sim::{Campaign, MAGNITUDES, STAGES, Scenario, Score, magnitude, patterns, simulate};
 use verdict::Settings;
 
-use super::Row;
+use super::AcceptanceRow;
 
-pub(super) type Measure = fn(&str) -> Row;
+pub(super) type RowMeasure = fn(&str) -> AcceptanceRow;
 
-pub(super) const ROWS: [(&str, Measure); 16] = [
+pub(super) const ROWS: [(&str, RowMeasure); 16] = [
     ("SF-A1", telescoping),
     ("SF-A2", bounds),
     ("SF-A3", stability),
@@ -58,7 +58,7 @@ fn makespan(ranks: usize, row: &[f64]) -> f64 {
     max(&(0..ranks).map(total).collect::<Vec<f64>>())
 }
 
-fn telescoping(id: &str) -> Row {
+fn telescoping(id: &str) -> AcceptanceRow {
     let mut worst = 0.0f64;
     for (ranks, row) in random_rows() {
         let sum: f64 = advances(&row, ranks).iter().sum();
@@ -66,10 +66,16 @@ fn telescoping(id: &str) -> Row {
         worst = worst.max((sum - makespan).abs() / makespan);
     }
     let measured = format!("largest relative error {worst:.1e} of {MATRICES}");
-    Row::new(id, "advances sum to the makespan", measured, "1e-12", worst <= 1e-12)
+    AcceptanceRow::new(
+        id,
+        "advances sum to the makespan",
+        measured,
+        "1e-12",
+        worst <= 1e-12,
+    )
 }
 
-fn bounds(id: &str) -> Row {
+fn bounds(id: &str) -> AcceptanceRow {
     let mut violations = 0;
     let tight: (usize, Vec<f64>) = (3, vec![1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]);
     for (ranks, row) in random_rows().chain([tight]) {
@@ -85,7 +91,7 @@ fn bounds(id: &str) -> Row {
         violations += usize::from(!holds);
     }
     let measured = format!("{violations} violations in {}", MATRICES + 1);
-    Row::new(
+    AcceptanceRow::new(
         id,
         "per-stage maxima and means bound the makespan",
         measured,
@@ -94,7 +100,7 @@ fn bounds(id: &str) -> Row {
     )
 }
 
-fn stability(id: &str) -> Row {
+fn stability(id: &str) -> AcceptanceRow {
     let mut random = SmallRng::seed_from_u64(2);
     let mut worst = 0.0f64;
     for (ranks, row) in random_rows() {
@@ -110,7 +116,13 @@ fn stability(id: &str) -> Row {
         }
     }
     let measured = format!("largest change is {worst:.2} of the bound");
-    Row::new(id, "advances of durations that err", measured, "at most 1", worst <= 1.0)
+    AcceptanceRow::new(
+        id,
+        "advances of durations that err",
+        measured,
+        "at most 1",
+        worst <= 1.0,
+    )
 }
 
 fn first_stage(window: &Window, method: Option<PeerMethod>) -> StageId {
@@ -122,7 +134,7 @@ fn first_stage(window: &Window, method: Option<PeerMethod>) -> StageId {
     found.stages[order[0]]
 }
 
-fn sync_wait(id: &str) -> Row {
+fn sync_wait(id: &str) -> AcceptanceRow {
     let right = |method| {
         let windows = (0..200).map(|seed| patterns::sync_wait(1, 0.05, seed));
         windows.filter(|window| first_stage(window, method) == StageId::DATA).count()
@@ -131,10 +143,10 @@ fn sync_wait(id: &str) -> Row {
     let [frontier, max, mean] = counts;
     let measured = format!("frontier {frontier}, max {max}, mean {mean} of 200");
     let scenario = "stage behind a sync wait ranked first";
-    Row::new(id, scenario, measured, "100 / 0 / 0 %", counts == [200, 0, 0])
+    AcceptanceRow::new(id, scenario, measured, "100 / 0 / 0 %", counts == [200, 0, 0])
 }
 
-fn direct_exposure(id: &str) -> Row {
+fn direct_exposure(id: &str) -> AcceptanceRow {
     let reference = Baseline::Reference([(StageId::FORWARD, 2.0)].into());
     let labelled = (0..200).filter(|seed| {
         let window = patterns::direct_exposure(1, 0.05, *seed);
@@ -143,10 +155,10 @@ fn direct_exposure(id: &str) -> Row {
     });
     let labelled = labelled.count();
     let measured = format!("{labelled} of 200");
-    Row::new(id, "direct exposure labelled", measured, "100 %", labelled == 200)
+    AcceptanceRow::new(id, "direct exposure labelled", measured, "100 %", labelled == 200)
 }
 
-fn downgrades(id: &str) -> Row {
+fn downgrades(id: &str) -> AcceptanceRow {
     let window = || patterns::late_optimizer(100, 0.01, 3);
     let labels = |window: &Window| {
         analyse(window, &Gates::default(), &Baseline::CohortMedian).labels
@@ -163,24 +175,30 @@ fn downgrades(id: &str) -> Row {
     ];
     let fired = fired.iter().filter(|(labels, label)| labels.contains(label)).count();
     let measured = format!("{fired} of 4 fire");
-    Row::new(id, "four downgrades", measured, "all fire", fired == 4)
+    AcceptanceRow::new(id, "four downgrades", measured, "all fire", fired == 4)
 }
 
-fn campaign(id: &str) -> Row {
+fn campaign(id: &str) -> AcceptanceRow {
     let score = Campaign::run().score(0.80);
     let holds = (score.top1, score.top2, score.hits) == (40, 50, 50)
         && (score.mean_size - 2.0).abs() < 1e-9;
     let scenario = "controlled study, frontier (fitted fixture)";
-    Row::new(id, scenario, score_text(score), "40/50, 50/50, 50/50, 2.00", holds)
+    AcceptanceRow::new(
+        id,
+        scenario,
+        score_text(score),
+        "40/50, 50/50, 50/50, 2.00",
+        holds,
+    )
 }
 
 /// Another way of ranking stages, on the same windows.
-fn peer(id: &str, method: PeerMethod, paper: &str) -> Row {
+fn peer(id: &str, method: PeerMethod, paper: &str) -> AcceptanceRow {
     let campaign = Campaign::run();
     let (frontier, score) = (campaign.score(0.80), campaign.peer_score(method, 0.80));
     let scenario = format!("the same, {} (fitted fixture)", method.name());
     let holds = score.top1 <= frontier.top1 && score.top2 <= frontier.top2;
-    Row::new(id, scenario, score_text(score), paper, holds)
+    AcceptanceRow::new(id, scenario, score_text(score), paper, holds)
 }
 
 fn score_text(score: Score) -> String {
@@ -188,17 +206,17 @@ fn score_text(score: Score) -> String {
     format!("top-1 {top1}/50, top-2 {top2}/50, in set {hits}/50, set {mean_size:.2}")
 }
 
-fn tau_sweep(id: &str) -> Row {
+fn tau_sweep(id: &str) -> AcceptanceRow {
     let campaign = Campaign::run();
     let sizes = [0.70, 0.75, 0.80, 0.85, 0.90]
         .map(|tau| (campaign.score(tau).mean_size * 100.0).round() / 100.0);
     let measured = sizes.map(|size| size.to_string()).join(" / ");
     let scenario = "set size by tau (fitted fixture)";
     let holds = sizes == [2.0, 2.0, 2.0, 2.2, 3.0];
-    Row::new(id, scenario, measured, "2 / 2 / 2 / 2.2 / 3", holds)
+    AcceptanceRow::new(id, scenario, measured, "2 / 2 / 2 / 2.2 / 3", holds)
 }
 
-fn magnitudes(id: &str) -> Row {
+fn magnitudes(id: &str) -> AcceptanceRow {
     let found = MAGNITUDES.map(|(fault_ms, _)| magnitude(fault_ms));
     let shares = found.clone().map(|found| found.share[0]);
     let near =
@@ -216,10 +234,10 @@ fn magnitudes(id: &str) -> Row {
     let expected = MAGNITUDES.map(|(_, share)| format!("{share:.2}")).join(" ");
     let paper = format!("{expected} (ours); rises (paper)");
     let holds = near && shares.is_sorted() && first_ms == 120 && strong == 0;
-    Row::new(id, scenario, measured, paper, holds)
+    AcceptanceRow::new(id, scenario, measured, paper, holds)
 }
 
-fn no_fault(id: &str) -> Row {
+fn no_fault(id: &str) -> AcceptanceRow {
     let strong = (0..105u64).filter(|seed| {
         let ranks = if seed % 2 == 0 { 8 } else { 32 };
         let window = simulate(Scenario::None, ranks, 0.0, *seed);
@@ -230,11 +248,11 @@ fn no_fault(id: &str) -> Row {
     let measured = format!("{strong} of 105");
     // What stands as evidence are the healthy jobs of X4.
     let scenario = "strong labels without a fault (fitted fixture); real jobs: X4";
-    Row::new(id, scenario, measured, "0 of 105", strong == 0)
+    AcceptanceRow::new(id, scenario, measured, "0 of 105", strong == 0)
 }
 
 /// A spike in one of ten steps, read from a recording as a user would.
-fn periodic_callback(id: &str) -> Row {
+fn periodic_callback(id: &str) -> AcceptanceRow {
     let (steps, spike_s) = (200, 0.36);
     let window = patterns::periodic_callback(steps, spike_s, 0.02, 5);
     let block = &window.blocks[0];
@@ -250,7 +268,7 @@ fn periodic_callback(id: &str) -> Row {
     let text = serde_json::to_vec(&StageMatrix::new(stages, matrix)).unwrap_or_default();
     let recording = load_bytes("periodic", &text, Limits::default());
     let Ok(recording) = recording else {
-        return Row::new(id, "rare spike", "unreadable", "", false);
+        return AcceptanceRow::new(id, "rare spike", "unreadable", "", false);
     };
     let verdict = recording.replay("periodic", Settings::default()).verdict();
     let share = verdict.stages[3].share;
@@ -267,5 +285,5 @@ fn periodic_callback(id: &str) -> Row {
     );
     let holds = (share - truth).abs() < 0.03 && middle_ms < 2.0;
     let scenario = "callback that spikes in 1 of 10 steps";
-    Row::new(id, scenario, measured, "share = spike sum / makespan sum", holds)
+    AcceptanceRow::new(id, scenario, measured, "share = spike sum / makespan sum", holds)
 }

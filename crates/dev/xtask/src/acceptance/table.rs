@@ -1,6 +1,6 @@
 //! The page of the table, docs/acceptance.md.
 
-use super::Row;
+use super::AcceptanceRow;
 
 /// What stands above the table.
 const INTRO: &str = "\
@@ -21,7 +21,7 @@ const HEAD: &str =
 
 /// The page with measured rows in place of those with their ids. Rows stand in the order of `ids`;
 /// those whose id is in none of them are dropped.
-pub(super) fn page(before: &str, measured: &[Row], ids: &[&str]) -> String {
+pub(super) fn page(before: &str, measured: &[AcceptanceRow], ids: &[&str]) -> String {
     let mut rows: Vec<(usize, String)> = Vec::new();
     for line in before.lines() {
         let id = line.strip_prefix("| ").and_then(|line| line.split(" |").next());
@@ -54,7 +54,8 @@ mod tests {
 
     #[test]
     fn a_row_that_was_measured_again_replaces_the_old_one() {
-        let row = |id: &str, value: &str| Row::new(id, "it holds", value, "1", true);
+        let row =
+            |id: &str, value: &str| AcceptanceRow::new(id, "it holds", value, "1", true);
         let ids = ["A", "B", "C"];
         let first = page("", &[row("C", "3"), row("A", "1"), row("A", "2")], &ids);
         let second = page(&first, &[row("B", "4"), row("A", "5")], &ids);

@@ -4,10 +4,10 @@ use pattern::{Shortest, Trigger, TriggerSettings};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use super::Row;
-use super::simulated::Measure;
+use super::AcceptanceRow;
+use super::simulated::RowMeasure;
 
-pub(super) const ROWS: [(&str, Measure); 4] =
+pub(super) const ROWS: [(&str, RowMeasure); 4] =
     [("PT-A7", false_alarms), ("PT-A7", published), ("PT-A7", step_up), ("PT-A7", block)];
 
 const RUNS: u64 = 50;
@@ -43,22 +43,28 @@ fn alarms(shortest: Shortest, cv: f64, count: usize) -> usize {
     alarmed.count()
 }
 
-fn false_alarms(id: &str) -> Row {
+fn false_alarms(id: &str) -> AcceptanceRow {
     let (calm, noisy) =
         (alarms(Shortest::Mean, 0.02, 5000), alarms(Shortest::Mean, 0.05, 5000));
     let measured = format!("{calm} of 50 at 2 % jitter, {noisy} of 50 at 5 %");
     let scenario = "trigger, 50 healthy runs of 5,000 iterations";
-    Row::new(id, scenario, measured, "0 of 50, 5 of 50", calm == 0 && noisy <= 5)
+    AcceptanceRow::new(
+        id,
+        scenario,
+        measured,
+        "0 of 50, 5 of 50",
+        calm == 0 && noisy <= 5,
+    )
 }
 
-fn published(id: &str) -> Row {
+fn published(id: &str) -> AcceptanceRow {
     let alarms = alarms(Shortest::Min, 0.02, 500);
     let measured = format!("{alarms} of 50");
     let scenario = "the same by the published rule, 500 iterations, 2 % jitter";
-    Row::new(id, scenario, measured, "50 of 50 (our reading)", alarms == 50)
+    AcceptanceRow::new(id, scenario, measured, "50 of 50 (our reading)", alarms == 50)
 }
 
-fn step_up(id: &str) -> Row {
+fn step_up(id: &str) -> AcceptanceRow {
     let mut steady = trigger(Shortest::Mean);
     fires(&mut steady, std::iter::repeat_n(1.0, 500));
     let fifth = fires(&mut steady, std::iter::repeat_n(1.2, 500)).unwrap_or(0);
@@ -73,15 +79,15 @@ fn step_up(id: &str) -> Row {
     let measured = format!("after {fifth} iterations; {small} of 50");
     let scenario = "trigger, +20 % without jitter; +6 % with 2 %";
     let holds = (12..=13).contains(&fifth) && small == 50;
-    Row::new(id, scenario, measured, "12 to 13; 50 of 50", holds)
+    AcceptanceRow::new(id, scenario, measured, "12 to 13; 50 of 50", holds)
 }
 
-fn block(id: &str) -> Row {
+fn block(id: &str) -> AcceptanceRow {
     let mut trigger = trigger(Shortest::Mean);
     fires(&mut trigger, std::iter::repeat_n(2.0, 50));
     let tenths = (0..1000).find(|tenths| trigger.is_blocked(f64::from(*tenths) / 10.0));
     let after_s = tenths.map_or(0.0, |tenths| f64::from(tenths) / 10.0);
     let measured = format!("blocked after {after_s:.1} s");
     let scenario = "trigger, iterations of 2 s, then silence";
-    Row::new(id, scenario, measured, "10 s", (after_s - 10.0).abs() < 1e-9)
+    AcceptanceRow::new(id, scenario, measured, "10 s", (after_s - 10.0).abs() < 1e-9)
 }

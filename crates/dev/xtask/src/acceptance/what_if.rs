@@ -9,10 +9,10 @@ use rand::{RngExt, SeedableRng};
 use sim::{Drag, Pipeline};
 use whatif::{Findings, Trace, analyse};
 
-use super::Row;
-use super::simulated::Measure;
+use super::AcceptanceRow;
+use super::simulated::RowMeasure;
 
-pub(super) const ROWS: [(&str, Measure); 7] = [
+pub(super) const ROWS: [(&str, RowMeasure); 7] = [
     ("WI-A1", slow_worker),
     ("WI-A2", heavy_stage),
     ("WI-A3", slow_ranks),
@@ -30,14 +30,14 @@ fn published(
     name: &str,
     [s, m_w, m_s]: [f64; 3],
     is_right: fn(&Findings) -> bool,
-) -> Row {
+) -> AcceptanceRow {
     let scenario = format!("published trace {name}: S, M_W, M_S and the cause");
     let folder =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../../shared/data/whatif");
     let loaded = load(&folder.join(format!("trace-{name}.parquet")), Limits::default());
     let Ok(Recording::WhatIf(found)) = loaded else {
         let measured = format!("{} is not there", folder.display());
-        return Row::new(id, scenario, measured, "", false);
+        return AcceptanceRow::new(id, scenario, measured, "", false);
     };
     let share = |removal: &Option<model::Removal>| {
         removal.as_ref().map_or(f64::NAN, |removal| removal.removed_share)
@@ -50,10 +50,16 @@ fn published(
     let cause = if is_right(&found) { "right" } else { "wrong" };
     let [s_ours, w_ours, m_ours] = ours;
     let measured = format!("{s_ours:.7}, {w_ours:.7}, {m_ours:.7}, {cause}");
-    Row::new(id, scenario, measured, format!("{s:.7}, {m_w:.7}, {m_s:.7}"), holds)
+    AcceptanceRow::new(
+        id,
+        scenario,
+        measured,
+        format!("{s:.7}, {m_w:.7}, {m_s:.7}"),
+        holds,
+    )
 }
 
-fn slow_worker(id: &str) -> Row {
+fn slow_worker(id: &str) -> AcceptanceRow {
     let theirs =
         [1.973_045_096_726_254_3, 1.001_701_277_729_049_7, -0.001_211_964_046_226_06];
     published(id, "AR", theirs, |found| {
@@ -61,7 +67,7 @@ fn slow_worker(id: &str) -> Row {
     })
 }
 
-fn heavy_stage(id: &str) -> Row {
+fn heavy_stage(id: &str) -> AcceptanceRow {
     let theirs =
         [1.178_702_183_655_684_1, 0.031_404_269_124_045_22, 1.219_356_378_881_171_4];
     published(id, "ST", theirs, |found| {
@@ -88,7 +94,7 @@ fn campaign(
     scenario: &str,
     drags: fn(&Pipeline, &mut SmallRng) -> Vec<Drag>,
     is_right: fn(&[Drag], &Findings) -> bool,
-) -> Row {
+) -> AcceptanceRow {
     let mut random = SmallRng::seed_from_u64(11);
     let mut right = 0;
     let mut silent = 0;
@@ -106,14 +112,14 @@ fn campaign(
         0 => format!("{right} of {asked}"),
         _ => format!("{right} of {asked}; S is below 1.03 in {silent} more"),
     };
-    Row::new(id, scenario, measured, "all (ours)", right == asked)
+    AcceptanceRow::new(id, scenario, measured, "all (ours)", right == asked)
 }
 
 fn times(random: &mut SmallRng) -> f64 {
     random.random_range(1.3..3.0)
 }
 
-fn slow_ranks(id: &str) -> Row {
+fn slow_ranks(id: &str) -> AcceptanceRow {
     let drags = |pipeline: &Pipeline, random: &mut SmallRng| {
         let dp_rank = random.random_range(0..pipeline.dp);
         let stage = random.random_range(0..pipeline.pp);
@@ -129,7 +135,7 @@ fn slow_ranks(id: &str) -> Row {
     })
 }
 
-fn heavy_stages(id: &str) -> Row {
+fn heavy_stages(id: &str) -> AcceptanceRow {
     let drags = |pipeline: &Pipeline, random: &mut SmallRng| {
         let stage = random.random_range(0..pipeline.pp);
         vec![Drag::Stage { stage, times: times(random) }]
@@ -140,7 +146,7 @@ fn heavy_stages(id: &str) -> Row {
     })
 }
 
-fn uneven_data(id: &str) -> Row {
+fn uneven_data(id: &str) -> AcceptanceRow {
     let drags = |_: &Pipeline, random: &mut SmallRng| {
         vec![Drag::Data { times: random.random_range(2.0..4.0) }]
     };
@@ -152,7 +158,7 @@ fn uneven_data(id: &str) -> Row {
     )
 }
 
-fn uneven_data_and_heavy_stage(id: &str) -> Row {
+fn uneven_data_and_heavy_stage(id: &str) -> AcceptanceRow {
     let drags = |pipeline: &Pipeline, random: &mut SmallRng| {
         let stage = pipeline.pp - 1;
         vec![Drag::Data { times: 3.0 }, Drag::Stage { stage, times: times(random) + 0.5 }]
@@ -170,7 +176,7 @@ fn uneven_data_and_heavy_stage(id: &str) -> Row {
     })
 }
 
-fn healthy(id: &str) -> Row {
+fn healthy(id: &str) -> AcceptanceRow {
     campaign(
         id,
         "nothing but 2 % of noise: no cause",

@@ -9,8 +9,8 @@ use anyhow::{Result, bail, ensure};
 use model::{Incident, Method, Question, Verdict, WindowSummary};
 use serde_json::Value;
 
-use super::{DATA, FORWARD, Lab, MATRIX, Print, Row, Truth, names};
-use crate::server::Server;
+use super::{AcceptanceRow, DATA, FORWARD, Lab, MATRIX, Print, Truth, names};
+use crate::server::ServeProcess;
 
 /// Ranks of each of the two hosts.
 const LOCAL_RANKS: u32 = 2;
@@ -26,7 +26,12 @@ const STUDY: &str = "tests/jobs/study.py";
 const PATIENCE: Duration = Duration::from_mins(3);
 
 /// The verdict on a job of two hosts, a script of ours, once both have told its end.
-fn verdict(collector: &Server, lab: &Lab, job: &str, training: &str) -> Result<Verdict> {
+fn verdict(
+    collector: &ServeProcess,
+    lab: &Lab,
+    job: &str,
+    training: &str,
+) -> Result<Verdict> {
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let mut hosts = Vec::new();
     for (node, host) in ["a", "b"].into_iter().enumerate() {
@@ -123,7 +128,8 @@ fn judged(truth: Truth, seed: u32, verdict: &Verdict) -> (Vec<String>, f64) {
 
 /// The fault matrix once more, with two hosts of two ranks that tell a collector.
 pub(super) fn fault_matrix(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
-    let collector = Server::start(lab.command("laggard")?, &["--data", "collected"])?;
+    let collector =
+        ServeProcess::start(lab.command("laggard")?, &["--data", "collected"])?;
     for truth in MATRIX {
         let fault = truth.0;
         let (mut told, mut charged) = (Vec::new(), Vec::new());
@@ -144,14 +150,21 @@ pub(super) fn fault_matrix(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> 
         let charged = charged.join(", ");
         told.insert(0, format!("{right} of {}; charged {charged}", SEEDS.len()));
         let target = "one incident; who, stage, pace; 0.9 to 1.1 of what was injected";
-        print(Row::new(id, format!("`{fault}`"), told.join("; "), target, holds));
+        print(AcceptanceRow::new(
+            id,
+            format!("`{fault}`"),
+            told.join("; "),
+            target,
+            holds,
+        ));
     }
     Ok(())
 }
 
 /// Fault-free jobs of two hosts that tell a collector.
 pub(super) fn healthy(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
-    let collector = Server::start(lab.command("laggard")?, &["--data", "collected"])?;
+    let collector =
+        ServeProcess::start(lab.command("laggard")?, &["--data", "collected"])?;
     let (mut told, mut windows, mut strong) = (Vec::new(), 0, 0);
     for seed in 1..=HEALTHY_JOBS {
         let training =
@@ -173,7 +186,7 @@ pub(super) fn healthy(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
         "{HEALTHY_JOBS} jobs of {HEALTHY_STEPS} steps without a fault, 4 ranks on 2 hosts, told \
          to a collector"
     );
-    print(Row::new(id, scenario, told.join("; "), "none", holds));
+    print(AcceptanceRow::new(id, scenario, told.join("; "), "none", holds));
     Ok(())
 }
 
@@ -182,7 +195,7 @@ pub(super) fn slow_loader(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     // A window that a hiccup before asked for must not be the only one.
     std::fs::write(lab.file("laggard.toml"), "[profile]\nevery_s = 5.0\n")?;
     let options = ["--data", "collected", "--config", "laggard.toml"];
-    let collector = Server::start(lab.command("laggard")?, &options)?;
+    let collector = ServeProcess::start(lab.command("laggard")?, &options)?;
     let (mut told, mut functions) = (Vec::new(), BTreeSet::new());
     for seed in SEEDS {
         let (job, slow) = (format!("slow-{seed}"), seed % RANKS);
@@ -230,7 +243,13 @@ pub(super) fn slow_loader(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     );
     let scenario = "4 ranks on 2 hosts, told to a collector; the loader of one becomes slow in \
                     step 160 of 400";
-    print(Row::new(id, scenario, told.join("; "), "data and rank by all methods", holds));
+    print(AcceptanceRow::new(
+        id,
+        scenario,
+        told.join("; "),
+        "data and rank by all methods",
+        holds,
+    ));
     Ok(())
 }
 
@@ -261,6 +280,6 @@ pub(super) fn pipelines(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     );
     let scenario =
         "two pipelines of two stages side by side, blocks of one rank 50 ms longer";
-    print(Row::new(id, scenario, told.join("; "), "that rank alone", holds));
+    print(AcceptanceRow::new(id, scenario, told.join("; "), "that rank alone", holds));
     Ok(())
 }
