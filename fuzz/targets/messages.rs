@@ -2,7 +2,7 @@
 //! written as its subject has them; any command is none, or one that says the same when told again.
 #![no_main]
 
-use bus::Batch;
+use bus::BusBatch;
 use protocol::Command;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
@@ -14,7 +14,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         let at = names.iter().position(|known| *known == name)?;
         Some(headers[at].clone())
     };
-    if let Some((job, batch)) = Batch::of(&subject, header, bytes.to_vec().into()) {
+    if let Some((job, batch)) = BusBatch::of(&subject, header, bytes.to_vec().into()) {
         assert!(!job.is_empty() && !batch.host.is_empty());
         assert_eq!(batch.epoch, headers[0]);
         assert_eq!(batch.body.len(), bytes.len());

@@ -15,7 +15,7 @@ use crate::environment;
 use crate::logging::LogArgs;
 use crate::output::say;
 use crate::settings::SettingsArgs;
-use crate::trust::{Address, TrustArgs, address, bus};
+use crate::trust::{BusAddress, TrustArgs, address, bus};
 
 /// How often new jobs are looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -40,7 +40,7 @@ pub(crate) struct AgentArgs {
     collector: Option<String>,
     /// Bus (NATS JetStream) of the collectors to report to instead, such as nats://bus:4222
     #[arg(long, value_name = "URL", value_parser = bus)]
-    bus: Option<Address>,
+    bus: Option<BusAddress>,
     /// Name of this host for the collector [default: the host's name]
     #[arg(long, value_name = "NAME")]
     host: Option<String>,

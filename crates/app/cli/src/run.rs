@@ -19,7 +19,7 @@ use crate::output::{print, say};
 use crate::package;
 use crate::render::{Colour, verdict_text};
 use crate::settings::SettingsArgs;
-use crate::trust::{Address, TrustArgs, address, bus};
+use crate::trust::{BusAddress, TrustArgs, address, bus};
 
 /// How often the command is looked after once it is watched no more.
 const POLL_EVERY: Duration = Duration::from_millis(50);
@@ -78,7 +78,7 @@ struct CollectorArgs {
     collector: Option<String>,
     /// Bus (NATS JetStream) of the collectors to report to, such as nats://bus:4222
     #[arg(long, value_name = "URL", value_parser = bus, conflicts_with = "collector")]
-    bus: Option<Address>,
+    bus: Option<BusAddress>,
     /// Name of the job for the collector, the same on all hosts of the job [default:
     /// slurm-JOB.STEP under Slurm, else a new one]
     #[arg(long, value_name = "NAME", requires = "told")]

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use collector::{
-    Certificate, ClusterMember, Collector, HistoryOptions, Keep, Options, Pages, Place,
-    Tokens, Webhook, WebhookForm,
+    Certificate, ClusterMember, Collector, HistoryOptions, HistoryPlace, Keep, Options,
+    Pages, Tokens, Webhook, WebhookForm,
 };
 
 use crate::environment;
 use crate::logging::LogArgs;
 use crate::output::say;
 use crate::settings::SettingsArgs;
-use crate::trust::{Address, TrustArgs, address, bus};
+use crate::trust::{BusAddress, TrustArgs, address, bus};
 
 /// Collect, keep and show the jobs of many hosts
 ///
@@ -48,7 +48,7 @@ pub(crate) struct ServeArgs {
     /// Bus (NATS JetStream) to read batches from, such as nats://bus:4222; all its collectors share
     /// the jobs
     #[arg(long, value_name = "URL", value_parser = bus)]
-    bus: Option<Address>,
+    bus: Option<BusAddress>,
     /// Address at which readers and the other collectors reach this one [default: the one it
     /// listens on, with the host's name if it listens on all]
     #[arg(long, value_name = "URL", value_parser = address, requires = "bus")]
@@ -108,17 +108,17 @@ fn amount(typed: &str) -> Result<f64, String> {
 }
 
 /// A folder, or a bucket.
-fn place(typed: &str, trust: &TrustArgs) -> Result<Place> {
+fn place(typed: &str, trust: &TrustArgs) -> Result<HistoryPlace> {
     let bucket = typed.strip_prefix("s3://").filter(|name| !name.is_empty());
     if bucket.is_some() {
         let at = environment::s3_address();
         let tls = trust.at(at.as_deref().unwrap_or("https://"))?;
-        return Ok(Place::Bucket { url: typed.to_owned(), tls });
+        return Ok(HistoryPlace::Bucket { url: typed.to_owned(), tls });
     }
     if typed.contains("://") {
         bail!("{typed} is not known: write --history DIR, or s3://BUCKET/PREFIX");
     }
-    Ok(Place::Folder(typed.into()))
+    Ok(HistoryPlace::Folder(typed.into()))
 }
 
 pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode> {

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use collector::JobSummary;
+use collector::ListedJob;
 use formats::{Limits, parse_verdict};
 use model::Verdict;
 use protocol::url_segment;
@@ -136,7 +136,7 @@ fn follow(
 
 #[derive(Deserialize)]
 struct Jobs {
-    jobs: Vec<JobSummary>,
+    jobs: Vec<ListedJob>,
 }
 
 /// How all jobs are, and the verdict of `job` unless it is still the `known` version.

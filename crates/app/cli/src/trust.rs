@@ -1,12 +1,15 @@
 //! Addresses to tell and to ask, and whom to trust behind them.
 
+// No address: a command without the service knows no bus.
+#[cfg(not(feature = "service"))]
+pub(crate) use std::convert::Infallible as BusAddress;
 use std::fs;
 use std::path::PathBuf;
 
 use agent::Receiver;
 use anyhow::{Context, Result, bail};
 #[cfg(feature = "service")]
-pub(crate) use bus::Address;
+pub(crate) use bus::BusAddress;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 use crate::environment;
@@ -29,15 +32,10 @@ pub(crate) fn address(typed: &str) -> Result<String, String> {
     }
 }
 
-/// No address: a command without the service knows no bus.
-#[cfg(not(feature = "service"))]
-#[derive(Clone, Debug)]
-pub(crate) enum Address {}
-
 /// An address of a bus.
-pub(crate) fn bus(typed: &str) -> Result<Address, String> {
+pub(crate) fn bus(typed: &str) -> Result<BusAddress, String> {
     #[cfg(feature = "service")]
-    return Address::parse(typed).map_err(|error| error.to_string());
+    return BusAddress::parse(typed).map_err(|error| error.to_string());
     #[cfg(not(feature = "service"))]
     Err(format!("this laggard is built without the service, so not for {typed}"))
 }
@@ -45,7 +43,7 @@ pub(crate) fn bus(typed: &str) -> Result<Address, String> {
 impl TrustArgs {
     #[cfg(feature = "service")]
     /// The bus at an address, with what proves to it who we are, and whom to trust there.
-    pub(crate) fn to_bus(&self, address: &Address) -> Address {
+    pub(crate) fn to_bus(&self, address: &BusAddress) -> BusAddress {
         let address = address.clone().with_proof(environment::bus_proof());
         address.with_authorities(self.tls_ca.clone())
     }
@@ -57,7 +55,7 @@ impl TrustArgs {
     pub(crate) fn receiver(
         &self,
         collector: Option<&String>,
-        bus: Option<&Address>,
+        bus: Option<&BusAddress>,
     ) -> Result<Option<Receiver>> {
         if let Some(address) = bus {
             #[cfg(feature = "service")]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bus::{NotPublished, Publisher};
 #[cfg(feature = "bus")]
 use protocol::Command;
-use protocol::{BatchAddress, CLOCK_HEADER, Kept, Reply, Wanted};
+use protocol::{BatchAddress, CLOCK_HEADER, HostOrders, KeptReply, Reply};
 use ureq::tls::TlsConfig;
 
 use crate::flight::monotonic_now;
@@ -35,7 +35,7 @@ pub enum Receiver {
     },
     /// A bus that collectors read.
     #[cfg(feature = "bus")]
-    Bus(bus::Address),
+    Bus(bus::BusAddress),
 }
 
 impl fmt::Display for Receiver {
@@ -54,7 +54,7 @@ pub(crate) enum BatchAnswer {
     /// It is kept.
     Taken {
         /// What is asked of this host.
-        wanted: Wanted,
+        wanted: HostOrders,
         /// The agent session of which something was lost on the bus.
         lost: Option<String>,
     },
@@ -148,10 +148,10 @@ fn publish(
             return BatchAnswer::Later { reason: error.to_string(), wait };
         }
     }
-    let (mut wanted, mut lost) = (Wanted::default(), None);
+    let (mut wanted, mut lost) = (HostOrders::default(), None);
     for command in publisher.orders().iter().filter_map(|json| Command::read(json)) {
         match command {
-            Command::Wanted(Wanted { stacks, profile, device_steps }) => {
+            Command::Wanted(HostOrders { stacks, profile, device_steps }) => {
                 wanted.stacks = stacks;
                 wanted.profile = profile.or(wanted.profile);
                 wanted.device_steps = device_steps.or(wanted.device_steps);
@@ -199,7 +199,9 @@ fn post(
         .read_to_vec()
         .unwrap_or_default();
     match Reply::read(status.as_u16(), &reply) {
-        Reply::Kept(Kept { wanted, .. }) => BatchAnswer::Taken { wanted, lost: None },
+        Reply::Kept(KeptReply { wanted, .. }) => {
+            BatchAnswer::Taken { wanted, lost: None }
+        }
         Reply::Resume { next } => BatchAnswer::Next(next),
         Reply::Refused(error) => BatchAnswer::Refused(format!("{status} {error}")),
         Reply::Later(error) => {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use formats::{input_line, pack_batch};
 use model::{Input, RankNs};
-use protocol::{BatchAddress, BatchHead, Wanted};
+use protocol::{BatchAddress, BatchHead, HostOrders};
 use tracing::{debug, info};
 use verdict::WantedProfile;
 
@@ -269,7 +269,7 @@ impl Sender {
         }
         match self.send() {
             BatchAnswer::Taken {
-                wanted: Wanted { stacks, profile, device_steps },
+                wanted: HostOrders { stacks, profile, device_steps },
                 lost,
             } => {
                 let mut open = self.shared.open();

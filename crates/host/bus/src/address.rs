@@ -9,7 +9,7 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
 /// A bus, and what proves to it who we are. Shown without secrets.
 #[derive(Clone)]
-pub struct Address {
+pub struct BusAddress {
     servers: Vec<ServerAddr>,
     proof: Option<Proof>,
     authorities: Option<PathBuf>,
@@ -37,7 +37,7 @@ pub enum AddressError {
     Malformed,
 }
 
-impl Address {
+impl BusAddress {
     /// Reads `nats://HOST:PORT`, or `tls://HOST:PORT`, or several of one cluster with commas
     /// between them. A user and a password, or a token, may stand before the first host, without
     /// letters that addresses write in another way.
@@ -45,13 +45,11 @@ impl Address {
     /// # Errors
     /// [`AddressError::Malformed`].
     pub fn parse(typed: &str) -> Result<Self, AddressError> {
-        let server = |part: &str| {
-            let is_known = part.starts_with("nats://") || part.starts_with("tls://");
-            let server: ServerAddr = is_known.then(|| part.parse().ok()).flatten()?;
-            (!server.host().is_empty()).then_some(server)
-        };
-        let servers: Option<Vec<_>> = typed.split(',').map(server).collect();
-        let servers = servers.ok_or(AddressError::Malformed)?;
+        let servers = typed
+            .split(',')
+            .map(server)
+            .collect::<Option<Vec<_>>>()
+            .ok_or(AddressError::Malformed)?;
         // The client takes none from addresses.
         let proof = servers.first().and_then(|server| {
             let url = server.clone().into_inner();
@@ -100,7 +98,16 @@ impl Address {
     }
 }
 
-impl fmt::Display for Address {
+/// One server; the client would take one without a scheme too.
+fn server(typed: &str) -> Option<ServerAddr> {
+    if !typed.starts_with("nats://") && !typed.starts_with("tls://") {
+        return None;
+    }
+    let server: ServerAddr = typed.parse().ok()?;
+    (!server.host().is_empty()).then_some(server)
+}
+
+impl fmt::Display for BusAddress {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, server) in self.servers.iter().enumerate() {
             let comma = if at > 0 { "," } else { "" };
@@ -111,7 +118,7 @@ impl fmt::Display for Address {
     }
 }
 
-impl fmt::Debug for Address {
+impl fmt::Debug for BusAddress {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "Address({self})")
     }
@@ -130,7 +137,7 @@ mod tests {
     #[test]
     fn addresses_are_shown_without_their_secrets() {
         let typed = "nats://me:secret@bus:4222,tls://other";
-        let address = Address::parse(typed).unwrap();
+        let address = BusAddress::parse(typed).unwrap();
         let proof = address.proof.as_ref();
         let is_ours = |user: &str, password: &str| (user, password) == ("me", "secret");
         assert!(
@@ -142,7 +149,7 @@ mod tests {
 
     #[test]
     fn what_stands_in_an_address_yields_to_what_is_named_beside_it() {
-        let address = Address::parse("nats://token@bus").unwrap();
+        let address = BusAddress::parse("nats://token@bus").unwrap();
         assert!(matches!(&address.proof, Some(Proof::Token(token)) if token == "token"));
         let kept = address.clone().with_proof(None);
         assert!(matches!(kept.proof, Some(Proof::Token(_))));
@@ -153,7 +160,7 @@ mod tests {
     #[test]
     fn an_address_has_a_scheme_and_a_host() {
         for wrong in ["", "bus", "bus:4222", "http://bus", "nats://", "nats://a,,"] {
-            assert!(Address::parse(wrong).is_err(), "{wrong}");
+            assert!(BusAddress::parse(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -10,10 +10,10 @@
 //! # Example
 //! An address may hold credentials, and several servers of one cluster:
 //! ```
-//! use laggard_bus::Address;
+//! use laggard_bus::BusAddress;
 //!
-//! assert!(Address::parse("nats://agent:secret@bus1:4222,nats://bus2:4222").is_ok());
-//! assert!(Address::parse("http://bus1:4222").is_err());
+//! assert!(BusAddress::parse("nats://agent:secret@bus1:4222,nats://bus2:4222").is_ok());
+//! assert!(BusAddress::parse("http://bus1:4222").is_err());
 //! ```
 
 mod address;
@@ -21,6 +21,9 @@ mod names;
 mod publisher;
 mod session;
 
-pub use address::{Address, AddressError, Proof};
+pub use address::{AddressError, BusAddress, Proof};
 pub use publisher::{NotPublished, Publisher};
-pub use session::{Arrival, Arrivals, Batch, BusError, Feed, Note, Session, Told};
+pub use session::{
+    BusBatch, BusError, Feed, KeeperNote, NewestBatch, Session, StreamMessage,
+    StreamMessages,
+};

@@ -13,7 +13,7 @@ use futures_util::{FutureExt, StreamExt};
 use tokio::runtime::{Builder, Runtime};
 use tracing::debug;
 
-use crate::address::Address;
+use crate::address::BusAddress;
 use crate::names;
 
 /// How long the bus may take to say that it keeps a batch.
@@ -62,7 +62,7 @@ impl Publisher {
     ///
     /// # Errors
     /// Credentials cannot be read, or there can be no thread.
-    pub fn start(address: &Address, job: &str, host: &str) -> io::Result<Self> {
+    pub fn start(address: &BusAddress, job: &str, host: &str) -> io::Result<Self> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("laggard-bus")
@@ -71,16 +71,21 @@ impl Publisher {
         let trouble = Arc::new(Mutex::new("not connected yet".to_owned()));
         let seen = Arc::clone(&trouble);
         let (client, orders) = runtime.block_on(async {
-            let options = address.options().await?.retry_on_initial_connect();
-            let options = options.event_callback(move |event| {
-                debug!(%event, "bus");
-                if let Some(text) = trouble_of(&event) {
-                    *seen.lock().unwrap_or_else(PoisonError::into_inner) = text;
-                }
-                async {}
-            });
-            let client =
-                options.connect(address.servers()).await.map_err(io::Error::other)?;
+            let client = address
+                .options()
+                .await?
+                // A job may begin before its bus does.
+                .retry_on_initial_connect()
+                .event_callback(move |event| {
+                    debug!(%event, "bus");
+                    if let Some(text) = trouble_of(&event) {
+                        *seen.lock().unwrap_or_else(PoisonError::into_inner) = text;
+                    }
+                    async {}
+                })
+                .connect(address.servers())
+                .await
+                .map_err(io::Error::other)?;
             let orders = client.subscribe(names::orders(job, host)).await;
             Ok::<_, io::Error>((client, orders.map_err(io::Error::other)?))
         })?;
@@ -110,6 +115,7 @@ impl Publisher {
             return Err(NotPublished::Away(trouble.clone()));
         }
         let (job, host) = (names::token(&self.job), names::token(&self.host));
+        // By the id the bus knows a batch that is sent again, and keeps it once.
         let message = PublishMessage::build()
             .payload(body.into())
             .message_id(format!("{job}/{host}/{epoch}/{sequence}"))
@@ -139,8 +145,9 @@ impl Publisher {
 
     /// What was wanted of this host since the last call, oldest first.
     pub fn orders(&mut self) -> Vec<Vec<u8>> {
-        let next = || self.orders.next().now_or_never().flatten();
-        std::iter::from_fn(next).map(|message| message.payload.to_vec()).collect()
+        std::iter::from_fn(|| self.orders.next().now_or_never().flatten())
+            .map(|message| message.payload.to_vec())
+            .collect()
     }
 }
 

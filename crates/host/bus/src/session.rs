@@ -13,7 +13,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use tokio::sync::watch;
 use tracing::debug;
 
-use crate::address::Address;
+use crate::address::BusAddress;
 use crate::names;
 
 /// How long the bus may take to answer.
@@ -37,11 +37,11 @@ pub struct BusError {
 }
 
 /// Says what was wanted when an error came.
-trait Wanted<T> {
+trait FailedTo<T> {
     fn to(self, wanted: &'static str) -> Result<T, BusError>;
 }
 
-impl<T, E: fmt::Display> Wanted<T> for Result<T, E> {
+impl<T, E: fmt::Display> FailedTo<T> for Result<T, E> {
     fn to(self, wanted: &'static str) -> Result<T, BusError> {
         self.map_err(|error| BusError { wanted, reason: error.to_string() })
     }
@@ -65,7 +65,7 @@ impl fmt::Debug for Session {
 
 /// Batches were told of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct NewestBatch {
     /// The job.
     pub job: String,
     /// Where the newest stands in the stream.
@@ -74,7 +74,7 @@ pub struct Told {
 
 /// What is noted of a job, who keeps it above all.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
+pub struct KeeperNote {
     /// The job.
     pub job: String,
     /// Counts changes: a note is replaced by who has seen it as it is.
@@ -85,7 +85,7 @@ pub struct Note {
 
 /// A batch of a host, as its agent put it into the stream.
 #[derive(Clone, Debug)]
-pub struct Batch {
+pub struct BusBatch {
     /// The host.
     pub host: String,
     /// The agent, from its start on.
@@ -98,7 +98,7 @@ pub struct Batch {
     pub body: Bytes,
 }
 
-impl Batch {
+impl BusBatch {
     /// The batch that a message is, and its job; `None` if it is none. Whoever may publish can put
     /// anything there.
     pub fn of(
@@ -120,7 +120,7 @@ impl Batch {
 
 /// A message of the stream of a job.
 #[derive(Clone, Debug)]
-pub struct Arrival {
+pub struct StreamMessage {
     /// Where it stands in the stream.
     pub position: u64,
     /// How many of the job come after it by now.
@@ -128,7 +128,7 @@ pub struct Arrival {
     /// When the bus took it, in nanoseconds since 1970.
     pub at_ns: i64,
     /// What it holds; `None` for something that no agent has put there.
-    pub batch: Option<Batch>,
+    pub batch: Option<BusBatch>,
 }
 
 impl Session {
@@ -137,17 +137,22 @@ impl Session {
     ///
     /// # Errors
     /// The bus cannot be reached, refuses us, or has no JetStream.
-    pub async fn open(address: &Address) -> Result<Self, BusError> {
+    pub async fn open(address: &BusAddress) -> Result<Self, BusError> {
         let (tell, lost) = watch::channel(false);
-        let options = address.options().await.to("read credentials")?;
-        let options = options.event_callback(move |event| {
-            debug!(%event, "bus");
-            if matches!(event, Event::Disconnected | Event::Closed) {
-                tell.send_replace(true);
-            }
-            async {}
-        });
-        let client = options.connect(address.servers()).await.to("connect")?;
+        let client = address
+            .options()
+            .await
+            .to("read credentials")?
+            .event_callback(move |event| {
+                debug!(%event, "bus");
+                if matches!(event, Event::Disconnected | Event::Closed) {
+                    tell.send_replace(true);
+                }
+                async {}
+            })
+            .connect(address.servers())
+            .await
+            .to("connect")?;
         let mut bus = jetstream::new(client);
         bus.set_timeout(TIMEOUT);
         let config = Config {
@@ -176,8 +181,11 @@ impl Session {
     /// # Errors
     /// [`BusError`].
     pub async fn announce(&self, collector: &str, text: Vec<u8>) -> Result<(), BusError> {
-        let put = self.collectors.put(names::token(collector), text.into()).await;
-        put.map(drop).to("say that we are here")
+        self.collectors
+            .put(names::token(collector), text.into())
+            .await
+            .map(drop)
+            .to("say that we are here")
     }
 
     /// Collectors that are alive by the clock of the bus, each with what it said.
@@ -186,10 +194,11 @@ impl Session {
     /// [`BusError`].
     pub async fn alive(&self) -> Result<BTreeMap<String, Vec<u8>>, BusError> {
         let wanted = "look who is here";
-        let keys = self.collectors.keys().await.to(wanted)?;
-        let keys: Vec<String> = keys.try_collect().await.to(wanted)?;
+        let keys: Vec<String> =
+            self.collectors.keys().await.to(wanted)?.try_collect().await.to(wanted)?;
         let mut alive = BTreeMap::new();
         for key in keys {
+            // One may be forgotten between the two requests: it is not alive then.
             if let Some(name) = names::name(&key)
                 && let Some(text) = self.collectors.get(key).await.to(wanted)?
             {
@@ -203,11 +212,11 @@ impl Session {
     ///
     /// # Errors
     /// [`BusError`].
-    pub async fn told(&self) -> Result<(Vec<Told>, Feed<Told>), BusError> {
+    pub async fn told(&self) -> Result<(Vec<NewestBatch>, Feed<NewestBatch>), BusError> {
         let subject = names::BATCHES;
         feed(&self.stream, self.inbox(), subject, true, |message, position| {
             let (job, _) = names::job_and_host(&message.subject)?;
-            Some(Told { job, position })
+            Some(NewestBatch { job, position })
         })
         .await
     }
@@ -216,7 +225,7 @@ impl Session {
     ///
     /// # Errors
     /// [`BusError`].
-    pub async fn notes(&self) -> Result<(Vec<Note>, Feed<Note>), BusError> {
+    pub async fn notes(&self) -> Result<(Vec<KeeperNote>, Feed<KeeperNote>), BusError> {
         let prefix = self.jobs.prefix.clone();
         let subject = format!("{prefix}>");
         feed(
@@ -226,7 +235,7 @@ impl Session {
             false,
             move |message, revision| {
                 let job = names::name(message.subject.strip_prefix(&prefix)?)?;
-                Some(Note { job, revision, text: message.payload.to_vec() })
+                Some(KeeperNote { job, revision, text: message.payload.to_vec() })
             },
         )
         .await
@@ -261,10 +270,13 @@ impl Session {
     /// # Errors
     /// [`BusError`].
     pub async fn forget(&self, job: &str) -> Result<(), BusError> {
-        let purged = self.stream.purge().filter(names::batches_of(job)).await;
-        purged.to("delete the batches of a job")?;
-        let purged = self.jobs.purge(names::token(job)).await;
-        purged.to("delete what is noted of a job")
+        // The batches first: with the note gone and batches there others would take the job up.
+        self.stream
+            .purge()
+            .filter(names::batches_of(job))
+            .await
+            .to("delete the batches of a job")?;
+        self.jobs.purge(names::token(job)).await.to("delete what is noted of a job")
     }
 
     /// The messages of a job, from about `since_s` on, in seconds since 1970, from the first one on
@@ -276,7 +288,7 @@ impl Session {
         &self,
         job: &str,
         since_s: u64,
-    ) -> Result<(u64, Arrivals), BusError> {
+    ) -> Result<(u64, StreamMessages), BusError> {
         let wanted = "read the batches of a job";
         let since_s = since_s.saturating_sub(READ_AGAIN_S);
         let deliver_policy = if since_s == 0 {
@@ -289,12 +301,12 @@ impl Session {
         let consumer =
             consumer(&self.stream, self.inbox(), &subject, false, deliver_policy).await?;
         let pending = consumer.cached_info().num_pending;
-        let messages = consumer.messages().await.to(wanted)?;
-        let read = |message: Result<Message, _>| {
-            let message: Message = Result::to(message, "read the batches of a job")?;
-            arrival(&message)
-        };
-        Ok((pending, endless(messages.map(read))))
+        let arrivals = consumer
+            .messages()
+            .await
+            .to(wanted)?
+            .map(move |message| arrival(&message.to(wanted)?));
+        Ok((pending, endless(arrivals)))
     }
 
     fn inbox(&self) -> String {
@@ -311,15 +323,18 @@ impl Session {
         host: &str,
         text: Vec<u8>,
     ) -> Result<(), BusError> {
-        let told = self.bus.client().publish(names::orders(job, host), text.into()).await;
-        told.to("tell a host what is wanted")
+        self.bus
+            .client()
+            .publish(names::orders(job, host), text.into())
+            .await
+            .to("tell a host what is wanted")
     }
 }
 
 /// What comes on and on, until the session is over.
 pub type Feed<T> = futures_util::stream::BoxStream<'static, Result<T, BusError>>;
 /// The messages of a job.
-pub type Arrivals = Feed<Arrival>;
+pub type StreamMessages = Feed<StreamMessage>;
 
 /// A bucket as NATS defines it, on top of a stream. The client's own way to make one asks for what
 /// servers before 2.10 do not tell.
@@ -378,12 +393,14 @@ async fn feed<T: Send + 'static>(
         pending = info.pending;
         there.extend(read(&message, info.stream_sequence));
     }
-    let rest = messages.map(move |message| {
-        let message = message.to(wanted)?;
-        let position = message.info().to(wanted)?.stream_sequence;
-        Ok(read(&message, position))
-    });
-    let rest = rest.try_filter_map(|item| std::future::ready(Ok(item)));
+    let rest = messages
+        .map(move |message| {
+            let message = message.to(wanted)?;
+            let position = message.info().to(wanted)?.stream_sequence;
+            Ok(read(&message, position))
+        })
+        // What cannot be read is left out: whoever may publish can put anything there.
+        .try_filter_map(|item| std::future::ready(Ok(item)));
     Ok((there, endless(rest)))
 }
 
@@ -396,15 +413,15 @@ fn endless<T: Send + 'static>(
     feed.chain(futures_util::stream::once(std::future::ready(Err(end)))).boxed()
 }
 
-fn arrival(message: &Message) -> Result<Arrival, BusError> {
+fn arrival(message: &Message) -> Result<StreamMessage, BusError> {
     let info = message.info().to("read where a message stands")?;
     let (position, pending) = (info.stream_sequence, info.pending);
-    let at_ns = info.published.unix_timestamp_nanos();
-    let at_ns = i64::try_from(at_ns).unwrap_or(i64::MAX);
-    let header = |name: &str| {
-        let headers = message.headers.as_ref()?;
-        headers.get(name).map(|value| value.as_str().to_owned())
-    };
-    let batch = Batch::of(&message.subject, header, message.payload.clone());
-    Ok(Arrival { position, pending, at_ns, batch: batch.map(|(_, batch)| batch) })
+    let at_ns = i64::try_from(info.published.unix_timestamp_nanos()).unwrap_or(i64::MAX);
+    let batch = BusBatch::of(
+        &message.subject,
+        |name| Some(message.headers.as_ref()?.get(name)?.as_str().to_owned()),
+        message.payload.clone(),
+    )
+    .map(|(_, batch)| batch);
+    Ok(StreamMessage { position, pending, at_ns, batch })
 }

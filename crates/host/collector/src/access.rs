@@ -74,7 +74,7 @@ pub enum TokensError {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct TokensFile {
     agent: Option<String>,
     viewer: Option<String>,
     admin: Option<String>,
@@ -88,9 +88,8 @@ impl Tokens {
     pub fn read(path: &Path) -> Result<Self, TokensError> {
         let text = fs::read_to_string(path)
             .map_err(|source| TokensError::Io { path: path.to_owned(), source })?;
-        let content = || TokensError::Content { path: path.to_owned() };
-        let Ok(Written { agent, viewer, admin }) = toml::from_str(&text) else {
-            return Err(content());
+        let Ok(TokensFile { agent, viewer, admin }) = toml::from_str(&text) else {
+            return Err(TokensError::Content { path: path.to_owned() });
         };
         let written = [
             (Role::Agent, "agent", agent),
@@ -105,7 +104,12 @@ impl Tokens {
             }
             known.push((role, digest(&token)));
         }
-        if known.is_empty() { Err(content()) } else { Ok(Self { known }) }
+        // An empty list of tokens means that everybody may do everything: whoever writes a file of
+        // them does not want that.
+        if known.is_empty() {
+            return Err(TokensError::Content { path: path.to_owned() });
+        }
+        Ok(Self { known })
     }
 
     /// Whether everybody may do everything.
@@ -119,6 +123,7 @@ impl Tokens {
             return Some(true);
         }
         let shown = digest(token?);
+        // One token may stand for several roles.
         let mut known = self.known.iter().filter(|(_, known)| *known == shown).peekable();
         known.peek()?;
         Some(known.any(|(known, _)| known.covers(role)))

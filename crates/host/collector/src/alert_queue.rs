@@ -28,10 +28,10 @@ pub(crate) struct Alert {
 }
 
 /// A job and an incident of it.
-type Key = (String, String);
+type AlertKey = (String, String);
 
 impl Alert {
-    fn key(&self) -> Key {
+    fn key(&self) -> AlertKey {
         (self.job.clone(), self.incident.id.clone())
     }
 
@@ -51,7 +51,7 @@ pub(crate) enum Delivery {
 
 /// What became of an alert that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum PostOutcome {
     /// It was taken.
     Taken,
     /// It will never be.
@@ -83,7 +83,7 @@ pub(crate) struct AlertQueue {
     /// Oldest first.
     waiting: VecDeque<Alert>,
     /// What was announced and is not over.
-    ongoing: BTreeMap<Key, Alert>,
+    ongoing: BTreeMap<AlertKey, Alert>,
     /// When to send again what goes on, to a receiver that forgets it.
     repeat_at: Option<Instant>,
     retry_at: Instant,
@@ -141,9 +141,13 @@ impl AlertQueue {
     pub(crate) fn next(&mut self, now: Now) -> Option<Delivery> {
         if self.repeat_at.is_some_and(|at| now.at >= at) {
             self.repeat_at = Some(now.at + REPEAT_EVERY);
-            let waits = |key: &Key| self.waiting.iter().any(|one| one.key() == *key);
-            let known = self.ongoing.iter().filter(|(key, _)| !waits(key));
-            let known: Vec<Alert> = known.map(|(_, alert)| alert.clone()).collect();
+            // What waits has not been taken yet: it is sent in its turn, not twice.
+            let known: Vec<Alert> = self
+                .ongoing
+                .iter()
+                .filter(|(key, _)| self.waiting.iter().all(|one| one.key() != **key))
+                .map(|(_, alert)| alert.clone())
+                .collect();
             if !known.is_empty() {
                 return Some(Delivery::Repeat(known));
             }
@@ -159,27 +163,30 @@ impl AlertQueue {
     /// How long to wait until there may be something to send, unless an alert is added.
     pub(crate) fn patience(&self, now: Now) -> Duration {
         let retry_at = Some(self.retry_at).filter(|_| !self.waiting.is_empty());
-        let next = retry_at.into_iter().chain(self.repeat_at).min();
-        next.map_or(REPEAT_EVERY, |at| at.saturating_duration_since(now.at))
+        retry_at
+            .into_iter()
+            .chain(self.repeat_at)
+            .min()
+            .map_or(REPEAT_EVERY, |at| at.saturating_duration_since(now.at))
     }
 
     /// Takes what became of an alert that [`AlertQueue::next`] gave out.
     pub(crate) fn settle(
         &mut self,
         alert: &Alert,
-        outcome: Outcome,
+        outcome: PostOutcome,
         now: Now,
     ) -> Settled {
         let sent_s = alert.ended_s.unwrap_or(alert.begun_s);
         let is_old = now.seconds().saturating_sub(sent_s) > GIVE_UP_AFTER_S;
         let settled = match outcome {
-            Outcome::Taken => {
+            PostOutcome::Taken => {
                 self.wait = FIRST_WAIT;
                 let recovered = std::mem::take(&mut self.is_refused);
                 Settled::Sent { recovered }
             }
-            Outcome::Refused => Settled::Dropped,
-            Outcome::Later => {
+            PostOutcome::Refused => Settled::Dropped,
+            PostOutcome::Later => {
                 self.retry_at = now.at + self.wait;
                 self.wait = (self.wait * 2).min(LAST_WAIT);
                 let is_first = !std::mem::replace(&mut self.is_refused, true);
@@ -213,7 +220,7 @@ mod tests {
         queue: &mut AlertQueue,
         begin: Now,
         seconds: std::ops::Range<u64>,
-        outcome: impl Fn(u64) -> Outcome,
+        outcome: impl Fn(u64) -> PostOutcome,
     ) -> Vec<String> {
         let name = |alert: &Alert| {
             let over = if alert.has_ended() { "!" } else { "" };
@@ -244,17 +251,17 @@ mod tests {
         let begin = Now::read();
         let mut queue = AlertQueue::new(VecDeque::new(), true, begin);
         queue.push(alert("a", begin.seconds(), None));
-        let taken = sent(&mut queue, begin, 0..60, |_| Outcome::Taken);
+        let taken = sent(&mut queue, begin, 0..60, |_| PostOutcome::Taken);
         assert_eq!(taken, ["a 0"]);
         queue.push(alert("b", begin.seconds(), None));
         // The receiver takes nothing for half an hour; the waits between tries grow to a minute.
-        let later = sent(&mut queue, begin, 60..1860, |_| Outcome::Later);
+        let later = sent(&mut queue, begin, 60..1860, |_| PostOutcome::Later);
         let repeated =
             later.iter().filter_map(|one| one.strip_prefix("[a] ")?.parse::<u64>().ok());
         assert!(repeated.eq((60..1860).step_by(60)), "{later:?}");
         let tried = later.iter().filter(|one| one.starts_with('b')).count();
         assert_eq!(tried, 35, "{later:?}");
-        let taken = sent(&mut queue, begin, 1860..1981, |_| Outcome::Taken);
+        let taken = sent(&mut queue, begin, 1860..1981, |_| PostOutcome::Taken);
         let is_sent = |what: &str| taken.iter().any(|one| one.starts_with(what));
         assert!(is_sent("b ") && is_sent("[a b] "), "{taken:?}");
     }
@@ -266,17 +273,17 @@ mod tests {
         queue.push(alert("a", 0, None));
         queue.resume(alert("b", 0, None));
         assert_eq!(
-            sent(&mut queue, begin, 0..61, |_| Outcome::Taken),
+            sent(&mut queue, begin, 0..61, |_| PostOutcome::Taken),
             ["a 0", "[a b] 60"]
         );
         queue.push(alert("a", 0, Some(61)));
-        let rest = sent(&mut queue, begin, 61..121, |_| Outcome::Taken);
+        let rest = sent(&mut queue, begin, 61..121, |_| PostOutcome::Taken);
         assert_eq!(rest, ["a! 61", "[b] 120"]);
         queue.forget("job");
-        assert!(sent(&mut queue, begin, 121..4000, |_| Outcome::Taken).is_empty());
+        assert!(sent(&mut queue, begin, 121..4000, |_| PostOutcome::Taken).is_empty());
         let mut queue = AlertQueue::new(VecDeque::new(), false, begin);
         queue.push(alert("a", 0, None));
-        assert_eq!(sent(&mut queue, begin, 0..4000, |_| Outcome::Taken), ["a 0"]);
+        assert_eq!(sent(&mut queue, begin, 0..4000, |_| PostOutcome::Taken), ["a 0"]);
     }
 
     #[test]
@@ -286,15 +293,15 @@ mod tests {
         for id in ["a", "b"] {
             queue.push(alert(id, begin.seconds(), None));
         }
-        sent(&mut queue, begin, 0..24 * 3600 + 1, |_| Outcome::Later);
+        sent(&mut queue, begin, 0..24 * 3600 + 1, |_| PostOutcome::Later);
         assert_eq!(queue.waiting().len(), 2, "a day is not over");
-        sent(&mut queue, begin, 24 * 3600 + 1..24 * 3600 + 200, |_| Outcome::Later);
+        sent(&mut queue, begin, 24 * 3600 + 1..24 * 3600 + 200, |_| PostOutcome::Later);
         assert_eq!(queue.waiting().len(), 0);
         queue.push(alert("c", begin.seconds(), None));
         let late = begin + SECOND * 100_000;
         assert!(matches!(queue.next(late), Some(Delivery::Next(_))));
         let settled =
-            queue.settle(&alert("c", begin.seconds(), None), Outcome::Refused, late);
+            queue.settle(&alert("c", begin.seconds(), None), PostOutcome::Refused, late);
         assert_eq!((settled, queue.waiting().len()), (Settled::Dropped, 0));
     }
 

@@ -52,15 +52,20 @@ pub(crate) struct Announcements {
 impl JobAlerts {
     /// Goes on from what an earlier collector wrote down, if there was one.
     pub(crate) fn new(job: &str, announced: Option<&[u8]>) -> Self {
-        let announced = announced.and_then(|bytes| serde_json::from_slice(bytes).ok());
-        let announced = announced.unwrap_or_default();
+        // Damaged, or none: what goes on is announced once more.
+        let announced = announced
+            .and_then(|bytes| serde_json::from_slice(bytes).ok())
+            .unwrap_or_default();
         Self { job: job.to_owned(), announced, quiet_since: BTreeMap::new() }
     }
 
     /// What was announced and is not over.
     pub(crate) fn ongoing(&self) -> Vec<Alert> {
-        let known = self.announced.going_on.values();
-        known.map(|(begun_s, what)| self.alert(what.clone(), *begun_s, None)).collect()
+        self.announced
+            .going_on
+            .values()
+            .map(|(begun_s, what)| self.alert(what.clone(), *begun_s, None))
+            .collect()
     }
 
     /// Whether an incident may be over soon.
@@ -79,10 +84,10 @@ impl JobAlerts {
     ) -> Announcements {
         let mut found = Announcements::default();
         let mut changed = false;
-        let open = incidents.iter().filter(|incident| {
-            incident.open && incident.severity > Severity::Info && !has_ended
-        });
-        for incident in open {
+        for incident in incidents {
+            if !incident.open || incident.severity <= Severity::Info || has_ended {
+                continue;
+            }
             let Announced { going_on, returns } = &mut self.announced;
             if self.quiet_since.remove(&incident.id).is_some() {
                 *returns.entry(incident.id.clone()).or_default() += 1;
@@ -97,12 +102,15 @@ impl JobAlerts {
                 changed = true;
             }
         }
-        let is_open = |id: &str| {
-            !has_ended
-                && incidents.iter().any(|incident| incident.id == id && incident.open)
-        };
-        let quiet: Vec<String> =
-            self.announced.going_on.keys().filter(|id| !is_open(id)).cloned().collect();
+        let quiet: Vec<String> = self
+            .announced
+            .going_on
+            .keys()
+            .filter(|id| {
+                has_ended || !incidents.iter().any(|it| it.id == **id && it.open)
+            })
+            .cloned()
+            .collect();
         for id in quiet {
             let since = *self.quiet_since.entry(id.clone()).or_insert(now.at);
             let returns = self.announced.returns.get(&id).copied().unwrap_or(0);
@@ -110,8 +118,9 @@ impl JobAlerts {
                 self.quiet_since.remove(&id);
                 let ended = self.announced.going_on.remove(&id);
                 let Some((begun_s, last)) = ended else { continue };
-                let known = incidents.iter().find(|incident| incident.id == id).cloned();
-                let incident = known.unwrap_or(last);
+                // It may have become part of another; then what was announced is all there is.
+                let incident =
+                    incidents.iter().find(|it| it.id == id).cloned().unwrap_or(last);
                 found.alerts.push(self.alert(incident, begun_s, Some(now.seconds())));
                 changed = true;
             }

@@ -52,7 +52,7 @@ const AGAIN_AFTER_S: &str = "1";
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// What handlers share.
-pub(crate) struct Shared {
+pub(crate) struct ApiState {
     pub(crate) inner: Arc<Inner>,
     /// Places for batches that are whole.
     pub(crate) places: Semaphore,
@@ -62,19 +62,21 @@ pub(crate) struct Shared {
     is_private: bool,
 }
 
-impl Shared {
+impl ApiState {
     /// Whether nobody else keeps a job.
     fn keeps(&self, job: &str) -> bool {
-        let ownership = self.inner.ownership.as_ref();
-        ownership.is_none_or(|ownership| ownership.owner(job) == Owner::Us)
+        self.inner
+            .ownership
+            .as_ref()
+            .is_none_or(|ownership| ownership.owner(job) == Owner::Us)
     }
 }
 
-pub(crate) type App = State<Arc<Shared>>;
+pub(crate) type App = State<Arc<ApiState>>;
 
 pub(crate) async fn serve(inner: Arc<Inner>, listener: TcpListener) -> io::Result<()> {
     let is_private = inner.options.tokens.is_empty();
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(ApiState {
         inner,
         places: Semaphore::new(AT_ONCE),
         traces: Semaphore::new(1),
@@ -114,12 +116,7 @@ pub(crate) async fn serve(inner: Arc<Inner>, listener: TcpListener) -> io::Resul
     }
 }
 
-fn router(shared: &Arc<Shared>) -> Router {
-    let for_role = |routes: Router<Arc<Shared>>, role| {
-        let lead = from_fn_with_state(Arc::clone(shared), lead);
-        let check = from_fn_with_state((Arc::clone(shared), role), admit);
-        routes.route_layer(lead).route_layer(check)
-    };
+fn router(shared: &Arc<ApiState>) -> Router {
     let agents = Router::new().route(BATCH_ROUTE, post(take_batch));
     let viewers = Router::new()
         .route("/", get(overview))
@@ -139,9 +136,9 @@ fn router(shared: &Arc<Shared>) -> Router {
         .route("/api/v1/silences", post(add_silence))
         .route("/api/v1/silences/{silence}", delete(end_silence));
     Router::new()
-        .merge(for_role(agents, Role::Agent))
-        .merge(for_role(admins, Role::Admin))
-        .merge(for_role(viewers, Role::Viewer))
+        .merge(for_role(shared, agents, Role::Agent))
+        .merge(for_role(shared, admins, Role::Admin))
+        .merge(for_role(shared, viewers, Role::Viewer))
         .route("/healthz", get(async || "ok\n"))
         .fallback(async || {
             refuse(StatusCode::NOT_FOUND, "there is nothing at this address")
@@ -150,9 +147,20 @@ fn router(shared: &Arc<Shared>) -> Router {
         .with_state(Arc::clone(shared))
 }
 
+fn for_role(
+    shared: &Arc<ApiState>,
+    routes: Router<Arc<ApiState>>,
+    role: Role,
+) -> Router<Arc<ApiState>> {
+    // The layer that is added last is asked first: nobody is led on before they may ask at all.
+    routes
+        .route_layer(from_fn_with_state(Arc::clone(shared), lead))
+        .route_layer(from_fn_with_state((Arc::clone(shared), role), admit))
+}
+
 /// Lets pass who may.
 async fn admit(
-    State((shared, role)): State<(Arc<Shared>, Role)>,
+    State((shared, role)): State<(Arc<ApiState>, Role)>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -190,10 +198,12 @@ async fn lead(
     request: Request,
     next: Next,
 ) -> Response {
-    let job = names.ok().and_then(|Path(mut names)| names.remove("job"));
-    let place = job.zip(shared.inner.ownership.as_ref());
-    let place = place.map(|(job, ownership)| ownership.owner(&job));
-    let (keeper, is_alive) = match place {
+    let owner = names
+        .ok()
+        .and_then(|Path(mut names)| names.remove("job"))
+        .zip(shared.inner.ownership.as_ref())
+        .map(|(job, ownership)| ownership.owner(&job));
+    let (keeper, is_alive) = match owner {
         None | Some(Owner::Us) => return next.run(request).await,
         Some(Owner::Other(keeper)) => (keeper, true),
         Some(Owner::Absent(keeper)) => (keeper, false),
@@ -233,15 +243,17 @@ fn is_local(headers: &HeaderMap) -> bool {
 
 /// Whether a browser asks for a page that we did not serve. Programs say nothing of pages.
 fn is_of_another_page(headers: &HeaderMap) -> bool {
-    let said = |name| headers.get(name).map(HeaderValue::as_bytes);
-    let is_ours = |origin: &[u8]| {
-        let host = said(header::HOST).unwrap_or_default();
-        ["http://", "https://"]
-            .iter()
-            .any(|scheme| origin.strip_prefix(scheme.as_bytes()) == Some(host))
-    };
-    said(SITE).is_some_and(|site| !matches!(site, b"same-origin" | b"none"))
-        || said(header::ORIGIN).is_some_and(|origin| !is_ours(origin))
+    let host = headers.get(header::HOST).map(HeaderValue::as_bytes).unwrap_or_default();
+    let is_other_site = headers
+        .get(SITE)
+        .is_some_and(|site| !matches!(site.as_bytes(), b"same-origin" | b"none"));
+    // Browsers that do not know the first header have the second.
+    let is_other_origin = headers.get(header::ORIGIN).is_some_and(|origin| {
+        let origin = origin.as_bytes();
+        origin.strip_prefix(b"http://") != Some(host)
+            && origin.strip_prefix(b"https://") != Some(host)
+    });
+    is_other_site || is_other_origin
 }
 
 /// Headers of every answer.
@@ -310,7 +322,7 @@ async fn jobs(State(shared): App) -> Response {
 
 async fn incidents(
     State(shared): App,
-    wanted: Result<Query<catalogue::Wanted>, QueryRejection>,
+    wanted: Result<Query<catalogue::IncidentQuery>, QueryRejection>,
 ) -> Response {
     let wanted = match wanted {
         Ok(Query(wanted)) => wanted,
@@ -365,9 +377,8 @@ async fn trace(state: App, Path((job, id)): Path<(String, String)>) -> Response 
     let Ok(_place) = shared.traces.acquire().await else { return being_read() };
     let name =
         format!("attachment; filename=\"{}-{}.json\"", file_name(&job), file_name(&id));
-    let of_verdict = move |inner: &Inner, verdict: &Verdict| {
-        let trace = incident_trace::trace(inner, verdict, &id)?;
-        Some(match trace {
+    of_incident(state, &job, move |inner, verdict| {
+        Some(match incident_trace::trace(inner, verdict, &id)? {
             Ok(trace) => {
                 let name = [(header::CONTENT_DISPOSITION, name)];
                 (name, typed("application/json", trace)).into_response()
@@ -378,8 +389,8 @@ async fn trace(state: App, Path((job, id)): Path<(String, String)>) -> Response 
                 refuse(StatusCode::INTERNAL_SERVER_ERROR, reason)
             }
         })
-    };
-    of_incident(state, &job, of_verdict).await
+    })
+    .await
 }
 
 /// An answer about an incident, by what was said of its job last: nobody waits for the job's
@@ -470,8 +481,11 @@ async fn add_silence(
     body: axum::body::Bytes,
 ) -> Response {
     // What a page can send elsewhere unasked is of other kinds.
-    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-    let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
+    let kind = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|kind| kind.to_str().ok()?.split(';').next())
+        .unwrap_or_default()
+        .trim();
     if !kind.eq_ignore_ascii_case("application/json") {
         let reason = "a silence is sent as application/json";
         return refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, reason);
@@ -512,18 +526,30 @@ async fn end_silence(State(shared): App, Path(silence): Path<u64>) -> Response {
 
 /// Whether a caller says that it takes something: not with a weight of zero.
 fn takes(headers: &HeaderMap, what: header::HeaderName, name: &str) -> bool {
-    let said = headers.get_all(what).into_iter().filter_map(|said| said.to_str().ok());
-    said.flat_map(|said| said.split(',')).any(|one| {
-        let mut parts = one.split(';').map(str::trim);
-        let is_named = parts.next().is_some_and(|said| said.eq_ignore_ascii_case(name));
-        let weight = parts.find_map(|part| part.strip_prefix("q=")?.parse::<f32>().ok());
-        is_named && weight.is_none_or(|weight| weight > 0.0)
-    })
+    headers
+        .get_all(what)
+        .into_iter()
+        .filter_map(|said| said.to_str().ok())
+        .flat_map(|said| said.split(','))
+        .any(|one| {
+            let mut parts = one.split(';').map(str::trim);
+            let is_named =
+                parts.next().is_some_and(|said| said.eq_ignore_ascii_case(name));
+            let weight =
+                parts.find_map(|part| part.strip_prefix("q=")?.parse::<f32>().ok());
+            is_named && weight.is_none_or(|weight| weight > 0.0)
+        })
 }
 
 async fn metrics(State(shared): App, headers: HeaderMap) -> Response {
-    let jobs = shared.inner.all().into_iter().filter(|held| shared.keeps(&held.id));
-    let jobs: Vec<_> = jobs.map(|held| held.summary()).collect();
+    // Prometheus asks all collectors: a job that several told of would be counted twice.
+    let jobs: Vec<_> = shared
+        .inner
+        .all()
+        .into_iter()
+        .filter(|held| shared.keeps(&held.id))
+        .map(|held| held.summary())
+        .collect();
     match shared.inner.metrics.text(&jobs) {
         Ok(text) if takes(&headers, header::ACCEPT, "application/openmetrics-text") => {
             typed("application/openmetrics-text; version=1.0.0; charset=utf-8", text)

@@ -13,7 +13,7 @@ use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::JobSummary;
+use crate::ListedJob;
 use crate::history::Dated;
 
 const FILE: &str = "catalogue.sqlite";
@@ -38,7 +38,7 @@ const AT_ONCE: u32 = 1000;
 /// Which incidents are asked for; all that is said must hold.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Wanted {
+pub(crate) struct IncidentQuery {
     /// Those that had not ended before, in seconds since 1970.
     since: Option<f64>,
     /// Those that began before.
@@ -62,7 +62,7 @@ pub(crate) struct Listed {
 
 /// The newest incidents that were asked for.
 #[derive(Debug, Serialize)]
-pub(crate) struct Found {
+pub(crate) struct IncidentPage {
     schema: &'static str,
     incidents: Vec<Listed>,
     /// Whether there are older ones.
@@ -94,11 +94,11 @@ impl Catalogue {
     /// All jobs, and the bytes of the batches of those that have ended.
     pub(crate) fn jobs(
         &self,
-    ) -> rusqlite::Result<BTreeMap<String, (JobSummary, Option<u64>)>> {
+    ) -> rusqlite::Result<BTreeMap<String, (ListedJob, Option<u64>)>> {
         let connection = self.connection();
         let mut query = connection.prepare("SELECT summary, batches_bytes FROM jobs")?;
         let rows = query.query_map((), |row| {
-            let summary: Option<JobSummary> =
+            let summary: Option<ListedJob> =
                 serde_json::from_str(&row.get::<_, String>(0)?).ok();
             Ok(summary.zip(Some(row.get::<_, Option<i64>>(1)?)))
         })?;
@@ -115,15 +115,14 @@ impl Catalogue {
     /// Replaces what is said of a job; `batches_bytes` once it has ended.
     pub(crate) fn put(
         &self,
-        job: &JobSummary,
+        job: &ListedJob,
         batches_bytes: Option<u64>,
         incidents: &[Dated<&Incident>],
     ) -> rusqlite::Result<()> {
-        let json = |error| rusqlite::Error::ToSqlConversionFailure(Box::new(error));
         let mut connection = self.connection();
         let change = connection.transaction()?;
         forget(&change, &job.id)?;
-        let summary = serde_json::to_string(job).map_err(json)?;
+        let summary = to_json(job)?;
         let bytes = batches_bytes.map(u64::cast_signed);
         let last_seen_s = job.last_seen_s.cast_signed();
         let row = params![job.id, bytes, last_seen_s, summary];
@@ -136,7 +135,7 @@ impl Catalogue {
             let mut host =
                 change.prepare("INSERT OR IGNORE INTO hosts VALUES (?1, ?2, ?3)")?;
             for Dated { what: incident, begun_s, ended_s } in incidents {
-                let document = serde_json::to_string(incident).map_err(json)?;
+                let document = to_json(incident)?;
                 row.execute(params![job.id, incident.id, begun_s, ended_s, document])?;
                 for named in &incident.subject.ranks {
                     rank.execute(params![named, job.id, incident.id])?;
@@ -168,7 +167,10 @@ impl Catalogue {
     }
 
     /// The newest incidents that are wanted.
-    pub(crate) fn incidents(&self, wanted: &Wanted) -> rusqlite::Result<Found> {
+    pub(crate) fn incidents(
+        &self,
+        wanted: &IncidentQuery,
+    ) -> rusqlite::Result<IncidentPage> {
         let connection = self.connection();
         let mut query = connection.prepare(
             "SELECT job, begun_s, ended_s, document
@@ -180,7 +182,7 @@ impl Catalogue {
                AND (?6 IS NULL OR begun_s < ?6)
              ORDER BY begun_s DESC, job, incident LIMIT ?5",
         )?;
-        let Wanted { since, before, job, rank, host } = wanted;
+        let IncidentQuery { since, before, job, rank, host } = wanted;
         let rows = query.query_map(
             params![since, job, rank, host, AT_ONCE + 1, before],
             |row| {
@@ -197,14 +199,20 @@ impl Catalogue {
                 incidents.push(Listed { job, begun_s, ended_s, incident });
             }
         }
+        // One more was asked for than is told: it says whether there are more.
         let more = incidents.len() > AT_ONCE as usize;
         if more && let Some(next) = incidents.pop() {
             // Who asks for those before the last one misses none that began when that did.
             let older = incidents.iter().rposition(|one| one.begun_s > next.begun_s);
             incidents.truncate(older.map_or(incidents.len(), |last| last + 1));
         }
-        Ok(Found { schema: "laggard.incidents/1", incidents, more })
+        Ok(IncidentPage { schema: "laggard.incidents/1", incidents, more })
     }
+}
+
+fn to_json(value: &impl Serialize) -> rusqlite::Result<String> {
+    serde_json::to_string(value)
+        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
 }
 
 fn forget(change: &Transaction<'_>, job: &str) -> rusqlite::Result<()> {

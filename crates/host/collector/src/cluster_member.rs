@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bus::{Address, BusError, Feed, Note, Session, Told};
+use bus::{BusAddress, BusError, Feed, KeeperNote, NewestBatch, Session};
 use futures_util::StreamExt;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -20,7 +20,6 @@ use tracing::{debug, info};
 use crate::alerts::ANNOUNCED;
 use crate::clock::Now;
 use crate::collector::Inner;
-use crate::job::JobHandle;
 use crate::ownership::{JobNote, Owner, OwnershipTable};
 use crate::reader::read;
 use crate::state::JobState;
@@ -40,7 +39,7 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub struct ClusterMember {
     /// The bus.
-    pub address: Address,
+    pub address: BusAddress,
     /// Where others reach us over HTTP.
     pub url: String,
 }
@@ -55,18 +54,19 @@ pub(crate) async fn take_part(inner: Arc<Inner>) {
     let mut is_away = false;
     loop {
         let (tell, failed) = mpsc::channel(1);
-        let error = match Box::pin(Member::join(&inner, ownership, address, tell)).await {
-            Ok(mut member) => {
-                info!(%address, "takes part");
-                if std::mem::take(&mut is_away) {
-                    inner.tell(&format!("the bus at {address} answers again"));
+        let error =
+            match Box::pin(BusMember::join(&inner, ownership, address, tell)).await {
+                Ok(mut member) => {
+                    info!(%address, "takes part");
+                    if std::mem::take(&mut is_away) {
+                        inner.tell(&format!("the bus at {address} answers again"));
+                    }
+                    let Err(error) = member.serve(failed).await;
+                    member.stop().await;
+                    error
                 }
-                let Err(error) = member.serve(failed).await;
-                member.stop().await;
-                error
-            }
-            Err(error) => error.to_string(),
-        };
+                Err(error) => error.to_string(),
+            };
         if !std::mem::replace(&mut is_away, true) {
             inner.tell(&format!("the bus at {address}: {error}; it is tried again"));
         }
@@ -75,7 +75,7 @@ pub(crate) async fn take_part(inner: Arc<Inner>) {
 }
 
 /// A job that is read.
-struct Kept {
+struct ReadJob {
     task: JoinHandle<()>,
     /// Dropped to end it.
     stop: watch::Sender<()>,
@@ -83,7 +83,7 @@ struct Kept {
     position: Arc<AtomicU64>,
 }
 
-impl Kept {
+impl ReadJob {
     /// Reads no more: returns once nothing more is handed on.
     async fn end(self) {
         drop(self.stop);
@@ -92,27 +92,27 @@ impl Kept {
 }
 
 /// A collector while it is connected.
-struct Member<'a> {
+struct BusMember<'a> {
     inner: Arc<Inner>,
     ownership: &'a OwnershipTable,
     session: Session,
     /// Where the newest batch of each job stands in the stream.
     told: BTreeMap<String, u64>,
-    told_feed: Feed<Told>,
-    notes: Feed<Note>,
+    told_feed: Feed<NewestBatch>,
+    notes: Feed<KeeperNote>,
     /// The newest note we know of each job: older ones that are still on their way say nothing.
     revisions: BTreeMap<String, u64>,
-    kept: BTreeMap<String, Kept>,
+    kept: BTreeMap<String, ReadJob>,
     noted_at: BTreeMap<String, Instant>,
     announced_at: Option<Instant>,
     failed: mpsc::Sender<BusError>,
 }
 
-impl<'a> Member<'a> {
+impl<'a> BusMember<'a> {
     async fn join(
         inner: &Arc<Inner>,
         ownership: &'a OwnershipTable,
-        address: &Address,
+        address: &BusAddress,
         failed: mpsc::Sender<BusError>,
     ) -> Result<Self, BusError> {
         let session = Session::open(address).await?;
@@ -147,20 +147,24 @@ impl<'a> Member<'a> {
         mut failed: mpsc::Receiver<BusError>,
     ) -> Result<std::convert::Infallible, String> {
         let mut look = tokio::time::interval(LOOK_EVERY);
-        let lost = self.session.clone();
-        let lost = lost.lost();
+        let session = self.session.clone();
+        let lost = session.lost();
         tokio::pin!(lost);
-        let text = |error: BusError| error.to_string();
         loop {
-            tokio::select! {
-                Some(told) = self.told_feed.next() => self.hear(told.map_err(text)?),
-                Some(note) = self.notes.next() => {
-                    self.noted(note.map_err(text)?).await;
-                }
-                _ = look.tick() => self.look(Now::read()).await.map_err(text)?,
-                Some(error) = failed.recv() => return Err(text(error)),
+            let failure = tokio::select! {
+                Some(told) = self.told_feed.next() => told.map(|told| self.hear(told)),
+                Some(note) = self.notes.next() => match note {
+                    Ok(note) => {
+                        self.noted(note).await;
+                        Ok(())
+                    }
+                    Err(error) => Err(error),
+                },
+                _ = look.tick() => self.look(Now::read()).await,
+                Some(error) = failed.recv() => Err(error),
                 () = &mut lost => return Err("the connection is lost".to_owned()),
-            }
+            };
+            failure.map_err(|error| error.to_string())?;
         }
     }
 
@@ -174,7 +178,7 @@ impl<'a> Member<'a> {
         }
     }
 
-    fn hear(&mut self, Told { job, position }: Told) {
+    fn hear(&mut self, NewestBatch { job, position }: NewestBatch) {
         if is_name(&job) {
             let newest = self.told.entry(job).or_default();
             *newest = position.max(*newest);
@@ -182,7 +186,7 @@ impl<'a> Member<'a> {
     }
 
     /// Takes what somebody has noted of a job, perhaps we ourselves.
-    async fn noted(&mut self, Note { job, revision, text }: Note) {
+    async fn noted(&mut self, KeeperNote { job, revision, text }: KeeperNote) {
         if text.is_empty() {
             // One of its name may be there again.
             if self.revisions.get(&job).is_none_or(|known| *known < revision) {
@@ -248,9 +252,13 @@ impl<'a> Member<'a> {
                 self.session.forget(&job).await?;
             }
         }
-        let runs = |held: &Arc<JobHandle>| held.summary().state != JobState::Ended;
-        let have = self.inner.all().into_iter().filter(runs);
-        let have: BTreeSet<String> = have.map(|held| held.id.clone()).collect();
+        let have: BTreeSet<String> = self
+            .inner
+            .all()
+            .into_iter()
+            .filter(|held| held.summary().state != JobState::Ended)
+            .map(|held| held.id.clone())
+            .collect();
         let free = self.ownership.view().free(&self.told, &have);
         if free.iter().any(|job| self.ownership.view().notes.contains_key(job)) {
             // Who keeps one of them may have come since.
@@ -263,12 +271,15 @@ impl<'a> Member<'a> {
         for job in ours {
             self.take(&job, now).await?;
         }
-        let ours = {
-            let (view, we) = (self.ownership.view(), self.ownership.url());
-            let ours = view.notes.iter().filter(|(_, (_, note))| note.keeper == we);
-            ours.map(|(job, (revision, note))| (job.clone(), *revision, note.clone()))
-                .collect::<Vec<_>>()
-        };
+        // Copied, so that nothing is locked while the bus is waited for.
+        let ours: Vec<(String, u64, JobNote)> = self
+            .ownership
+            .view()
+            .notes
+            .iter()
+            .filter(|(_, (_, note))| note.keeper == self.ownership.url())
+            .map(|(job, (revision, note))| (job.clone(), *revision, note.clone()))
+            .collect();
         for (job, revision, note) in ours {
             self.keep(&job, revision, note, now).await?;
         }
@@ -276,9 +287,9 @@ impl<'a> Member<'a> {
     }
 
     async fn look_who_is_here(&mut self) -> Result<(), BusError> {
-        let alive = self.session.alive().await?.into_iter();
+        let alive = self.session.alive().await?;
         self.ownership.view().alive =
-            alive.map(|(url, has_room)| (url, has_room == b"true")).collect();
+            alive.into_iter().map(|(url, has_room)| (url, has_room == b"true")).collect();
         Ok(())
     }
 
@@ -340,7 +351,7 @@ impl<'a> Member<'a> {
                         drop(failed.try_send(error));
                     }
                 });
-                self.kept.insert(job.to_owned(), Kept { task, stop, position });
+                self.kept.insert(job.to_owned(), ReadJob { task, stop, position });
             }
             return Ok(());
         };

@@ -19,13 +19,13 @@ use crate::clock::seconds_now;
 use crate::cluster_member::ClusterMember;
 use crate::history::{Dated, HistoryOptions, Outbox, PlaceError, drop_unended};
 use crate::job::JobHandle;
-use crate::job_thread::{ENDED, Ended, VERDICT};
+use crate::job_thread::{ENDED, EndedJob, VERDICT};
 use crate::memory::MemoryBudget;
 use crate::metrics::Metrics;
 use crate::ownership::OwnershipTable;
 use crate::retention::{Keep, Stock, folder_bytes};
 use crate::silences::Silences;
-use crate::state::JobSummary;
+use crate::state::ListedJob;
 use crate::store;
 use crate::tls::Certificate;
 use crate::webhook::{AlertOutbox, Webhook};
@@ -126,7 +126,7 @@ pub(crate) struct Inner {
     jobs: RwLock<BTreeMap<String, Arc<JobHandle>>>,
     /// For whoever watches the collector itself.
     log: fn(&str),
-    /// JobHandle as long as we live, so that nobody else writes to the folder.
+    /// Locked as long as we live, so that nobody else writes to the folder.
     _lock: File,
 }
 
@@ -191,9 +191,12 @@ impl Collector {
         for id in store::jobs(&path).map_err(data)? {
             let known = listed.remove(&id);
             let bytes = store::batches_bytes(&path, &id);
-            let ended =
-                known.clone().filter(|(_, ended)| ended.is_some() && *ended == bytes);
-            let ended = ended.map(|(summary, _)| summary).or_else(|| inner.ended(&id));
+            // By its length: if something was told since, what the catalogue says is of the past.
+            let ended = known
+                .clone()
+                .filter(|(_, ended)| ended.is_some() && *ended == bytes)
+                .map(|(summary, _)| summary)
+                .or_else(|| inner.ended(&id));
             if ended.is_none() && !store::is_begun(&path, &id) {
                 continue;
             }
@@ -302,13 +305,17 @@ impl Inner {
         if keep.age_s.is_none() && keep.bytes.is_none() {
             return;
         }
-        let stock = self.all().into_iter().map(|held| Stock {
-            id: held.id.clone(),
-            last_seen_s: held.summary().last_seen_s,
-            bytes: folder_bytes(&self.options.data.join(store::file_name(&held.id))),
-            runs: held.runs(),
-        });
-        for id in keep.surplus(stock.collect(), seconds_now()) {
+        let stock = self
+            .all()
+            .into_iter()
+            .map(|held| Stock {
+                id: held.id.clone(),
+                last_seen_s: held.summary().last_seen_s,
+                bytes: folder_bytes(&self.options.data.join(store::file_name(&held.id))),
+                runs: held.runs(),
+            })
+            .collect();
+        for id in keep.surplus(stock, seconds_now()) {
             info!(job = id, "job forgotten: too old, or the oldest of too many");
             if let Some(Err(error)) = self.delete(&id) {
                 self.say(&id, &format_args!("it cannot be deleted: {error}"));
@@ -327,8 +334,8 @@ impl Inner {
     }
 
     /// A job that has ended, if nothing was told of it since; the catalogue does not know it.
-    fn ended(&self, id: &str) -> Option<JobSummary> {
-        let ended: Ended = serde_json::from_str(&self.written(id, ENDED)?).ok()?;
+    fn ended(&self, id: &str) -> Option<ListedJob> {
+        let ended: EndedJob = serde_json::from_str(&self.written(id, ENDED)?).ok()?;
         let bytes = store::batches_bytes(&self.options.data, id);
         let verdict = self.written(id, VERDICT)?;
         (bytes == Some(ended.batches_bytes)).then(|| {
@@ -338,17 +345,17 @@ impl Inner {
     }
 
     /// What the catalogue says of all jobs.
-    fn listed(&self) -> BTreeMap<String, (JobSummary, Option<u64>)> {
-        let jobs = self.catalogue.as_ref().map(Catalogue::jobs);
-        let jobs =
-            jobs.and_then(|jobs| jobs.inspect_err(|error| self.not_listed(error)).ok());
-        jobs.unwrap_or_default()
+    fn listed(&self) -> BTreeMap<String, (ListedJob, Option<u64>)> {
+        self.catalogue
+            .as_ref()
+            .and_then(|all| all.jobs().inspect_err(|error| self.not_listed(error)).ok())
+            .unwrap_or_default()
     }
 
     /// Tells the catalogue of a job.
     pub(crate) fn list(
         &self,
-        job: &JobSummary,
+        job: &ListedJob,
         batches_bytes: Option<u64>,
         incidents: &[Dated<&Incident>],
     ) {
@@ -360,15 +367,19 @@ impl Inner {
     }
 
     /// Tells the catalogue of a job that has ended.
-    pub(crate) fn list_ended(&self, ended: &Ended, verdict: &str) {
+    pub(crate) fn list_ended(&self, ended: &EndedJob, verdict: &str) {
         let Ok(verdict) = serde_json::from_str::<Verdict>(verdict) else { return };
         let last_seen_s = ended.job.last_seen_s as f64;
-        let dated = verdict.incidents.iter().map(|what| {
-            let dates = ended.dates.get(&what.id).copied();
-            let (begun_s, ended_s) = dates.unwrap_or((last_seen_s, None));
-            Dated { what, begun_s, ended_s }
-        });
-        self.list(&ended.job, Some(ended.batches_bytes), &dated.collect::<Vec<_>>());
+        let dated: Vec<_> = verdict
+            .incidents
+            .iter()
+            .map(|what| {
+                let dates = ended.dates.get(&what.id).copied();
+                let (begun_s, ended_s) = dates.unwrap_or((last_seen_s, None));
+                Dated { what, begun_s, ended_s }
+            })
+            .collect();
+        self.list(&ended.job, Some(ended.batches_bytes), &dated);
     }
 
     fn unlist(&self, id: &str) {

@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use std::{mem, vec};
 
-use bus::Arrival;
-use protocol::{Command, Wanted};
+use bus::StreamMessage;
+use protocol::{Command, HostOrders};
 
 use crate::clock::Now;
 use crate::job::INBOX;
-use crate::worker::{Answer, REPLACED};
+use crate::worker::{BatchOutcome, REPLACED};
 
 /// Batches that are handed on together: as many as may wait for the thread of a job.
 pub(crate) const TOGETHER: usize = INBOX;
@@ -22,16 +22,19 @@ const MOST_EARLY: usize = 1024;
 /// A host, and an agent session of it.
 type HostSession = (String, String);
 
-fn session_of(arrival: &Arrival) -> HostSession {
-    let batch = arrival.batch.as_ref();
-    batch.map(|batch| (batch.host.clone(), batch.epoch.clone())).unwrap_or_default()
+fn session_of(arrival: &StreamMessage) -> HostSession {
+    arrival
+        .batch
+        .as_ref()
+        .map(|batch| (batch.host.clone(), batch.epoch.clone()))
+        .unwrap_or_default()
 }
 
 /// Batches that came before those they follow, and agents whose missing ones never came: the bus
 /// had dropped them for their age, or was told to.
 #[derive(Debug, Default)]
 pub(crate) struct EarlyBatches {
-    waiting: Vec<Arrival>,
+    waiting: Vec<StreamMessage>,
     since: Option<Instant>,
     lost: BTreeSet<HostSession>,
 }
@@ -43,9 +46,13 @@ impl EarlyBatches {
     }
 
     /// What waits, in order, and after it what came; and of which lost agents something came.
-    fn join(&mut self, arrivals: Vec<Arrival>) -> (Vec<Arrival>, BTreeSet<HostSession>) {
-        let is_lost = |arrival: &Arrival| self.lost.contains(&session_of(arrival));
-        let (lost, arrivals): (Vec<_>, Vec<_>) = arrivals.into_iter().partition(is_lost);
+    fn join(
+        &mut self,
+        arrivals: Vec<StreamMessage>,
+    ) -> (Vec<StreamMessage>, BTreeSet<HostSession>) {
+        let (lost, arrivals): (Vec<_>, Vec<_>) = arrivals
+            .into_iter()
+            .partition(|arrival| self.lost.contains(&session_of(arrival)));
         let mut round = mem::take(&mut self.waiting);
         // Those of an agent in their order, and those of the next agent of its host after them.
         let mut begun: BTreeMap<HostSession, u64> = BTreeMap::new();
@@ -62,7 +69,7 @@ impl EarlyBatches {
     }
 
     /// Lets batches wait, if they have not for too long; the agents of those that have.
-    fn wait(&mut self, waiting: Vec<Arrival>, now: Now) -> BTreeSet<HostSession> {
+    fn wait(&mut self, waiting: Vec<StreamMessage>, now: Now) -> BTreeSet<HostSession> {
         self.waiting = waiting;
         if self.waiting.is_empty() {
             self.since = None;
@@ -82,7 +89,7 @@ impl EarlyBatches {
 
 /// How a round goes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum RoundStep {
     /// Some of what was early may not be so any more.
     Again,
     /// The disk takes none now.
@@ -96,11 +103,11 @@ pub(crate) enum Next {
 /// Batches that came together, and those that waited for them, until all are kept or have to wait.
 #[derive(Debug)]
 pub(crate) struct Round {
-    rest: vec::IntoIter<Arrival>,
+    rest: vec::IntoIter<StreamMessage>,
     /// How many there were when the others had been handed on last.
     before: usize,
     /// Those that follow others that did not come, or were not kept.
-    early: Vec<Arrival>,
+    early: Vec<StreamMessage>,
     /// By host, what to tell it.
     commands: BTreeMap<String, Command>,
     lost: BTreeSet<HostSession>,
@@ -110,7 +117,7 @@ pub(crate) struct Round {
 
 impl Round {
     /// Begins with what came.
-    pub(crate) fn begin(early: &mut EarlyBatches, arrivals: Vec<Arrival>) -> Self {
+    pub(crate) fn begin(early: &mut EarlyBatches, arrivals: Vec<StreamMessage>) -> Self {
         let (round, lost) = early.join(arrivals);
         Self {
             before: round.len(),
@@ -124,7 +131,7 @@ impl Round {
     }
 
     /// Batches to hand on together now; none if all were.
-    pub(crate) fn part(&mut self) -> Vec<Arrival> {
+    pub(crate) fn part(&mut self) -> Vec<StreamMessage> {
         // What follows one that found no room waits with it: an agent's last batches must not come
         // after the first of the next.
         if self.is_full {
@@ -134,21 +141,22 @@ impl Round {
     }
 
     /// Takes the answer to a batch.
-    pub(crate) fn answered(&mut self, arrival: Arrival, answer: Answer) {
+    pub(crate) fn answered(&mut self, arrival: StreamMessage, answer: BatchOutcome) {
         let (host, session) = session_of(&arrival);
         match answer {
-            Answer::Kept { wanted, .. } => {
-                if wanted != Wanted::default() {
+            BatchOutcome::Kept { wanted, .. } => {
+                if wanted != HostOrders::default() {
                     self.commands.insert(host, Command::Wanted(wanted));
                 }
             }
-            Answer::Gap { .. } => self.early.push(arrival),
-            Answer::Stale => {
+            // Those before it may still come.
+            BatchOutcome::Gap { .. } => self.early.push(arrival),
+            BatchOutcome::Stale => {
                 let refused = (session, REPLACED.to_owned());
                 self.commands.insert(host, Command::Refused { refused });
             }
-            Answer::Over(reason) => self.over = Some(reason),
-            Answer::Full(_) => {
+            BatchOutcome::Over(reason) => self.over = Some(reason),
+            BatchOutcome::Full(_) => {
                 self.is_full = true;
                 self.early.push(arrival);
             }
@@ -156,22 +164,22 @@ impl Round {
     }
 
     /// What to do once all parts were handed on.
-    pub(crate) fn next(&mut self) -> Next {
+    pub(crate) fn next(&mut self) -> RoundStep {
         if let Some(reason) = self.over {
-            return Next::Over(reason);
+            return RoundStep::Over(reason);
         }
         let early = mem::take(&mut self.early);
         let is_stuck = early.is_empty() || early.len() == self.before;
         self.before = early.len();
         if mem::take(&mut self.is_full) {
             self.rest = early.into_iter();
-            Next::Wait
+            RoundStep::Wait
         } else if is_stuck {
             self.early = early;
-            Next::Done
+            RoundStep::Done
         } else {
             self.rest = early.into_iter();
-            Next::Again
+            RoundStep::Again
         }
     }
 
@@ -196,12 +204,12 @@ mod campaign;
 mod tests {
     use super::*;
 
-    fn arrivals(epoch: &str, sequences: impl Iterator<Item = u64>) -> Vec<Arrival> {
+    fn arrivals(epoch: &str, sequences: impl Iterator<Item = u64>) -> Vec<StreamMessage> {
         let arrival = |sequence| {
             let (host, epoch) = ("h".to_owned(), epoch.to_owned());
             let body = Vec::new().into();
-            let batch = bus::Batch { host, epoch, sequence, now_ns: 0, body };
-            Arrival { position: 1, pending: 0, at_ns: 0, batch: Some(batch) }
+            let batch = bus::BusBatch { host, epoch, sequence, now_ns: 0, body };
+            StreamMessage { position: 1, pending: 0, at_ns: 0, batch: Some(batch) }
         };
         sequences.map(arrival).collect()
     }
@@ -211,7 +219,8 @@ mod tests {
         let mut early = EarlyBatches::default();
         assert!(early.wait(arrivals("e", [3, 1, 2].into_iter()), Now::read()).is_empty());
         let (round, lost) = early.join(arrivals("e", [7, 5].into_iter()));
-        let sequence = |arrival: &Arrival| arrival.batch.as_ref().map(|b| b.sequence);
+        let sequence =
+            |arrival: &StreamMessage| arrival.batch.as_ref().map(|b| b.sequence);
         let order: Vec<u64> = round.iter().filter_map(sequence).collect();
         assert_eq!((order, lost.len()), (vec![1, 2, 3, 7, 5], 0));
     }
@@ -226,7 +235,7 @@ mod tests {
         }
         early.wait(waiting, Now::read());
         let (round, _) = early.join(Vec::new());
-        let place = |arrival: &Arrival| {
+        let place = |arrival: &StreamMessage| {
             Some((session_of(arrival).1, arrival.batch.as_ref()?.sequence))
         };
         let order: Vec<_> = round.iter().filter_map(place).collect();

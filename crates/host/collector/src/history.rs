@@ -22,7 +22,7 @@ use verdict::WindowRecord;
 use crate::clock::calendar;
 use crate::store::file_name;
 pub(crate) use outbox::{Outbox, drop_unended};
-pub use place::{Place, PlaceError};
+pub use place::{HistoryPlace, PlaceError};
 pub(crate) use timeline::{Dated, Dates, Timeline};
 
 /// Windows and lags of a part; taste: some hundred kilobytes.
@@ -33,21 +33,21 @@ const PART_LAGS: usize = 131_072;
 #[derive(Clone, Debug)]
 pub struct HistoryOptions {
     /// Where.
-    pub place: Place,
+    pub place: HistoryPlace,
     /// How often at most.
     pub every: Duration,
 }
 
 /// What makes the times of a job comparable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Origin {
+pub(crate) struct JobOrigin {
     /// When it was first heard of, in seconds since 1970; tells it from others of its name.
     pub(crate) begun_s: u64,
     /// From the clock of its first host to time since 1970.
     pub(crate) offset_ns: i64,
 }
 
-impl Origin {
+impl JobOrigin {
     fn seconds(self, at: model::RankNs) -> f64 {
         self.offset_ns.saturating_add_unsigned(at.0) as f64 * 1e-9
     }
@@ -59,7 +59,7 @@ pub(crate) struct JobHistory {
     outbox: Arc<Outbox>,
     /// The job's name in the names of folders.
     job: String,
-    origin: Origin,
+    origin: JobOrigin,
     /// Windows since the last whole part, all of one day.
     open: Vec<Dated<WindowRecord>>,
     day: String,
@@ -73,7 +73,7 @@ pub(crate) struct JobHistory {
 }
 
 impl JobHistory {
-    pub(crate) fn new(outbox: Arc<Outbox>, job: &str, origin: Origin) -> Self {
+    pub(crate) fn new(outbox: Arc<Outbox>, job: &str, origin: JobOrigin) -> Self {
         Self {
             outbox,
             job: file_name(job),
@@ -90,9 +90,12 @@ impl JobHistory {
     /// Takes the next window. Where the disk refuses a part, its rows stay here for the next try.
     pub(crate) fn add(&mut self, window: Dated<WindowRecord>) -> io::Result<()> {
         let day = day(window.begun_s);
-        let stages = || self.open.iter().flat_map(|window| &window.what.stages);
-        let is_full = stages().count() >= PART_ROWS
-            || stages().map(|stage| stage.late.len()).sum::<usize>() >= PART_LAGS;
+        let (mut rows, mut lags) = (0, 0);
+        for stage in self.open.iter().flat_map(|window| &window.what.stages) {
+            rows += 1;
+            lags += stage.late.len();
+        }
+        let is_full = rows >= PART_ROWS || lags >= PART_LAGS;
         let closed = if is_full || day != self.day { self.close() } else { Ok(()) };
         if self.open.is_empty() {
             self.day = day;
@@ -128,13 +131,14 @@ impl JobHistory {
             }
         }
         // Those that are told of no more, because they turned out to be part of others.
-        let is_of_incidents = |file: &str| {
-            [tables::INCIDENTS, tables::EVIDENCE]
-                .into_iter()
-                .any(|table| file.split('.').next() == Some(table))
-        };
         let before = self.written.len();
-        self.written.retain(|file, _| !is_of_incidents(file) || now.contains(file));
+        self.written.retain(|file, _| {
+            let is_of_incidents = matches!(
+                file.split('.').next(),
+                Some(tables::INCIDENTS | tables::EVIDENCE)
+            );
+            !is_of_incidents || now.contains(file)
+        });
         if self.may_have_others || self.written.len() < before {
             let names: Vec<&str> = self.written.keys().map(String::as_str).collect();
             self.outbox.keep_only(&self.job, self.origin.begun_s, &names)?;
@@ -176,6 +180,7 @@ impl JobHistory {
     }
 
     fn write(&mut self, file: &str, bytes: &[u8]) -> io::Result<()> {
+        // What has not changed is not put again.
         let digest: [u8; 32] = Sha256::digest(bytes).into();
         let before = self.written.get(file);
         if before.is_none() && self.outbox.take_back(&self.job, self.origin.begun_s)? {
@@ -195,7 +200,7 @@ fn day(since_1970_s: f64) -> String {
 }
 
 /// A window with its moments.
-pub(crate) fn dated(window: WindowRecord, origin: Origin) -> Dated<WindowRecord> {
+pub(crate) fn dated(window: WindowRecord, origin: JobOrigin) -> Dated<WindowRecord> {
     let (begun_s, ended_s) =
         (origin.seconds(window.span.start), origin.seconds(window.span.end));
     Dated { what: window, begun_s, ended_s: Some(ended_s) }

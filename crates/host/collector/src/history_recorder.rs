@@ -9,9 +9,9 @@ use model::Incident;
 use verdict::WindowRecord;
 
 use crate::collector::Inner;
-use crate::history::{Dated, JobHistory, Origin};
+use crate::history::{Dated, JobHistory, JobOrigin};
 use crate::worker::Over;
-use crate::{JobState, JobSummary};
+use crate::{JobState, ListedJob};
 
 /// How often the catalogue is told of a job whose state and incidents stay what they are.
 const LIST_EVERY: Duration = Duration::from_secs(10);
@@ -41,7 +41,7 @@ impl HistoryRecorder {
         }
     }
 
-    fn history(&mut self, origin: Origin) -> Option<&mut JobHistory> {
+    fn history(&mut self, origin: JobOrigin) -> Option<&mut JobHistory> {
         if self.history.is_none() {
             let outbox = self.inner.outbox.clone()?;
             self.history = Some(JobHistory::new(outbox, &self.job, origin));
@@ -50,7 +50,11 @@ impl HistoryRecorder {
     }
 
     /// Takes windows in their order.
-    pub(crate) fn record(&mut self, origin: Origin, windows: Vec<Dated<WindowRecord>>) {
+    pub(crate) fn record(
+        &mut self,
+        origin: JobOrigin,
+        windows: Vec<Dated<WindowRecord>>,
+    ) {
         for window in windows {
             let added = self.history(origin).map_or(Ok(()), |it| it.add(window));
             self.note(added).ok();
@@ -60,9 +64,9 @@ impl HistoryRecorder {
     /// Tells how the job is, where it is time to. What fails is tried again the next time.
     pub(crate) fn tell(
         &mut self,
-        origin: Origin,
+        origin: JobOrigin,
         incidents: &[Dated<Incident>],
-        summary: &JobSummary,
+        summary: &ListedJob,
         over: Over,
     ) -> io::Result<()> {
         let dated: Vec<_> = incidents.iter().map(Dated::as_ref).collect();
@@ -71,8 +75,8 @@ impl HistoryRecorder {
             Some(history) if history.is_due() => history.tell(&dated),
             _ => Ok(()),
         };
-        let open = |dated: &Dated<&Incident>| (dated.what.id.clone(), dated.what.open);
-        let listed = (summary.state, dated.iter().map(open).collect());
+        let open = dated.iter().map(|it| (it.what.id.clone(), it.what.open)).collect();
+        let listed = (summary.state, open);
         let is_late = self.listed_at.is_none_or(|at| at.elapsed() >= LIST_EVERY);
         if listed != self.listed || is_late {
             self.listed_at = Some(Instant::now());

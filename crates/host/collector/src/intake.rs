@@ -10,17 +10,17 @@ use axum::response::{IntoResponse, Response};
 use formats::{BatchError, unpack_batch};
 use http_body_util::BodyExt;
 use model::Batch;
-use protocol::{CLOCK_HEADER, Kept, Refusal};
+use protocol::{CLOCK_HEADER, KeptReply, Refusal};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tracing::{Instrument, Span, debug, debug_span};
 
-use crate::api::{App, Shared, later, refuse};
+use crate::api::{ApiState, App, later, refuse};
 use crate::clock::Now;
 use crate::job::NotTaken;
 use crate::memory::{MemoryPermit, unpacked_bytes};
 use crate::store::{NAMES, is_name};
-use crate::worker::{Answer, Asker, PendingBatch, REPLACED};
+use crate::worker::{BatchOutcome, PendingAnswer, PendingBatch, REPLACED};
 
 /// Bytes of a batch as it comes; agents pack a MiB of lines.
 const LONGEST_BODY_BYTES: usize = 4 << 20;
@@ -28,12 +28,12 @@ const LONGEST_BODY_BYTES: usize = 4 << 20;
 const RECEIVED_WITHIN: Duration = Duration::from_secs(15);
 
 /// Where a batch belongs: its job, host and agent session, and its sequence there.
-type Address = (String, String, String, u64);
+type BatchAddressPath = (String, String, String, u64);
 
 /// Takes a batch of a host.
 pub(crate) async fn take_batch(
     State(shared): App,
-    Path(address): Path<Address>,
+    Path(address): Path<BatchAddressPath>,
     headers: HeaderMap,
     request: Request,
 ) -> Response {
@@ -43,22 +43,20 @@ pub(crate) async fn take_batch(
 }
 
 async fn take(
-    shared: &Shared,
-    (job, host, epoch, sequence): Address,
+    shared: &ApiState,
+    (job, host, epoch, sequence): BatchAddressPath,
     headers: &HeaderMap,
     request: Request,
 ) -> Response {
-    let metrics = &shared.inner.metrics;
     let refused = |reason: &'static str, refusal: Response| {
         debug!(reason, "refused");
-        metrics.refused(reason);
+        shared.inner.metrics.refused(reason);
         refusal
     };
     if shared.inner.ownership.is_some() {
         let reason = "batches come over the bus here: --bus";
         return refused("misdirected", later(StatusCode::MISDIRECTED_REQUEST, reason));
     }
-    let busy = || later(StatusCode::SERVICE_UNAVAILABLE, "too many batches come at once");
     let mut memory = shared.inner.memory.none();
     let whole = timeout(RECEIVED_WITHIN, receive(request.into_body(), &mut memory)).await;
     let body = match whole {
@@ -67,7 +65,7 @@ async fn take(
             let reason = format!("a batch has at most {LONGEST_BODY_BYTES} bytes");
             return refused("large", refuse(StatusCode::PAYLOAD_TOO_LARGE, &reason));
         }
-        Ok(Err(NotReceived::Busy)) => return refused("busy", busy()),
+        Ok(Err(NotReceived::Busy)) => return refused("busy", too_many()),
         Ok(Err(NotReceived::Cut)) => {
             let reason = "the batch is cut off";
             return refused("malformed", refuse(StatusCode::BAD_REQUEST, reason));
@@ -80,7 +78,7 @@ async fn take(
     };
     // Only what is whole takes a place: others need not wait for who is slow.
     let Ok(_place) = shared.places.try_acquire() else {
-        return refused("busy", busy());
+        return refused("busy", too_many());
     };
     if ![&job, &host, &epoch].into_iter().all(|name| is_name(name)) {
         return refused("malformed", refuse(StatusCode::BAD_REQUEST, NAMES));
@@ -106,7 +104,7 @@ async fn take(
             last: head.last,
             inputs,
         };
-        let (asker, answered) = Asker::new(span);
+        let (asker, answered) = PendingAnswer::new(span);
         let (boot, at_ns) = (head.boot, Now::read().nanoseconds());
         let row = None;
         let pending =
@@ -121,22 +119,22 @@ async fn take(
         Err(_) => None,
     };
     match answered {
-        Some(Answer::Kept { next, wanted, is_new }) => {
-            metrics.kept(is_new);
-            axum::Json(Kept { next, wanted }).into_response()
+        Some(BatchOutcome::Kept { next, wanted, is_new }) => {
+            shared.inner.metrics.kept(is_new);
+            axum::Json(KeptReply { next, wanted }).into_response()
         }
-        Some(Answer::Gap { next }) => {
+        Some(BatchOutcome::Gap { next }) => {
             let error = "batches before this one are missing".to_owned();
             let reply = axum::Json(Refusal { error, next: Some(next) });
             refused("gap", (StatusCode::CONFLICT, reply).into_response())
         }
-        Some(Answer::Full(reason)) => {
+        Some(BatchOutcome::Full(reason)) => {
             refused("full", later(StatusCode::INSUFFICIENT_STORAGE, &reason))
         }
-        Some(Answer::Stale) => {
+        Some(BatchOutcome::Stale) => {
             refused("stale", refuse(StatusCode::BAD_REQUEST, REPLACED))
         }
-        Some(Answer::Over(reason)) => {
+        Some(BatchOutcome::Over(reason)) => {
             refused("full", later(StatusCode::INSUFFICIENT_STORAGE, reason))
         }
         None => refused(
@@ -144,6 +142,10 @@ async fn take(
             later(StatusCode::SERVICE_UNAVAILABLE, "the job is not kept any more"),
         ),
     }
+}
+
+fn too_many() -> Response {
+    later(StatusCode::SERVICE_UNAVAILABLE, "too many batches come at once")
 }
 
 /// Why a batch is not whole.
@@ -181,7 +183,7 @@ enum NotHanded {
     Job(NotTaken),
 }
 
-fn not_handed(shared: &Shared, reason: NotHanded) -> Response {
+fn not_handed(shared: &ApiState, reason: NotHanded) -> Response {
     let (name, refusal) = match reason {
         NotHanded::Malformed(BatchError::TooLarge) => {
             let text = BatchError::TooLarge.to_string();

@@ -19,7 +19,7 @@ use verdict::Gathering;
 use crate::collector::Inner;
 use crate::job_thread::{JobThread, WorkerExit};
 use crate::rendered::Rendered;
-use crate::state::{JobState, JobSummary};
+use crate::state::{JobState, ListedJob};
 use crate::worker::PendingBatch;
 
 /// Batches that may wait for the thread of a job.
@@ -34,7 +34,7 @@ pub(crate) struct JobHandle {
     /// `None` once the job has ended: then all there is to say is on disk.
     gathering: Mutex<Option<Gathering>>,
     verdict: Mutex<Arc<str>>,
-    summary: watch::Sender<JobSummary>,
+    summary: watch::Sender<ListedJob>,
     inbox: Mutex<Option<SyncSender<PendingBatch>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Whether what comes is of the past, and more of it is there.
@@ -64,7 +64,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl JobHandle {
     pub(crate) fn new(id: &str) -> Self {
-        let summary = JobSummary {
+        let summary = ListedJob {
             id: id.to_owned(),
             state: JobState::Starting,
             headline: None,
@@ -84,7 +84,7 @@ impl JobHandle {
     }
 
     /// A job of which so much is known.
-    pub(crate) fn known(summary: JobSummary) -> Self {
+    pub(crate) fn known(summary: ListedJob) -> Self {
         Self {
             id: summary.id.clone(),
             gathering: Mutex::new(None),
@@ -109,7 +109,7 @@ impl JobHandle {
         Arc::clone(&locked(&self.verdict))
     }
 
-    pub(crate) fn summary(&self) -> JobSummary {
+    pub(crate) fn summary(&self) -> ListedJob {
         self.summary.borrow().clone()
     }
 
@@ -119,7 +119,7 @@ impl JobHandle {
     }
 
     /// How the job is whenever that changes, until it is let go of.
-    pub(crate) fn changes(self: Arc<Self>) -> impl Stream<Item = JobSummary> {
+    pub(crate) fn changes(self: Arc<Self>) -> impl Stream<Item = ListedJob> {
         let exits = self.exits.load(Ordering::Relaxed);
         let changes = WatchStream::new(self.summary.subscribe());
         changes.take_while(move |_| self.exits.load(Ordering::Relaxed) == exits)
@@ -144,7 +144,7 @@ impl JobHandle {
         drop(known);
         let first = verdict.incidents.first();
         self.summary.send_if_modified(|summary| {
-            let new = JobSummary {
+            let new = ListedJob {
                 id: self.id.clone(),
                 state,
                 headline: first.map(|incident| incident.text.clone()),
@@ -238,12 +238,11 @@ impl JobHandle {
         let (sender, inbox) = sync_channel(INBOX);
         let (handle, inner) = (Arc::clone(self), Arc::clone(inner));
         let alive = self.count_thread();
-        let keep = move || {
+        let builder = thread::Builder::new().name("laggard-job".to_owned());
+        match builder.spawn(move || {
             handle.keep(&inner, &inbox);
             drop(alive);
-        };
-        let builder = thread::Builder::new().name("laggard-job".to_owned());
-        match builder.spawn(keep) {
+        }) {
             Ok(thread) => {
                 *locked(&self.thread) = Some(thread);
                 Ok(sender)

@@ -133,7 +133,7 @@ impl JobThread {
         write_whole(&folder.join(REPORT), report.as_bytes())?;
         write_whole(&folder.join(LIVE), live.as_bytes())?;
         write_whole(&folder.join(VERDICT), self.handle.verdict().as_bytes())?;
-        let ended = Ended {
+        let ended = EndedJob {
             batches_bytes: self.store.bytes(),
             job: self.handle.summary(),
             dates: self.worker.dates(),
@@ -205,9 +205,9 @@ impl JobThread {
 
 /// What is written of a job that has ended, so that it is not analysed anew.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Ended {
+pub(crate) struct EndedJob {
     pub(crate) batches_bytes: u64,
-    pub(crate) job: crate::JobSummary,
+    pub(crate) job: crate::ListedJob,
     /// When its incidents were.
     #[serde(default)]
     pub(crate) dates: Dates,

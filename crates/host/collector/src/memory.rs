@@ -36,8 +36,10 @@ impl MemoryPermit {
     pub(crate) fn hold(&mut self, bytes: usize) -> bool {
         let missing = bytes.div_ceil(1 << 10).saturating_sub(self.0.num_permits());
         let missing = u32::try_from(missing).unwrap_or(u32::MAX);
-        let more = Arc::clone(self.0.semaphore()).try_acquire_many_owned(missing);
-        more.map(|more| self.0.merge(more)).is_ok()
+        Arc::clone(self.0.semaphore())
+            .try_acquire_many_owned(missing)
+            .map(|more| self.0.merge(more))
+            .is_ok()
     }
 }
 

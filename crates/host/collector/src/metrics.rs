@@ -12,7 +12,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::state::{JobState, JobSummary};
+use crate::state::{JobState, ListedJob};
 
 /// Seconds of an append, from a fast disk to one that hangs.
 const APPEND_S: [f64; 8] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0];
@@ -23,7 +23,7 @@ struct Reason {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct State {
+struct StateLabel {
     state: &'static str,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct Metrics {
     pub(crate) alerts_failed: Counter,
     /// Messages that wait.
     alerts_waiting: Gauge,
-    jobs: Family<State, Gauge>,
+    jobs: Family<StateLabel, Gauge>,
     states: Family<JobInState, Gauge>,
     ranks: Gauges,
     steps: Gauges,
@@ -195,8 +195,8 @@ impl Metrics {
 
     /// The text Prometheus reads, with jobs as they are now. Jobs that have ended are counted
     /// only.
-    pub(crate) fn text(&self, jobs: &[JobSummary]) -> Result<String, fmt::Error> {
-        let number = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+    pub(crate) fn text(&self, jobs: &[ListedJob]) -> Result<String, fmt::Error> {
+        // Jobs that are gone must not be told of any more.
         for gauges in
             [&self.ranks, &self.steps, &self.open, &self.lost, &self.last_seen_s]
         {
@@ -207,7 +207,7 @@ impl Metrics {
         for state in JobState::ALL {
             let count = jobs.iter().filter(|job| job.state == state).count();
             self.jobs
-                .get_or_create(&State { state: state.word() })
+                .get_or_create(&StateLabel { state: state.word() })
                 .set(number(count as u64));
         }
         for job in jobs.iter().filter(|job| job.state != JobState::Ended) {
@@ -227,20 +227,24 @@ impl Metrics {
     }
 }
 
+fn number(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
 /// OpenMetrics as Prometheus' older text format, for whoever does not ask for the new one: there
 /// counters are announced by the name their samples have.
 pub(crate) fn classic(openmetrics: &str) -> String {
-    let announced = |line: &str| {
-        line.strip_prefix("# TYPE ")?.strip_suffix(" counter").map(str::to_owned)
-    };
-    let counters: Vec<String> = openmetrics.lines().filter_map(announced).collect();
+    let counters: Vec<&str> = openmetrics
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"))
+        .collect();
     let mut text = String::with_capacity(openmetrics.len());
     for line in openmetrics.lines() {
         let mut words = line.splitn(4, ' ');
         match (words.next(), words.next(), words.next(), words.next()) {
             (Some("#"), Some("UNIT" | "EOF"), ..) => {}
             (Some("#"), Some(what), Some(name), Some(rest))
-                if counters.iter().any(|counter| counter == name) =>
+                if counters.contains(&name) =>
             {
                 text += &format!("# {what} {name}_total {rest}\n");
             }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use crate::state::JobSummary;
+use crate::state::ListedJob;
 
 /// What collectors note of a job for each other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -17,7 +17,7 @@ pub(crate) struct JobNote {
     pub(crate) ended_at: Option<u64>,
     /// How it is; nothing is known yet of one that was just taken.
     #[serde(default)]
-    pub(crate) job: Option<JobSummary>,
+    pub(crate) job: Option<ListedJob>,
     /// What was announced of it and is not over, as its keeper writes it down.
     #[serde(default)]
     pub(crate) announced: Option<serde_json::Value>,
@@ -38,14 +38,14 @@ pub(crate) enum Owner {
 #[derive(Debug)]
 pub(crate) struct OwnershipTable {
     url: String,
-    view: Mutex<View>,
+    view: Mutex<OwnershipView>,
     /// Jobs that were deleted here, and not on the bus yet.
     deleted: Mutex<Vec<String>>,
 }
 
 /// Notes with their revisions, and collectors that are alive, each with whether it can take more.
 #[derive(Debug, Default)]
-pub(crate) struct View {
+pub(crate) struct OwnershipView {
     pub(crate) notes: BTreeMap<String, (u64, JobNote)>,
     pub(crate) alive: BTreeMap<String, bool>,
 }
@@ -61,7 +61,7 @@ impl OwnershipTable {
         &self.url
     }
 
-    pub(crate) fn view(&self) -> MutexGuard<'_, View> {
+    pub(crate) fn view(&self) -> MutexGuard<'_, OwnershipView> {
         self.view.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -95,19 +95,23 @@ impl OwnershipTable {
     }
 
     /// All jobs: ours as they are, those of others as they noted it last.
-    pub(crate) fn all(&self, ours: Vec<JobSummary>) -> Vec<JobSummary> {
+    pub(crate) fn all(&self, ours: Vec<ListedJob>) -> Vec<ListedJob> {
         let view = self.view();
-        let others = view.notes.values().filter(|(_, note)| note.keeper != self.url);
-        let others: Vec<_> = others.filter_map(|(_, note)| note.job.clone()).collect();
+        let mut all: Vec<_> = view
+            .notes
+            .values()
+            .filter(|(_, note)| note.keeper != self.url)
+            .filter_map(|(_, note)| note.job.clone())
+            .collect();
+        // `owner` locks it too.
         drop(view);
-        let ours = ours.into_iter().filter(|job| self.owner(&job.id) == Owner::Us);
-        let mut all: Vec<_> = ours.chain(others).collect();
+        all.extend(ours.into_iter().filter(|job| self.owner(&job.id) == Owner::Us));
         all.sort_by(|a, b| a.id.cmp(&b.id));
         all
     }
 }
 
-impl View {
+impl OwnershipView {
     /// Of jobs that batches were `told` of, or that we `have` and that have not ended: those that
     /// nobody keeps. `told` says where the newest batch of a job stands in the stream.
     pub(crate) fn free(
@@ -115,24 +119,30 @@ impl View {
         told: &BTreeMap<String, u64>,
         have: &BTreeSet<String>,
     ) -> Vec<String> {
-        let is_free = |job: &&String| match self.notes.get(*job) {
-            None => true,
-            Some((_, note)) => {
-                let goes_on = note.ended_at.is_none_or(|at| told.get(*job) > Some(&at));
-                goes_on && !self.alive.contains_key(&note.keeper)
-            }
-        };
-        let noted = self.notes.keys();
-        let jobs: BTreeSet<&String> = told.keys().chain(have).chain(noted).collect();
-        jobs.into_iter().filter(is_free).cloned().collect()
+        let jobs: BTreeSet<&String> =
+            told.keys().chain(have).chain(self.notes.keys()).collect();
+        jobs.into_iter()
+            .filter(|job| {
+                self.notes.get(*job).is_none_or(|(_, note)| {
+                    // One that has ended goes on if batches came after its end.
+                    let goes_on =
+                        note.ended_at.is_none_or(|at| told.get(*job) > Some(&at));
+                    goes_on && !self.alive.contains_key(&note.keeper)
+                })
+            })
+            .cloned()
+            .collect()
     }
 
     /// Of free jobs, those that `we` should take: each goes to who has fewest that run. All who
     /// see the same come to the same.
     pub(crate) fn share(&self, free: &[String], we: &str) -> Vec<String> {
-        let able = self.alive.iter().filter(|(_, has_room)| **has_room);
-        let mut loads: BTreeMap<&str, usize> =
-            able.map(|(url, _)| (url.as_str(), 0)).collect();
+        let mut loads: BTreeMap<&str, usize> = self
+            .alive
+            .iter()
+            .filter(|(_, has_room)| **has_room)
+            .map(|(url, _)| (url.as_str(), 0))
+            .collect();
         for (_, note) in self.notes.values().filter(|(_, note)| note.ended_at.is_none()) {
             if let Some(load) = loads.get_mut(note.keeper.as_str()) {
                 *load += 1;
@@ -163,13 +173,13 @@ mod tests {
         JobNote { keeper: keeper.to_owned(), ended_at, job: None, announced: None }
     }
 
-    fn any_view() -> impl Strategy<Value = View> {
+    fn any_view() -> impl Strategy<Value = OwnershipView> {
         let notes = btree_map("[a-f]", ("[r-z]", prop::option::of(0_u64..9)), 0..6);
         (notes, btree_map("[r-z]", any::<bool>(), 0..5)).prop_map(|(notes, alive)| {
             let notes = notes
                 .into_iter()
                 .map(|(job, (keeper, ended_at))| (job, (1, note(&keeper, ended_at))));
-            View { notes: notes.collect(), alive }
+            OwnershipView { notes: notes.collect(), alive }
         })
     }
 
@@ -205,7 +215,7 @@ mod tests {
     #[test]
     fn new_jobs_go_to_who_has_fewest() {
         let alive = ["a", "b", "c"].map(|url| (url.to_owned(), url != "c"));
-        let mut view = View { alive: alive.into(), ..View::default() };
+        let mut view = OwnershipView { alive: alive.into(), ..OwnershipView::default() };
         view.notes.insert("old".to_owned(), (1, note("a", None)));
         view.notes.insert("over".to_owned(), (1, note("b", Some(3))));
         let free = ["1", "2", "3"].map(str::to_owned);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bus::{Arrival, BusError, Session};
+use bus::{BusError, Session, StreamMessage};
 use formats::unpack_batch;
 use futures_util::StreamExt;
 use model::Batch;
@@ -14,12 +14,12 @@ use tracing::{debug, debug_span};
 
 use crate::clock::Now;
 use crate::collector::Inner;
-use crate::early_batches::{EARLY_FOR, EarlyBatches, Next, Round, TOGETHER};
+use crate::early_batches::{EARLY_FOR, EarlyBatches, Round, RoundStep, TOGETHER};
 use crate::job::JobHandle;
 use crate::memory::unpacked_bytes;
 use crate::state::JobState;
 use crate::store::is_name;
-use crate::worker::{Answer, Asker, PendingBatch};
+use crate::worker::{BatchOutcome, PendingAnswer, PendingBatch};
 
 /// How often it is looked whether what is kept of a job was read.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -50,8 +50,12 @@ pub(crate) async fn read(
             next = tokio::time::timeout(patience, arrivals.next()) => next,
             _ = stop.changed() => return Ok(()),
         };
-        let next = next.ok().flatten().unwrap_or_default();
-        let next = next.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let next = next
+            .ok()
+            .flatten()
+            .unwrap_or_default()
+            .into_iter()
+            .collect::<Result<Vec<_>, _>>()?;
         if let Some(last) = next.last() {
             reached = last.position;
             is_behind = last.pending > 0;
@@ -60,13 +64,13 @@ pub(crate) async fn read(
         loop {
             hand_all(inner, held, &mut round).await;
             match round.next() {
-                Next::Again => {}
-                Next::Done => break,
-                Next::Wait => tokio::select! {
+                RoundStep::Again => {}
+                RoundStep::Done => break,
+                RoundStep::Wait => tokio::select! {
                     () = tokio::time::sleep(FULL_FOR) => {}
                     _ = stop.changed() => return Ok(()),
                 },
-                Next::Over(reason) => {
+                RoundStep::Over(reason) => {
                     // What is kept stays as it is; a restart may find more room.
                     inner.say(&held.id, &format_args!("{reason}; no more of it is read"));
                     drop(stop.changed().await);
@@ -94,15 +98,17 @@ pub(crate) async fn read(
 /// 1970.
 async fn take_up(inner: &Arc<Inner>, held: &Arc<JobHandle>) -> u64 {
     // Of one that has ended all is known.
-    let is_unread =
-        || held.verdict().is_empty() && held.summary().state != JobState::Ended;
-    if is_unread() && !held.runs() && held.take_up(inner).is_err() {
+    if is_unread(held) && !held.runs() && held.take_up(inner).is_err() {
         inner.say(&held.id, &"no thread can be started for it");
     }
-    while is_unread() {
+    while is_unread(held) {
         tokio::time::sleep(LOOK_EVERY).await;
     }
     held.summary().last_seen_s
+}
+
+fn is_unread(held: &JobHandle) -> bool {
+    held.verdict().is_empty() && held.summary().state != JobState::Ended
 }
 
 /// Hands on what a round has, as many batches together as may be.
@@ -116,26 +122,30 @@ async fn hand_all(inner: &Arc<Inner>, held: &Arc<JobHandle>, round: &mut Round) 
         }
         let row = ROWS.fetch_add(1, Ordering::Relaxed);
         let (to, of) = (Arc::clone(inner), Arc::clone(held));
-        let hand = move || {
-            let hand = |arrival| {
-                let answer = hand(&to, &of, &arrival, row);
-                (arrival, answer)
-            };
-            part.into_iter().map(hand).collect::<Vec<_>>()
-        };
-        for (arrival, answered) in spawn_blocking(hand).await.unwrap_or_default() {
+        let handed = spawn_blocking(move || {
+            part.into_iter()
+                .map(|arrival| {
+                    let answered = hand(&to, &of, &arrival, row);
+                    (arrival, answered)
+                })
+                .collect::<Vec<_>>()
+        });
+        for (arrival, answered) in handed.await.unwrap_or_default() {
             let Some(answered) = answered else {
                 inner.metrics.refused("malformed");
                 continue;
             };
             // Whoever reads the bus can wait, also for a thread of the job that is gone.
-            let gone = |_| Answer::Full("the job is not kept any more".to_owned());
-            let answer = answered.await.unwrap_or_else(gone);
+            let answer = answered.await.unwrap_or_else(|_| {
+                BatchOutcome::Full("the job is not kept any more".to_owned())
+            });
             match &answer {
-                Answer::Kept { is_new, .. } => inner.metrics.kept(*is_new),
-                Answer::Gap { .. } => {}
-                Answer::Stale => inner.metrics.refused("stale"),
-                Answer::Over(_) | Answer::Full(_) => inner.metrics.refused("full"),
+                BatchOutcome::Kept { is_new, .. } => inner.metrics.kept(*is_new),
+                BatchOutcome::Gap { .. } => {}
+                BatchOutcome::Stale => inner.metrics.refused("stale"),
+                BatchOutcome::Over(_) | BatchOutcome::Full(_) => {
+                    inner.metrics.refused("full")
+                }
             }
             round.answered(arrival, answer);
         }
@@ -146,10 +156,10 @@ async fn hand_all(inner: &Arc<Inner>, held: &Arc<JobHandle>, round: &mut Round) 
 fn hand(
     inner: &Arc<Inner>,
     held: &Arc<JobHandle>,
-    arrival: &Arrival,
+    arrival: &StreamMessage,
     row: u64,
-) -> Option<oneshot::Receiver<Answer>> {
-    let bus::Batch { host, epoch, sequence, now_ns, body } = arrival.batch.as_ref()?;
+) -> Option<oneshot::Receiver<BatchOutcome>> {
+    let bus::BusBatch { host, epoch, sequence, now_ns, body } = arrival.batch.as_ref()?;
     let is_named = [host, epoch].into_iter().all(|name| is_name(name));
     let (begin, inputs) = unpack_batch(body).ok().filter(|_| is_named)?;
     let mut memory = inner.memory.none();
@@ -165,7 +175,7 @@ fn hand(
     };
     let session = epoch;
     let span = debug_span!("batch", job = held.id, host, session, sequence);
-    let (asker, answered) = Asker::new(span);
+    let (asker, answered) = PendingAnswer::new(span);
     let (now_ns, at_ns, body) = (*now_ns, arrival.at_ns, body.clone());
     let (boot, row) = (begin.boot, Some(row));
     let pending = PendingBatch { batch, boot, now_ns, at_ns, body, asker, row, memory };

@@ -19,20 +19,20 @@ const SHARE: u32 = 5;
 
 /// A page, plain and as browsers rather take it.
 #[derive(Clone, Debug)]
-pub(crate) struct Page {
+pub(crate) struct RenderedPage {
     pub(crate) plain: Bytes,
     pub(crate) gzip: Bytes,
 }
 
 /// The newest page of a job; empty until somebody asks.
 #[derive(Debug, Default)]
-pub(crate) struct Rendered(Mutex<Option<Made>>);
+pub(crate) struct Rendered(Mutex<Option<MadePage>>);
 
 #[derive(Debug)]
-struct Made {
+struct MadePage {
     /// Of the verdict when it was made, or an earlier one.
     version: u64,
-    page: Page,
+    page: RenderedPage,
     took: Duration,
     at: Instant,
 }
@@ -43,7 +43,7 @@ impl Rendered {
         &self,
         held: &Arc<JobHandle>,
         render: fn(&Job) -> String,
-    ) -> Option<Page> {
+    ) -> Option<RenderedPage> {
         let mut made = self.0.lock().await;
         if let Some(made) = made.as_ref() {
             if held.is_in_memory() && made.version == held.version() {
@@ -62,7 +62,7 @@ impl Rendered {
     }
 }
 
-fn make(held: &JobHandle, render: fn(&Job) -> String) -> Option<Made> {
+fn make(held: &JobHandle, render: fn(&Job) -> String) -> Option<MadePage> {
     let version = held.version();
     let begun = Instant::now();
     let text = held.gathering().as_ref().map(|gathering| render(gathering.job()))?;
@@ -70,8 +70,8 @@ fn make(held: &JobHandle, render: fn(&Job) -> String) -> Option<Made> {
     let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
     // What is written to memory has room.
     let gzip = gzip.write_all(text.as_bytes()).and_then(|()| gzip.finish()).ok()?;
-    let page = Page { plain: text.into(), gzip: gzip.into() };
-    Some(Made { version, page, took, at })
+    let page = RenderedPage { plain: text.into(), gzip: gzip.into() };
+    Some(MadePage { version, page, took, at })
 }
 
 #[cfg(test)]

@@ -49,8 +49,13 @@ impl Keep {
 
 /// Bytes of the files in a folder; none if it cannot be read.
 pub(crate) fn folder_bytes(folder: &Path) -> u64 {
-    let files = fs::read_dir(folder).into_iter().flatten().flatten();
-    files.filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum()
+    fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|file| file.metadata().ok())
+        .map(|file| file.len())
+        .sum()
 }
 
 #[cfg(test)]

@@ -39,10 +39,14 @@ pub struct Silence {
 /// A whole number, which JSON may also write as 2.0 or 2e9.
 fn whole<'de, D: Deserializer<'de>>(number: D) -> Result<u64, D::Error> {
     let number = Number::deserialize(number)?;
-    let fits = |wide: &f64| *wide >= 0.0 && wide.fract() == 0.0;
-    let whole = number.as_u64().or_else(|| Some(number.as_f64().filter(fits)? as u64));
-    let whole = whole.filter(|whole| *whole <= MOST_WHOLE);
-    whole.ok_or_else(|| de::Error::custom("no whole number"))
+    number
+        .as_u64()
+        .or_else(|| {
+            let wide = number.as_f64()?;
+            (wide >= 0.0 && wide.fract() == 0.0).then_some(wide as u64)
+        })
+        .filter(|whole| *whole <= MOST_WHOLE)
+        .ok_or_else(|| de::Error::custom("no whole number"))
 }
 
 impl Silence {
@@ -63,9 +67,11 @@ impl Silences {
     /// Takes up those an earlier collector knew.
     pub(crate) fn open(data: &Path) -> Self {
         let file = data.join(FILE);
-        let known = fs::read(&file).ok();
-        let known = known.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        Self { file, known: Mutex::new(known.unwrap_or_default()) }
+        let known = fs::read(&file)
+            .ok()
+            .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+            .unwrap_or_default();
+        Self { file, known: Mutex::new(known) }
     }
 
     fn known(&self) -> MutexGuard<'_, Vec<Silence>> {
@@ -92,6 +98,7 @@ impl Silences {
     ) -> io::Result<Option<Silence>> {
         let mut known = self.known();
         let mut new = known.clone();
+        // Counted with those that are over: whoever ends one of them must not end another.
         let id = new.iter().map(|silence| silence.id).max().unwrap_or(0) + 1;
         new.retain(|silence| silence.until_s > now_s);
         if new.len() >= MOST {

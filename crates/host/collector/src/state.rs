@@ -50,14 +50,14 @@ impl JobState {
         silent: usize,
         ended: bool,
     ) -> Self {
-        let open = || verdict.incidents.iter().filter(|incident| incident.open);
+        let open: Vec<_> = verdict.incidents.iter().filter(|it| it.open).collect();
         if ended {
             Self::Ended
         } else if hosts > 0 && silent == hosts {
             Self::Silent
-        } else if open().any(|incident| incident.kind == IncidentKind::Hang) {
+        } else if open.iter().any(|incident| incident.kind == IncidentKind::Hang) {
             Self::Hung
-        } else if open().any(|incident| incident.severity > Severity::Info) {
+        } else if open.iter().any(|incident| incident.severity > Severity::Info) {
             Self::Slow
         } else if verdict.job.analysed_steps == 0 {
             Self::Starting
@@ -69,7 +69,7 @@ impl JobState {
 
 /// A job in the list of jobs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct JobSummary {
+pub struct ListedJob {
     /// Its id.
     pub id: String,
     /// How it is.

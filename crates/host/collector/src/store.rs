@@ -41,9 +41,12 @@ impl Store {
         let folder = data.join(file_name(job));
         fs::create_dir_all(&folder).map_err(StoredError::Io)?;
         let path = folder.join(BATCHES);
-        let mut options = OpenOptions::new();
-        options.read(true).append(true).create(true);
-        let file = options.open(&path).map_err(StoredError::Io)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .create(true)
+            .open(&path)
+            .map_err(StoredError::Io)?;
         let bytes = match read(&file, &mut each) {
             Ok(bytes) | Err((StoredError::Torn, bytes)) => bytes,
             Err((error, _)) => return Err(error),
@@ -54,9 +57,11 @@ impl Store {
             let mut begin = Vec::new();
             StoredEntry::of_job(job).write(&mut begin).map_err(StoredError::Io)?;
             store.append(&begin).map_err(StoredError::Io)?;
-            let folders = [store.folder.as_path(), data];
-            let synced = folders.iter().try_for_each(|at| File::open(at)?.sync_all());
-            synced.map_err(StoredError::Io)?;
+            // The names too, or a power failure loses a file that was written to disk.
+            [store.folder.as_path(), data]
+                .iter()
+                .try_for_each(|at| File::open(at)?.sync_all())
+                .map_err(StoredError::Io)?;
         }
         Ok(store)
     }
@@ -119,14 +124,13 @@ pub(crate) fn batches(data: &Path, job: &str) -> PathBuf {
 
 /// Whether anything was ever answered for: not if the file was cut off at its very beginning.
 pub(crate) fn is_begun(data: &Path, job: &str) -> bool {
-    let file = File::open(batches(data, job));
-    file.is_ok_and(|file| StoredJob::open(BufReader::new(file)).is_ok())
+    File::open(batches(data, job))
+        .is_ok_and(|file| StoredJob::open(BufReader::new(file)).is_ok())
 }
 
 /// Bytes of a job's batches.
 pub(crate) fn batches_bytes(data: &Path, job: &str) -> Option<u64> {
-    let metadata = fs::metadata(batches(data, job));
-    metadata.ok().map(|metadata| metadata.len())
+    fs::metadata(batches(data, job)).ok().map(|metadata| metadata.len())
 }
 
 /// Writes a file of a job: whole, or not at all.

@@ -74,19 +74,24 @@ impl Certificate {
     /// # Errors
     /// Every variant of [`CertificateError`].
     pub fn read(certificate: &Path, key: &Path) -> Result<Self, CertificateError> {
-        let content = |path: &Path, what| {
-            let path = path.to_owned();
-            move |source| CertificateError::Content { path, what, source }
-        };
         let chain = CertificateDer::pem_file_iter(certificate)
             .and_then(Iterator::collect::<Result<Vec<_>, _>>)
             .and_then(|chain| match chain.as_slice() {
                 [] => Err(pem::Error::NoItemsFound),
                 _ => Ok(chain),
             })
-            .map_err(content(certificate, "certificate"))?;
-        let secret =
-            PrivateKeyDer::from_pem_file(key).map_err(content(key, "private key"))?;
+            .map_err(|source| CertificateError::Content {
+                path: certificate.to_owned(),
+                what: "certificate",
+                source,
+            })?;
+        let secret = PrivateKeyDer::from_pem_file(key).map_err(|source| {
+            CertificateError::Content {
+                path: key.to_owned(),
+                what: "private key",
+                source,
+            }
+        })?;
         let mut config = ServerConfig::builder()
             .with_no_client_auth()
             .with_single_cert(chain, secret)

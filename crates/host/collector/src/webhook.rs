@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tracing::debug;
 use ureq::tls::TlsConfig;
 
-use crate::alert_queue::{Alert, AlertQueue, Delivery, Outcome, Settled};
+use crate::alert_queue::{Alert, AlertQueue, Delivery, PostOutcome, Settled};
 use crate::clock::{Now, calendar};
 use crate::metrics::Metrics;
 use crate::store::write_whole;
@@ -47,10 +47,10 @@ pub struct Webhook {
 
 /// The way of alerts to the thread that posts them.
 #[derive(Clone, Debug)]
-pub(crate) struct AlertOutbox(Arc<Shared>);
+pub(crate) struct AlertOutbox(Arc<OutboxState>);
 
 #[derive(Debug)]
-struct Shared {
+struct OutboxState {
     queue: Mutex<AlertQueue>,
     wake: Condvar,
     file: PathBuf,
@@ -61,13 +61,15 @@ impl AlertOutbox {
     /// Takes up what an earlier collector did not get rid of; nothing is posted yet.
     pub(crate) fn open(data: &Path, form: WebhookForm, metrics: Arc<Metrics>) -> Self {
         let file = data.join(FILE);
-        let waiting = fs::read(&file).ok();
-        let waiting = waiting.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let waiting = fs::read(&file)
+            .ok()
+            .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+            .unwrap_or_default();
         let repeats = form == WebhookForm::Alertmanager;
-        let queue = AlertQueue::new(waiting.unwrap_or_default(), repeats, Now::read());
+        let queue = AlertQueue::new(waiting, repeats, Now::read());
         metrics.count_waiting_alerts(queue.waiting().len());
         let (queue, wake) = (Mutex::new(queue), Condvar::new());
-        Self(Arc::new(Shared { queue, wake, file, metrics }))
+        Self(Arc::new(OutboxState { queue, wake, file, metrics }))
     }
 
     /// Begins to post to `webhook`; `log` is told what could not be.
@@ -102,7 +104,7 @@ impl AlertOutbox {
     }
 }
 
-impl Shared {
+impl OutboxState {
     fn queue(&self) -> MutexGuard<'_, AlertQueue> {
         // Whatever panicked, alerts stay alerts.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
@@ -124,22 +126,24 @@ impl Shared {
                 return delivery;
             }
             let patience = queue.patience(now);
-            let woken = self.wake.wait_timeout(queue, patience);
-            queue = woken.unwrap_or_else(PoisonError::into_inner).0;
+            (queue, _) = self
+                .wake
+                .wait_timeout(queue, patience)
+                .unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
 
 /// Posts alerts, one after the other.
 struct WebhookSender {
-    shared: Arc<Shared>,
+    shared: Arc<OutboxState>,
     webhook: Webhook,
     http: ureq::Agent,
     log: fn(&str),
 }
 
 impl WebhookSender {
-    fn new(shared: Arc<Shared>, webhook: Webhook, log: fn(&str)) -> Self {
+    fn new(shared: Arc<OutboxState>, webhook: Webhook, log: fn(&str)) -> Self {
         let config = ureq::Agent::config_builder()
             .timeout_global(Some(TIMEOUT))
             .http_status_as_error(false)
@@ -200,7 +204,7 @@ impl WebhookSender {
     }
 
     /// What became of it, and why.
-    fn post(&self, body: &Value) -> (Outcome, String) {
+    fn post(&self, body: &Value) -> (PostOutcome, String) {
         let request =
             self.http.post(&self.webhook.url).header("content-type", "application/json");
         // The address may hold a secret; errors do not repeat it.
@@ -208,13 +212,13 @@ impl WebhookSender {
             Ok(answer) => {
                 let status = answer.status();
                 let outcome = match status.as_u16() {
-                    200..300 => Outcome::Taken,
-                    400 | 413 | 422 => Outcome::Refused,
-                    _ => Outcome::Later,
+                    200..300 => PostOutcome::Taken,
+                    400 | 413 | 422 => PostOutcome::Refused,
+                    _ => PostOutcome::Later,
                 };
                 (outcome, status.to_string())
             }
-            Err(error) => (Outcome::Later, error.to_string()),
+            Err(error) => (PostOutcome::Later, error.to_string()),
         }
     }
 }

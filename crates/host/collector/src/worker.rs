@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use formats::{StoredBatch, StoredEntry};
 use model::{Batch, Incident};
-use protocol::Wanted;
+use protocol::HostOrders;
 use tokio::sync::oneshot;
 use tracing::{Span, debug};
 use verdict::{Gathering, Remember, Settings, WindowRecord};
@@ -19,7 +19,7 @@ use verdict::{Gathering, Remember, Settings, WindowRecord};
 use crate::alert_queue::Alert;
 use crate::alerts::{Announcements, JobAlerts};
 use crate::clock::Now;
-use crate::history::{Dated, Dates, Origin, Timeline, dated};
+use crate::history::{Dated, Dates, JobOrigin, Timeline, dated};
 use crate::job::JobHandle;
 use crate::memory::MemoryPermit;
 use crate::silences::Silences;
@@ -50,7 +50,7 @@ pub(crate) struct PendingBatch {
     pub(crate) at_ns: i64,
     /// As it came.
     pub(crate) body: axum::body::Bytes,
-    pub(crate) asker: Asker,
+    pub(crate) asker: PendingAnswer,
     /// Where it came in a row: if the disk refuses one of a row, none that follows in it is taken.
     pub(crate) row: Option<u64>,
     /// What it takes of memory until it is analysed.
@@ -63,9 +63,9 @@ pub(crate) const REPLACED: &str = "another agent of this host has begun since: a
 
 /// What is answered to a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum BatchOutcome {
     /// It is on disk, now or since before.
-    Kept { next: u64, wanted: Wanted, is_new: bool },
+    Kept { next: u64, wanted: HostOrders, is_new: bool },
     /// Those from `next` on are missing.
     Gap { next: u64 },
     /// There is no room now.
@@ -78,21 +78,21 @@ pub(crate) enum Answer {
 
 /// Who waits for the answer to a batch.
 #[derive(Debug)]
-pub(crate) struct Asker {
-    answer: oneshot::Sender<Answer>,
+pub(crate) struct PendingAnswer {
+    answer: oneshot::Sender<BatchOutcome>,
     /// From when the batch came until it is answered.
     span: Span,
 }
 
-impl Asker {
+impl PendingAnswer {
     /// Somebody, and where they hear the answer.
-    pub(crate) fn new(span: Span) -> (Self, oneshot::Receiver<Answer>) {
+    pub(crate) fn new(span: Span) -> (Self, oneshot::Receiver<BatchOutcome>) {
         let (answer, answered) = oneshot::channel();
         (Self { answer, span }, answered)
     }
 
     /// Answers. Who asked may be gone.
-    pub(crate) fn answer(self, answer: Answer) {
+    pub(crate) fn answer(self, answer: BatchOutcome) {
         debug!(parent: &self.span, ?answer, "answered");
         drop(self.answer.send(answer));
     }
@@ -120,13 +120,13 @@ pub(crate) enum Effect {
     /// [`Message::Appended`].
     Append(Vec<u8>),
     /// Answer to a batch.
-    Answer(Asker, Answer),
+    Answer(PendingAnswer, BatchOutcome),
     /// Do nothing else before [`Message::Resume`].
     Resume,
     /// Add windows to the history.
-    Record(Origin, Vec<Dated<WindowRecord>>),
+    Record(JobOrigin, Vec<Dated<WindowRecord>>),
     /// Note how the job is: its incidents with their dates.
-    Publish(Origin, Vec<Dated<Incident>>, Over),
+    Publish(JobOrigin, Vec<Dated<Incident>>, Over),
     /// Send an alert.
     Alert(Box<Alert>),
     /// Write down what was announced.
@@ -152,7 +152,7 @@ struct Ledger {
     /// The clock of each boot of each host.
     offsets_ns: BTreeMap<(String, String), i64>,
     /// Of the first batch: when it came, and the clock of its host.
-    origin: Option<Origin>,
+    origin: Option<JobOrigin>,
     last_seen_s: u64,
 }
 
@@ -165,7 +165,7 @@ impl Ledger {
             self.newest.insert(host.clone(), session.clone());
         }
         self.offsets_ns.entry((host.clone(), boot.clone())).or_insert(*offset_ns);
-        self.origin.get_or_insert(Origin { begun_s: *at_s, offset_ns: *offset_ns });
+        self.origin.get_or_insert(JobOrigin { begun_s: *at_s, offset_ns: *offset_ns });
         self.last_seen_s = self.last_seen_s.max(*at_s);
     }
 
@@ -185,13 +185,17 @@ impl Ledger {
 }
 
 /// A batch that is to be kept, and who waits to hear that it is.
-type Kept = (StoredBatch, Batch, Asker, MemoryPermit);
+type KeptBatch = (StoredBatch, Batch, PendingAnswer, MemoryPermit);
 
 /// What waits for the disk, or for answers to be on their way.
 #[derive(Debug)]
-enum Waiting {
+enum WaitsFor {
     /// Batches, and those that were kept before with the sequence that comes next.
-    Batches { kept: Vec<Kept>, again: Vec<(u64, Asker)>, last_row: Option<u64> },
+    Batches {
+        kept: Vec<KeptBatch>,
+        again: Vec<(u64, PendingAnswer)>,
+        last_row: Option<u64>,
+    },
     /// Batches that are on disk and answered for.
     Accepted(Vec<(StoredBatch, Batch, MemoryPermit)>),
     /// Hosts that were not heard of for long.
@@ -224,7 +228,7 @@ pub(crate) struct JobWorker {
     is_finished: bool,
     /// The last row of batches of which the disk refused one.
     refused: Option<u64>,
-    waiting: Option<Waiting>,
+    waiting: Option<WaitsFor>,
 }
 
 impl JobWorker {
@@ -331,7 +335,7 @@ impl JobWorker {
         self.is_fresh = true;
         let mut effects = Vec::new();
         let mut entries = Vec::new();
-        let mut kept: Vec<Kept> = Vec::new();
+        let mut kept: Vec<KeptBatch> = Vec::new();
         let mut again = Vec::new();
         let last_row = batches.last().and_then(|last| last.row);
         for pending in batches {
@@ -339,37 +343,43 @@ impl JobWorker {
                 pending;
             if row.is_some() && row == self.refused {
                 let reason = "one before it could not be written".to_owned();
-                effects.push(Effect::Answer(asker, Answer::Full(reason)));
+                effects.push(Effect::Answer(asker, BatchOutcome::Full(reason)));
                 continue;
             }
-            let same = |(stored, ..): &&Kept| {
-                (&stored.host, &stored.epoch) == (&batch.host, &batch.epoch)
-            };
-            let before = kept.iter().rfind(same).map(|(stored, ..)| stored.sequence + 1);
-            let next = before.unwrap_or_else(|| self.ledger.next(&batch));
+            let next = kept
+                .iter()
+                .rfind(|(stored, ..)| {
+                    (&stored.host, &stored.epoch) == (&batch.host, &batch.epoch)
+                })
+                .map_or_else(
+                    || self.ledger.next(&batch),
+                    |(stored, ..)| stored.sequence + 1,
+                );
             if batch.sequence < next {
                 again.push((batch.sequence + 1, asker));
                 continue;
             }
             // Another agent of the host has begun since, and tells again what this one had to tell.
-            let newest = kept.iter().rfind(|(stored, ..)| stored.host == batch.host);
-            let newest = newest.map(|(stored, ..)| &stored.epoch);
-            let newest = newest.or_else(|| self.ledger.newest.get(&batch.host));
+            let newest = kept
+                .iter()
+                .rfind(|(stored, ..)| stored.host == batch.host)
+                .map(|(stored, ..)| &stored.epoch)
+                .or_else(|| self.ledger.newest.get(&batch.host));
             if next > 0 && newest != Some(&batch.epoch) {
-                effects.push(Effect::Answer(asker, Answer::Stale));
+                effects.push(Effect::Answer(asker, BatchOutcome::Stale));
                 continue;
             }
             if batch.sequence > next {
-                effects.push(Effect::Answer(asker, Answer::Gap { next }));
+                effects.push(Effect::Answer(asker, BatchOutcome::Gap { next }));
                 continue;
             }
             if self.bytes + entries.len() as u64 > self.most_bytes {
-                let refusal = Answer::Over("the job has no room left");
+                let refusal = BatchOutcome::Over("the job has no room left");
                 effects.push(Effect::Answer(asker, refusal));
                 continue;
             }
             if !self.ledger.has_room(&batch) {
-                let refusal = Answer::Over("too many agents told of the job");
+                let refusal = BatchOutcome::Over("too many agents told of the job");
                 effects.push(Effect::Answer(asker, refusal));
                 continue;
             }
@@ -393,7 +403,7 @@ impl JobWorker {
         if entries.is_empty() {
             effects.extend(self.accept(kept, again));
         } else {
-            self.waiting = Some(Waiting::Batches { kept, again, last_row });
+            self.waiting = Some(WaitsFor::Batches { kept, again, last_row });
             effects.push(self.append(entries));
         }
         effects
@@ -403,19 +413,28 @@ impl JobWorker {
     /// `measured_ns` if nothing is known yet.
     fn offsets_ns(
         &self,
-        kept: &[Kept],
+        kept: &[KeptBatch],
         of: (&str, &str),
         measured_ns: i64,
     ) -> (i64, i64) {
-        let known = self.ledger.offset_ns(of.0, of.1).or_else(|| {
-            let same =
-                kept.iter().find(|(stored, ..)| (&*stored.host, &*stored.boot) == of);
-            same.map(|(stored, ..)| stored.offset_ns)
-        });
-        let offset_ns = known.unwrap_or(measured_ns);
-        let first = self.ledger.origin.map(|origin| origin.offset_ns);
-        let first = first.or(kept.first().map(|(stored, ..)| stored.offset_ns));
-        (offset_ns, first.unwrap_or(offset_ns))
+        // One measurement for a whole boot: the next would differ by the time on the network, and
+        // what the host did would jump by that.
+        let offset_ns = self
+            .ledger
+            .offset_ns(of.0, of.1)
+            .or_else(|| {
+                kept.iter()
+                    .find(|(stored, ..)| (&*stored.host, &*stored.boot) == of)
+                    .map(|(stored, ..)| stored.offset_ns)
+            })
+            .unwrap_or(measured_ns);
+        let first_ns = self
+            .ledger
+            .origin
+            .map(|origin| origin.offset_ns)
+            .or(kept.first().map(|(stored, ..)| stored.offset_ns))
+            .unwrap_or(offset_ns);
+        (offset_ns, first_ns)
     }
 
     /// Asks for entries to be added.
@@ -430,17 +449,18 @@ impl JobWorker {
             self.bytes += appending;
         }
         match self.waiting.take() {
-            Some(Waiting::Batches { kept, again, last_row }) => match written {
+            Some(WaitsFor::Batches { kept, again, last_row }) => match written {
                 Ok(()) => self.accept(kept, again),
                 Err(error) => {
                     self.refused = last_row;
                     let text = format!("the batches cannot be written: {error}");
                     let kept = kept.into_iter().map(|(_, _, asker, _)| asker);
-                    let all = kept.chain(again.into_iter().map(|(_, asker)| asker));
-                    all.map(|to| Effect::Answer(to, Answer::Full(text.clone()))).collect()
+                    kept.chain(again.into_iter().map(|(_, asker)| asker))
+                        .map(|to| Effect::Answer(to, BatchOutcome::Full(text.clone())))
+                        .collect()
                 }
             },
-            Some(Waiting::Silent(hosts)) => {
+            Some(WaitsFor::Silent(hosts)) => {
                 // What is not on disk did not happen; it is tried again with the next look.
                 if written.is_ok() {
                     self.lose(&hosts);
@@ -455,28 +475,37 @@ impl JobWorker {
     }
 
     /// Answers for batches that are on disk: agents need not wait for the analysis.
-    fn accept(&mut self, kept: Vec<Kept>, again: Vec<(u64, Asker)>) -> Vec<Effect> {
-        let wanted = self.handle.gathering().as_ref().map(|gathering| Wanted {
-            stacks: gathering.wanted_stacks(),
-            profile: gathering.wanted_profile().cloned(),
-            device_steps: gathering.wanted_device_steps().cloned(),
-        });
-        let wanted = wanted.unwrap_or_default();
+    fn accept(
+        &mut self,
+        kept: Vec<KeptBatch>,
+        again: Vec<(u64, PendingAnswer)>,
+    ) -> Vec<Effect> {
+        let wanted = self
+            .handle
+            .gathering()
+            .as_ref()
+            .map(|gathering| HostOrders {
+                stacks: gathering.wanted_stacks(),
+                profile: gathering.wanted_profile().cloned(),
+                device_steps: gathering.wanted_device_steps().cloned(),
+            })
+            .unwrap_or_default();
         let mut effects = Vec::new();
-        let mut answer = |to, next, is_new| {
-            let wanted = wanted.clone();
-            effects.push(Effect::Answer(to, Answer::Kept { next, wanted, is_new }));
-        };
         for (next, to) in again {
-            answer(to, next, false);
+            let answer =
+                BatchOutcome::Kept { next, wanted: wanted.clone(), is_new: false };
+            effects.push(Effect::Answer(to, answer));
         }
         let mut accepted = Vec::new();
         for (stored, batch, to, memory) in kept {
-            answer(to, stored.sequence + 1, true);
+            let next = stored.sequence + 1;
+            let answer =
+                BatchOutcome::Kept { next, wanted: wanted.clone(), is_new: true };
+            effects.push(Effect::Answer(to, answer));
             accepted.push((stored, batch, memory));
         }
         if !accepted.is_empty() {
-            self.waiting = Some(Waiting::Accepted(accepted));
+            self.waiting = Some(WaitsFor::Accepted(accepted));
             effects.push(Effect::Resume);
         }
         effects
@@ -484,7 +513,7 @@ impl JobWorker {
 
     fn analyse(&mut self, now: Now) -> Vec<Effect> {
         let accepted = match self.waiting.take() {
-            Some(Waiting::Accepted(accepted)) => accepted,
+            Some(WaitsFor::Accepted(accepted)) => accepted,
             other => {
                 self.waiting = other;
                 return Vec::new();
@@ -535,7 +564,7 @@ impl JobWorker {
                     let (host, at_s) = (host.clone(), now.seconds());
                     drop(StoredEntry::Silent { host, at_s }.write(&mut entries));
                 }
-                self.waiting = Some(Waiting::Silent(silent));
+                self.waiting = Some(WaitsFor::Silent(silent));
                 return vec![self.append(entries)];
             }
         }
@@ -549,11 +578,10 @@ impl JobWorker {
             self.heard.values_mut().for_each(|heard| *heard = now.at);
         }
         let gathering = self.handle.gathering();
-        let has_left = |host: &str| gathering.as_ref().is_none_or(|g| g.has_left(host));
-        let quiet =
-            self.heard.extract_if(.., |_, heard| now.since(*heard) >= SILENT_AFTER);
-        let (left, silent): (Vec<_>, Vec<_>) =
-            quiet.partition(|(host, _)| has_left(host));
+        let (left, silent): (Vec<_>, Vec<_>) = self
+            .heard
+            .extract_if(.., |_, heard| now.since(*heard) >= SILENT_AFTER)
+            .partition(|(host, _)| gathering.as_ref().is_none_or(|it| it.has_left(host)));
         drop((gathering, left));
         // Until that is on disk they were heard of when they were.
         self.heard.extend(silent.iter().cloned());
@@ -596,8 +624,12 @@ impl JobWorker {
         };
         let mut effects = Vec::new();
         if let Some(origin) = self.ledger.origin {
-            let dated = self.timeline.date(&verdict.incidents, origin.begun_s as f64);
-            let dated = dated.into_iter().map(Dated::cloned).collect();
+            let dated = self
+                .timeline
+                .date(&verdict.incidents, origin.begun_s as f64)
+                .into_iter()
+                .map(Dated::cloned)
+                .collect();
             effects.push(Effect::Publish(origin, dated, over));
         }
         // What is to be told of the past was told by who kept the job then.

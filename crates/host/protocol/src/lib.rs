@@ -2,7 +2,7 @@
 //!
 //! An agent posts batches to a [`BatchAddress`]; each begins with a [`BatchHead`], and its inputs
 //! follow as in a recording (`formats` packs and unpacks them). A collector answers with a
-//! [`Kept`] or a [`Refusal`], which the agent reads as one [`Reply`]. Over a bus, which answers
+//! [`KeptReply`] or a [`Refusal`], which the agent reads as one [`Reply`]. Over a bus, which answers
 //! nothing, a [`Command`] takes the place of the answer. docs/formats.md describes the bytes.
 //!
 //! ```
@@ -19,4 +19,4 @@ mod batch;
 mod reply;
 
 pub use batch::{BATCH_ROUTE, BatchAddress, BatchHead, CLOCK_HEADER, url_segment};
-pub use reply::{Command, Kept, Refusal, Reply, Wanted};
+pub use reply::{Command, HostOrders, KeptReply, Refusal, Reply};

@@ -7,7 +7,7 @@ use verdict::WantedProfile;
 /// not allow.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Wanted {
+pub struct HostOrders {
     /// Ranks whose stacks would help.
     pub stacks: Vec<u32>,
     /// The profile window to record; repeated until the job has come to it.
@@ -19,12 +19,12 @@ pub struct Wanted {
 /// The answer to a batch that is on disk: status 200.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Kept {
+pub struct KeptReply {
     /// The sequence that the collector expects next.
     pub next: u64,
     /// What it asks of the host.
     #[serde(flatten)]
-    pub wanted: Wanted,
+    pub wanted: HostOrders,
 }
 
 /// The answer to every request that is refused, whichever it was.
@@ -42,7 +42,7 @@ pub struct Refusal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// The batch is on disk.
-    Kept(Kept),
+    Kept(KeptReply),
     /// The collector expects this sequence instead.
     Resume {
         /// The sequence.
@@ -86,7 +86,7 @@ pub enum Command {
         refused: (String, String),
     },
     /// What a collector asks of the host.
-    Wanted(Wanted),
+    Wanted(HostOrders),
 }
 
 impl Command {
@@ -110,21 +110,21 @@ mod tests {
         serde_json::to_string(answer).unwrap()
     }
 
-    fn wanted() -> Wanted {
+    fn wanted() -> HostOrders {
         let profile =
             WantedProfile { ranks: vec![1, 2], first_step: 30, steps: 10, limit_ms: 900 };
-        Wanted { stacks: vec![3], profile: Some(profile), device_steps: Some(5..7) }
+        HostOrders { stacks: vec![3], profile: Some(profile), device_steps: Some(5..7) }
     }
 
     /// Agents and collectors of different versions meet: these bytes are a contract.
     #[test]
     fn answers_are_written_as_in_the_first_version() {
         assert_eq!(
-            json(&Kept { next: 4, wanted: Wanted::default() }),
+            json(&KeptReply { next: 4, wanted: HostOrders::default() }),
             r#"{"next":4,"stacks":[],"profile":null,"device_steps":null}"#
         );
         assert_eq!(
-            json(&Kept { next: 4, wanted: wanted() }),
+            json(&KeptReply { next: 4, wanted: wanted() }),
             r#"{"next":4,"stacks":[3],"profile":{"ranks":[1,2],"first_step":30,"steps":10,"limit_ms":900},"device_steps":{"start":5,"end":7}}"#
         );
         let refusal = |next| Refusal { error: "why".to_owned(), next };
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn an_answer_counts_by_its_status_where_its_body_says_nothing() {
-        assert_eq!(Reply::read(200, b""), Reply::Kept(Kept::default()));
+        assert_eq!(Reply::read(200, b""), Reply::Kept(KeptReply::default()));
         assert_eq!(Reply::read(409, br#"{"next":3}"#), Reply::Resume { next: 3 });
         assert_eq!(Reply::read(413, b"<html>"), Reply::Refused(String::new()));
         let why = || "why".to_owned();

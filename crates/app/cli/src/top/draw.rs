@@ -1,6 +1,6 @@
 //! The screen as a picture.
 
-use collector::{JobState, JobSummary};
+use collector::{JobState, ListedJob};
 use model::{Incident, Severity, StageSummary, fold_ranks};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -70,7 +70,7 @@ fn draw_jobs(frame: &mut Frame, area: Rect, screen: &Screen) {
     }
 }
 
-fn job_row(job: &JobSummary) -> Row<'_> {
+fn job_row(job: &ListedJob) -> Row<'_> {
     Row::new([
         Cell::from(job.state.word()).style(paint(job.state)),
         Cell::from(job.id.as_str()),
@@ -106,7 +106,7 @@ fn draw_job(frame: &mut Frame, area: Rect, screen: &Screen, job: &str) {
     frame.render_widget(text, area);
 }
 
-fn summary_lines(job: &JobSummary) -> Vec<Line<'_>> {
+fn summary_lines(job: &ListedJob) -> Vec<Line<'_>> {
     let state = Span::styled(job.state.word(), paint(job.state));
     let text = format!(
         "  {} ranks, hosts: {}, {} steps, {} exposed",
@@ -184,8 +184,8 @@ mod tests {
     use super::*;
     use crate::top::screen::Seen;
 
-    fn job(id: &str, state: JobState, headline: Option<&str>) -> JobSummary {
-        JobSummary {
+    fn job(id: &str, state: JobState, headline: Option<&str>) -> ListedJob {
+        ListedJob {
             id: id.to_owned(),
             state,
             headline: headline.map(str::to_owned),

@@ -1,12 +1,12 @@
 //! What is on the screen, and what keys do to it.
 
-use collector::JobSummary;
+use collector::ListedJob;
 use model::Verdict;
 
 /// What the collector said.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
-    pub(crate) jobs: Vec<JobSummary>,
+    pub(crate) jobs: Vec<ListedJob>,
     /// Of the job that is open, if it is another one than before.
     pub(crate) verdict: Option<Verdict>,
     /// Why it said nothing.
@@ -24,7 +24,7 @@ impl Seen {
 pub(crate) struct Screen {
     pub(crate) url: String,
     /// Those that need somebody first.
-    pub(crate) jobs: Vec<JobSummary>,
+    pub(crate) jobs: Vec<ListedJob>,
     /// The chosen one; it stays chosen where it moves.
     chosen: Option<String>,
     /// The one that is open.
@@ -70,13 +70,13 @@ impl Screen {
     }
 
     /// The job that is open, as in the list.
-    pub(crate) fn summary(&self) -> Option<&JobSummary> {
+    pub(crate) fn summary(&self) -> Option<&ListedJob> {
         self.jobs.iter().find(|job| Some(&job.id) == self.opened.as_ref())
     }
 
     /// Place of the chosen job in the list.
     pub(crate) fn chosen(&self) -> usize {
-        let same = |job: &JobSummary| Some(&job.id) == self.chosen.as_ref();
+        let same = |job: &ListedJob| Some(&job.id) == self.chosen.as_ref();
         self.jobs.iter().position(same).unwrap_or(0)
     }
 

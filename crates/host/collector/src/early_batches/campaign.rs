@@ -11,7 +11,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::*;
 use crate::worker::tests::{
-    Disk, Played, SECOND, Sent, again, batches_of, campaign, recorded,
+    Played, PlayedBatch, PlayedDisk, SECOND, again, batches_of, campaign, recorded,
 };
 
 const COLLECTORS: usize = 3;
@@ -23,13 +23,19 @@ const READ_AGAIN_S: u64 = 60;
 /// What stands in the stream; `None` is damaged.
 #[derive(Default)]
 struct Stream {
-    arrivals: Vec<Arrival>,
-    sent: Vec<Option<Sent>>,
+    arrivals: Vec<StreamMessage>,
+    sent: Vec<Option<PlayedBatch>>,
 }
 
 impl Stream {
-    fn publish(&mut self, now: Now, session: &str, sequence: usize, sent: Option<&Sent>) {
-        let batch = bus::Batch {
+    fn publish(
+        &mut self,
+        now: Now,
+        session: &str,
+        sequence: usize,
+        sent: Option<&PlayedBatch>,
+    ) {
+        let batch = bus::BusBatch {
             host: "h".to_owned(),
             epoch: session.to_owned(),
             sequence: sequence as u64,
@@ -37,7 +43,7 @@ impl Stream {
             body: Vec::new().into(),
         };
         self.sent.push(sent.cloned());
-        self.arrivals.push(Arrival {
+        self.arrivals.push(StreamMessage {
             position: self.sent.len() as u64,
             pending: 0,
             at_ns: now.nanoseconds(),
@@ -47,7 +53,7 @@ impl Stream {
 }
 
 /// A collector as far as the job goes.
-struct Collector {
+struct PlayedCollector {
     played: Played,
     early: EarlyBatches,
     /// How much of the stream was read.
@@ -55,7 +61,7 @@ struct Collector {
     row: u64,
 }
 
-impl Collector {
+impl PlayedCollector {
     /// Goes on from its own copy of the job.
     fn take_up(&mut self, stream: &Stream, now: Now) {
         self.played.now = now;
@@ -63,7 +69,8 @@ impl Collector {
         self.early = EarlyBatches::default();
         let since_s =
             self.played.handle.summary().last_seen_s.saturating_sub(READ_AGAIN_S);
-        let is_before = |one: &Arrival| (one.at_ns as u64) < since_s * 1_000_000_000;
+        let is_before =
+            |one: &StreamMessage| (one.at_ns as u64) < since_s * 1_000_000_000;
         self.read = stream.arrivals.partition_point(is_before);
     }
 
@@ -80,14 +87,14 @@ impl Collector {
                 return self.take_up(stream, now);
             }
             match round.next() {
-                Next::Again => {}
-                Next::Done => break,
-                Next::Wait => {
+                RoundStep::Again => {}
+                RoundStep::Done => break,
+                RoundStep::Wait => {
                     if random.random() {
-                        self.played.disk = Disk::Fine;
+                        self.played.disk = PlayedDisk::Fine;
                     }
                 }
-                Next::Over(reason) => panic!("{reason}"),
+                RoundStep::Over(reason) => panic!("{reason}"),
             }
         }
         self.played.handle.set_behind(until < stream.arrivals.len());
@@ -111,9 +118,9 @@ impl Collector {
             let mut part = part.into_iter().peekable();
             while part.peek().is_some() {
                 // The thread of the job takes of a row what has come by then.
-                let some: Vec<Arrival> =
+                let some: Vec<StreamMessage> =
                     part.by_ref().take(random.random_range(1..9)).collect();
-                let sent = |arrival: &Arrival| {
+                let sent = |arrival: &StreamMessage| {
                     let sent = stream.sent[arrival.position as usize - 1].clone();
                     Some((arrival.at_ns, sent?))
                 };
@@ -136,8 +143,8 @@ impl Collector {
                 for ((arrival, _), answer) in whole.into_iter().zip(answers) {
                     round.answered(arrival, answer.expect("an answer"));
                 }
-                if self.played.disk == Disk::Full && random.random() {
-                    self.played.disk = Disk::Fine;
+                if self.played.disk == PlayedDisk::Full && random.random() {
+                    self.played.disk = PlayedDisk::Fine;
                 }
             }
         }
@@ -145,10 +152,10 @@ impl Collector {
 }
 
 /// Plays a job on a bus.
-fn play(batches: &[Sent], whole: &str, seed: u64) {
+fn play(batches: &[PlayedBatch], whole: &str, seed: u64) {
     let mut random = SmallRng::seed_from_u64(seed);
-    let mut collectors: Vec<Collector> = (0..COLLECTORS)
-        .map(|_| Collector {
+    let mut collectors: Vec<PlayedCollector> = (0..COLLECTORS)
+        .map(|_| PlayedCollector {
             played: Played::new(),
             early: EarlyBatches::default(),
             read: 0,
@@ -181,9 +188,9 @@ fn play(batches: &[Sent], whole: &str, seed: u64) {
             }
             3 => {
                 let thousandths = random.random_range(0..=1000);
-                collectors[keeper].played.disk = Disk::Killed(thousandths);
+                collectors[keeper].played.disk = PlayedDisk::Killed(thousandths);
             }
-            4 => collectors[keeper].played.disk = Disk::Full,
+            4 => collectors[keeper].played.disk = PlayedDisk::Full,
             5 if at > 0 => {
                 let known = random.random_range(0..at);
                 stream.publish(now, &session, known, Some(&batches[known]));
@@ -208,8 +215,8 @@ fn play(batches: &[Sent], whole: &str, seed: u64) {
         }
     }
     // Whoever kept it last, and then each of them after a start from its own copy.
-    let mut check = |collector: &mut Collector| {
-        collector.played.disk = Disk::Fine;
+    let mut check = |collector: &mut PlayedCollector| {
+        collector.played.disk = PlayedDisk::Fine;
         while collector.read < stream.arrivals.len() || !collector.early.is_empty() {
             collector.read(&stream, now, &mut random);
         }
@@ -255,13 +262,16 @@ fn an_agent_whose_batch_never_comes_hears_it_after_a_while_and_its_next_session_
             let answer = played.send_one("old", 1, &batches[1]).unwrap();
             round.answered(arrival, answer);
         }
-        assert_eq!(round.next(), Next::Done);
+        assert_eq!(round.next(), RoundStep::Done);
         let (commands, _) = round.end(&mut early, now);
         told.extend(commands.into_values().map(|command| (second, command)));
     }
     assert_eq!(told, [(5, Command::Lost { lost: "old".to_owned() })]);
     for (at, sent) in batches.iter().enumerate() {
         let answer = played.send_one("new", at, sent);
-        assert!(matches!(answer, Some(Answer::Kept { is_new: true, .. })), "{answer:?}");
+        assert!(
+            matches!(answer, Some(BatchOutcome::Kept { is_new: true, .. })),
+            "{answer:?}"
+        );
     }
 }

@@ -13,15 +13,15 @@ use parquet::schema::types::Type;
 
 /// A column of a table.
 #[derive(Debug)]
-pub(super) struct Column {
+pub(super) struct TableColumn {
     name: &'static str,
-    values: Values,
-    shape: Shape,
+    values: ColumnValues,
+    shape: RowShape,
 }
 
 /// Values one after the other, as Parquet has them.
 #[derive(Debug)]
-enum Values {
+enum ColumnValues {
     Flags(Vec<bool>),
     Ranks(Vec<i32>),
     Whole(Vec<i64>),
@@ -32,7 +32,7 @@ enum Values {
 
 /// Which rows they belong to.
 #[derive(Debug)]
-enum Shape {
+enum RowShape {
     /// One to each.
     Required,
     /// At most one to each: 1 where there is one.
@@ -41,23 +41,31 @@ enum Shape {
     List(Vec<i16>, Vec<i16>),
 }
 
-impl Column {
+impl TableColumn {
     pub(super) fn flags(name: &'static str, rows: impl Iterator<Item = bool>) -> Self {
-        Self { name, values: Values::Flags(rows.collect()), shape: Shape::Required }
+        Self {
+            name,
+            values: ColumnValues::Flags(rows.collect()),
+            shape: RowShape::Required,
+        }
     }
 
     pub(super) fn whole(name: &'static str, rows: impl Iterator<Item = u64>) -> Self {
-        let values = Values::Whole(rows.map(u64::cast_signed).collect());
-        Self { name, values, shape: Shape::Required }
+        let values = ColumnValues::Whole(rows.map(u64::cast_signed).collect());
+        Self { name, values, shape: RowShape::Required }
     }
 
     pub(super) fn numbers(name: &'static str, rows: impl Iterator<Item = f64>) -> Self {
-        Self { name, values: Values::Numbers(rows.collect()), shape: Shape::Required }
+        Self {
+            name,
+            values: ColumnValues::Numbers(rows.collect()),
+            shape: RowShape::Required,
+        }
     }
 
     pub(super) fn ranks(name: &'static str, rows: impl Iterator<Item = u32>) -> Self {
-        let values = Values::Ranks(rows.map(u32::cast_signed).collect());
-        Self { name, values, shape: Shape::Required }
+        let values = ColumnValues::Ranks(rows.map(u32::cast_signed).collect());
+        Self { name, values, shape: RowShape::Required }
     }
 
     /// Moments in seconds since 1970; null where there is none.
@@ -66,7 +74,11 @@ impl Column {
         rows: impl Iterator<Item = Option<f64>>,
     ) -> Self {
         let (levels, values) = optional(rows.map(|s| s.map(|s| (s * 1e6) as i64)));
-        Self { name, values: Values::Times(values), shape: Shape::Optional(levels) }
+        Self {
+            name,
+            values: ColumnValues::Times(values),
+            shape: RowShape::Optional(levels),
+        }
     }
 
     /// Null where there is none.
@@ -75,16 +87,20 @@ impl Column {
         rows: impl Iterator<Item = Option<&'a str>>,
     ) -> Self {
         let (levels, values) = optional(rows.map(|text| text.map(ByteArray::from)));
-        Self { name, values: Values::Texts(values), shape: Shape::Optional(levels) }
+        Self {
+            name,
+            values: ColumnValues::Texts(values),
+            shape: RowShape::Optional(levels),
+        }
     }
 
     pub(super) fn rank_lists<'a>(
         name: &'static str,
         rows: impl Iterator<Item = &'a [u32]>,
     ) -> Self {
-        let rows = rows.map(|ranks| ranks.iter().map(|rank| rank.cast_signed()));
-        let (shape, values) = list(rows);
-        Self { name, values: Values::Ranks(values), shape }
+        let (shape, values) =
+            list(rows.map(|ranks| ranks.iter().map(|rank| rank.cast_signed())));
+        Self { name, values: ColumnValues::Ranks(values), shape }
     }
 
     pub(super) fn text_lists<'a, Row: Iterator<Item = &'a str>>(
@@ -92,43 +108,44 @@ impl Column {
         rows: impl Iterator<Item = Row>,
     ) -> Self {
         let (shape, values) = list(rows.map(|texts| texts.map(ByteArray::from)));
-        Self { name, values: Values::Texts(values), shape }
+        Self { name, values: ColumnValues::Texts(values), shape }
     }
 
     fn schema(&self) -> Result<Arc<Type>, ParquetError> {
         let (physical, logical) = match &self.values {
-            Values::Flags(_) => (Physical::BOOLEAN, None),
-            Values::Ranks(_) => (Physical::INT32, None),
-            Values::Whole(_) => (Physical::INT64, None),
-            Values::Times(_) => {
+            ColumnValues::Flags(_) => (Physical::BOOLEAN, None),
+            ColumnValues::Ranks(_) => (Physical::INT32, None),
+            ColumnValues::Whole(_) => (Physical::INT64, None),
+            ColumnValues::Times(_) => {
                 (Physical::INT64, Some(LogicalType::timestamp(true, TimeUnit::MICROS)))
             }
-            Values::Numbers(_) => (Physical::DOUBLE, None),
-            Values::Texts(_) => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
+            ColumnValues::Numbers(_) => (Physical::DOUBLE, None),
+            ColumnValues::Texts(_) => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
         };
-        let one = |name, repetition| {
-            Type::primitive_type_builder(name, physical)
-                .with_repetition(repetition)
-                .with_logical_type(logical)
-                .build()
-                .map(Arc::new)
+        let (name, repetition) = match self.shape {
+            RowShape::Required => (self.name, Repetition::REQUIRED),
+            RowShape::Optional(_) => (self.name, Repetition::OPTIONAL),
+            RowShape::List(..) => ("element", Repetition::REQUIRED),
         };
-        let repetition = match self.shape {
-            Shape::Required => Repetition::REQUIRED,
-            Shape::Optional(_) => Repetition::OPTIONAL,
-            Shape::List(..) => {
-                // The three levels that readers take for a list.
-                let items = Type::group_type_builder("list")
-                    .with_repetition(Repetition::REPEATED)
-                    .with_fields(vec![one("element", Repetition::REQUIRED)?]);
-                let list = Type::group_type_builder(self.name)
-                    .with_repetition(Repetition::REQUIRED)
-                    .with_logical_type(Some(LogicalType::List))
-                    .with_fields(vec![Arc::new(items.build()?)]);
-                return list.build().map(Arc::new);
-            }
-        };
-        one(self.name, repetition)
+        let values = Type::primitive_type_builder(name, physical)
+            .with_repetition(repetition)
+            .with_logical_type(logical)
+            .build()
+            .map(Arc::new)?;
+        if !matches!(self.shape, RowShape::List(..)) {
+            return Ok(values);
+        }
+        // The three levels that readers take for a list.
+        let items = Type::group_type_builder("list")
+            .with_repetition(Repetition::REPEATED)
+            .with_fields(vec![values])
+            .build()?;
+        Type::group_type_builder(self.name)
+            .with_repetition(Repetition::REQUIRED)
+            .with_logical_type(Some(LogicalType::List))
+            .with_fields(vec![Arc::new(items)])
+            .build()
+            .map(Arc::new)
     }
 
     fn write(
@@ -136,13 +153,13 @@ impl Column {
         group: &mut SerializedRowGroupWriter<'_, &mut Vec<u8>>,
     ) -> Result<(), ParquetError> {
         match &self.values {
-            Values::Flags(values) => self.put::<BoolType>(group, values),
-            Values::Ranks(values) => self.put::<Int32Type>(group, values),
-            Values::Whole(values) | Values::Times(values) => {
+            ColumnValues::Flags(values) => self.put::<BoolType>(group, values),
+            ColumnValues::Ranks(values) => self.put::<Int32Type>(group, values),
+            ColumnValues::Whole(values) | ColumnValues::Times(values) => {
                 self.put::<Int64Type>(group, values)
             }
-            Values::Numbers(values) => self.put::<DoubleType>(group, values),
-            Values::Texts(values) => self.put::<ByteArrayType>(group, values),
+            ColumnValues::Numbers(values) => self.put::<DoubleType>(group, values),
+            ColumnValues::Texts(values) => self.put::<ByteArrayType>(group, values),
         }
     }
 
@@ -152,9 +169,9 @@ impl Column {
         values: &[T::T],
     ) -> Result<(), ParquetError> {
         let (present, begins) = match &self.shape {
-            Shape::Required => (None, None),
-            Shape::Optional(present) => (Some(present.as_slice()), None),
-            Shape::List(present, begins) => {
+            RowShape::Required => (None, None),
+            RowShape::Optional(present) => (Some(present.as_slice()), None),
+            RowShape::List(present, begins) => {
                 (Some(present.as_slice()), Some(begins.as_slice()))
             }
         };
@@ -175,7 +192,9 @@ fn optional<T>(rows: impl Iterator<Item = Option<T>>) -> (Vec<i16>, Vec<T>) {
     (levels, values)
 }
 
-fn list<T, Row: Iterator<Item = T>>(rows: impl Iterator<Item = Row>) -> (Shape, Vec<T>) {
+fn list<T, Row: Iterator<Item = T>>(
+    rows: impl Iterator<Item = Row>,
+) -> (RowShape, Vec<T>) {
     let (mut present, mut begins, mut values) = (Vec::new(), Vec::new(), Vec::new());
     for row in rows {
         let before = values.len();
@@ -184,12 +203,12 @@ fn list<T, Row: Iterator<Item = T>>(rows: impl Iterator<Item = Row>) -> (Shape, 
         present.extend(std::iter::repeat_n(i16::from(length > 0), length.max(1)));
         begins.extend((0..length.max(1)).map(|at| i16::from(at > 0)));
     }
-    (Shape::List(present, begins), values)
+    (RowShape::List(present, begins), values)
 }
 
 /// The bytes of a file with these columns, all of them as long.
-pub(super) fn write(columns: &[Column]) -> Result<Vec<u8>, ParquetError> {
-    let fields = columns.iter().map(Column::schema).collect::<Result<_, _>>()?;
+pub(super) fn write(columns: &[TableColumn]) -> Result<Vec<u8>, ParquetError> {
+    let fields = columns.iter().map(TableColumn::schema).collect::<Result<_, _>>()?;
     let schema = Type::group_type_builder("schema").with_fields(fields).build()?;
     let properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
@@ -227,16 +246,16 @@ mod tests {
         #[test]
         fn what_is_written_is_read(rows in prop::collection::vec(row(), 0..40)) {
             let columns = [
-                Column::texts("text", rows.iter().map(|row| row.0.as_deref())),
-                Column::rank_lists("ranks", rows.iter().map(|row| row.1.as_slice())),
-                Column::text_lists(
+                TableColumn::texts("text", rows.iter().map(|row| row.0.as_deref())),
+                TableColumn::rank_lists("ranks", rows.iter().map(|row| row.1.as_slice())),
+                TableColumn::text_lists(
                     "texts",
                     rows.iter().map(|row| row.2.iter().map(String::as_str)),
                 ),
-                Column::times("at", rows.iter().map(|row| Some(row.3))),
-                Column::flags("flag", rows.iter().map(|row| row.3 > 0.0)),
-                Column::whole("whole", rows.iter().map(|row| u64::from(row.3 < 0.0))),
-                Column::numbers("number", rows.iter().map(|row| row.3)),
+                TableColumn::times("at", rows.iter().map(|row| Some(row.3))),
+                TableColumn::flags("flag", rows.iter().map(|row| row.3 > 0.0)),
+                TableColumn::whole("whole", rows.iter().map(|row| u64::from(row.3 < 0.0))),
+                TableColumn::numbers("number", rows.iter().map(|row| row.3)),
             ];
             let file = axum::body::Bytes::from(write(&columns).unwrap());
             let reader = SerializedFileReader::new(file).unwrap();

@@ -99,6 +99,7 @@ impl Outbox {
         let _changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         fs::create_dir_all(&folder)?;
         write_whole(&folder.join(file), bytes)?;
+        // The name too: a job that has ended writes nothing again.
         File::open(&folder)?.sync_all()
     }
 
@@ -248,9 +249,10 @@ impl Shipper {
         names: &[u8],
     ) -> Result<(), NotPut> {
         let names = String::from_utf8_lossy(names);
-        let keys: Result<BTreeSet<_>, _> =
-            names.lines().filter_map(|file| key(job, file)).collect();
-        let keys = keys?;
+        let keys = names
+            .lines()
+            .filter_map(|file| key(job, file))
+            .collect::<Result<BTreeSet<_>, _>>()?;
         for table in TABLES {
             let folder = object_store::path::Path::parse(format!("{table}/job={job}"))?;
             let mut found = self.place.list(Some(&folder));

@@ -26,7 +26,7 @@ const ABANDONED_AFTER: Duration = Duration::from_hours(1);
 
 /// Where the history is kept.
 #[derive(Clone, Debug)]
-pub enum Place {
+pub enum HistoryPlace {
     /// A folder.
     Folder(PathBuf),
     /// A bucket of S3, or of what speaks as it does. How to reach it and who asks stand in the
@@ -48,7 +48,7 @@ pub struct PlaceError {
     why: String,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for HistoryPlace {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Folder(path) => path.display().fmt(formatter),
@@ -57,21 +57,18 @@ impl fmt::Display for Place {
     }
 }
 
-impl Place {
+impl HistoryPlace {
     /// The way there. Whether a bucket answers is found out when something is put into it.
     ///
     /// # Errors
     /// A folder that cannot be made, an address that is none.
     pub(crate) fn open(&self) -> Result<Arc<dyn ObjectStore>, PlaceError> {
-        let failed = |error: &dyn fmt::Display| PlaceError {
-            place: self.to_string(),
-            why: error.to_string(),
-        };
         match self {
             Self::Folder(path) => {
-                fs::create_dir_all(path).map_err(|error| failed(&error))?;
-                let folder = LocalFileSystem::new_with_prefix(path);
-                let folder = folder.map_err(|error| failed(&error))?;
+                fs::create_dir_all(path).map_err(|error| self.failed(&error))?;
+                let folder = LocalFileSystem::new_with_prefix(path)
+                    .map_err(|error| self.failed(&error))?;
+                // The outbox forgets what was put: a power failure must not lose it.
                 Ok(Arc::new(folder.with_fsync(true)))
             }
             Self::Bucket { url, tls } => {
@@ -83,16 +80,21 @@ impl Place {
                     .with_allow_http(true)
                     .with_http_connector(Connector(tls.clone()))
                     .build()
-                    .map_err(|error| failed(&error))?;
+                    .map_err(|error| self.failed(&error))?;
+                // What follows `s3://BUCKET/`.
                 let prefix = url.splitn(4, '/').nth(3).unwrap_or_default();
-                let prefix = Path::parse(prefix).map_err(|error| failed(&error))?;
+                let prefix = Path::parse(prefix).map_err(|error| self.failed(&error))?;
                 Ok(Arc::new(PrefixStore::new(bucket, prefix)))
             }
         }
     }
+
+    fn failed(&self, error: &dyn fmt::Display) -> PlaceError {
+        PlaceError { place: self.to_string(), why: error.to_string() }
+    }
 }
 
-impl Place {
+impl HistoryPlace {
     /// Removes what a kill left half written in a folder: readers of whole folders would stumble
     /// over it. A bucket has nothing of the kind.
     pub(super) fn sweep(&self) -> io::Result<()> {
@@ -148,9 +150,10 @@ impl HttpService for Service {
         let (head, body) = request.into_parts();
         let body = body.collect().await?.to_bytes();
         let request = ureq::http::Request::from_parts(head, body.as_ref());
-        let failed = |error: ureq::Error| HttpError::new(HttpErrorKind::Connect, error);
-        let (head, mut body) = self.0.run(request).map_err(failed)?.into_parts();
-        let body = body.read_to_vec().map_err(failed)?;
-        Ok(HttpResponse::from_parts(head, body.into()))
+        let answered = self.0.run(request).and_then(|answer| {
+            let (head, mut body) = answer.into_parts();
+            Ok(HttpResponse::from_parts(head, body.read_to_vec()?.into()))
+        });
+        answered.map_err(|error| HttpError::new(HttpErrorKind::Connect, error))
     }
 }

@@ -1,10 +1,10 @@
 //! The tables of the history; docs/formats.md lists their columns.
 
-use model::{Evidence, Incident, Subject};
+use model::{Evidence, Incident};
 use parquet::errors::ParquetError;
 use verdict::{LateRank, StageRecord, WindowRecord};
 
-use super::columns::{Column, write};
+use super::columns::{TableColumn, write};
 use super::timeline::Dated;
 
 /// The tables, in the order they are written in.
@@ -16,30 +16,32 @@ pub(crate) const TABLES: [&str; 4] = [WINDOWS, LAGS, INCIDENTS, EVIDENCE];
 
 /// A row for each stage of each window.
 pub(super) fn windows(windows: &[Dated<WindowRecord>]) -> Result<Vec<u8>, ParquetError> {
-    let rows: Vec<(&Dated<WindowRecord>, &StageRecord)> = windows
+    let (windows, stages): (Vec<&Dated<WindowRecord>>, Vec<&StageRecord>) = windows
         .iter()
         .flat_map(|window| window.what.stages.iter().map(move |stage| (window, stage)))
-        .collect();
-    let windows = || rows.iter().map(|(window, _)| *window);
-    let stages = || rows.iter().map(|(_, stage)| *stage);
+        .unzip();
+    let (windows, stages) = (windows.iter(), stages.iter());
     write(&[
-        Column::whole("first_step", windows().map(|window| window.what.first_step)),
-        Column::whole("steps", windows().map(|window| window.what.steps)),
-        Column::times("begun_at", windows().map(|window| Some(window.begun_s))),
-        Column::times("ended_at", windows().map(|window| window.ended_s)),
-        Column::whole("ranks", windows().map(|window| window.what.ranks as u64)),
-        Column::texts("stage", stages().map(|stage| Some(stage.stage.as_str()))),
-        Column::numbers("advance_s", stages().map(|stage| stage.advance_s)),
-        Column::numbers("share", stages().map(|stage| stage.share)),
-        Column::numbers("gain", stages().map(|stage| stage.gain)),
-        Column::rank_lists("lead_ranks", stages().map(|s| s.lead_ranks.as_slice())),
-        Column::text_lists(
-            "labels",
-            windows().map(|w| w.what.labels.iter().map(|l| l.name())),
+        TableColumn::whole("first_step", windows.clone().map(|row| row.what.first_step)),
+        TableColumn::whole("steps", windows.clone().map(|row| row.what.steps)),
+        TableColumn::times("begun_at", windows.clone().map(|row| Some(row.begun_s))),
+        TableColumn::times("ended_at", windows.clone().map(|row| row.ended_s)),
+        TableColumn::whole("ranks", windows.clone().map(|row| row.what.ranks as u64)),
+        TableColumn::texts("stage", stages.clone().map(|row| Some(row.stage.as_str()))),
+        TableColumn::numbers("advance_s", stages.clone().map(|row| row.advance_s)),
+        TableColumn::numbers("share", stages.clone().map(|row| row.share)),
+        TableColumn::numbers("gain", stages.clone().map(|row| row.gain)),
+        TableColumn::rank_lists(
+            "lead_ranks",
+            stages.map(|row| row.lead_ranks.as_slice()),
         ),
-        Column::rank_lists(
+        TableColumn::text_lists(
+            "labels",
+            windows.clone().map(|row| row.what.labels.iter().map(|label| label.name())),
+        ),
+        TableColumn::rank_lists(
             "missing_ranks",
-            windows().map(|window| window.what.missing_ranks.as_slice()),
+            windows.map(|row| row.what.missing_ranks.as_slice()),
         ),
     ])
 }
@@ -53,54 +55,53 @@ pub(super) fn lags(windows: &[Dated<WindowRecord>]) -> Result<Vec<u8>, ParquetEr
             stage.late.iter().map(move |late| (window, stage.stage.as_str(), late))
         })
         .collect();
-    let windows = || rows.iter().map(|(window, ..)| *window);
-    let late = || rows.iter().map(|(.., late)| *late);
+    let rows = rows.iter();
     write(&[
-        Column::whole("first_step", windows().map(|window| window.what.first_step)),
-        Column::whole("steps", windows().map(|window| window.what.steps)),
-        Column::times("begun_at", windows().map(|window| Some(window.begun_s))),
-        Column::texts("stage", rows.iter().map(|(_, stage, _)| Some(*stage))),
-        Column::ranks("rank", late().map(|late| late.rank)),
-        Column::texts("host", late().map(|late| late.host.as_deref())),
-        Column::numbers("lag_s", late().map(|late| late.lag_s)),
+        TableColumn::whole(
+            "first_step",
+            rows.clone().map(|(row, ..)| row.what.first_step),
+        ),
+        TableColumn::whole("steps", rows.clone().map(|(row, ..)| row.what.steps)),
+        TableColumn::times("begun_at", rows.clone().map(|(row, ..)| Some(row.begun_s))),
+        TableColumn::texts("stage", rows.clone().map(|(_, stage, _)| Some(*stage))),
+        TableColumn::ranks("rank", rows.clone().map(|(.., late)| late.rank)),
+        TableColumn::texts("host", rows.clone().map(|(.., late)| late.host.as_deref())),
+        TableColumn::numbers("lag_s", rows.map(|(.., late)| late.lag_s)),
     ])
 }
 
 /// A row for each incident.
 pub(super) fn incidents(found: &[Dated<&Incident>]) -> Result<Vec<u8>, ParquetError> {
-    let all = || found.iter().map(|dated| dated.what);
-    let subjects = || all().map(|incident| &incident.subject);
-    let kinds = found.iter().map(|dated| dated.what.kind.name());
-    let severities = all().map(|incident| incident.severity.name());
-    let part = |name, of: fn(&Subject) -> &Option<String>| {
-        Column::texts(name, subjects().map(move |subject| of(subject).as_deref()))
-    };
-    let number = |name, of: fn(&Incident) -> f64| Column::numbers(name, all().map(of));
+    let all = found.iter().map(|dated| dated.what);
+    let subjects = all.clone().map(|incident| &incident.subject);
     write(&[
-        Column::texts("incident", all().map(|incident| Some(incident.id.as_str()))),
-        Column::texts("kind", kinds.map(Some)),
-        Column::texts("severity", severities.map(Some)),
-        Column::flags("open", all().map(|incident| incident.open)),
-        Column::times("begun_at", found.iter().map(|dated| Some(dated.begun_s))),
-        Column::times("ended_at", found.iter().map(|dated| dated.ended_s)),
-        Column::whole("first_step", all().map(|incident| incident.first_step)),
-        Column::whole("last_step", all().map(|incident| incident.last_step)),
-        Column::rank_lists("ranks", subjects().map(|subject| subject.ranks.as_slice())),
-        Column::text_lists(
+        TableColumn::texts("incident", all.clone().map(|it| Some(it.id.as_str()))),
+        TableColumn::texts("kind", all.clone().map(|it| Some(it.kind.name()))),
+        TableColumn::texts("severity", all.clone().map(|it| Some(it.severity.name()))),
+        TableColumn::flags("open", all.clone().map(|it| it.open)),
+        TableColumn::times("begun_at", found.iter().map(|dated| Some(dated.begun_s))),
+        TableColumn::times("ended_at", found.iter().map(|dated| dated.ended_s)),
+        TableColumn::whole("first_step", all.clone().map(|it| it.first_step)),
+        TableColumn::whole("last_step", all.clone().map(|it| it.last_step)),
+        TableColumn::rank_lists("ranks", subjects.clone().map(|it| it.ranks.as_slice())),
+        TableColumn::text_lists(
             "hosts",
-            subjects().map(|subject| subject.hosts.iter().map(String::as_str)),
+            subjects.clone().map(|it| it.hosts.iter().map(String::as_str)),
         ),
-        part("stage", |subject| &subject.stage),
-        part("collective", |subject| &subject.collective),
-        part("flow", |subject| &subject.flow),
-        part("block", |subject| &subject.block),
-        part("function", |subject| &subject.function),
-        number("cost_s", |incident| incident.cost_s),
-        number("cost_gpu_s", |incident| incident.cost_gpu_s),
-        number("cost_share", |incident| incident.cost_share),
-        number("gain_alone_s", |incident| incident.gain_alone_s),
-        Column::texts("text", all().map(|incident| Some(incident.text.as_str()))),
-        Column::texts("advice", all().map(|incident| Some(incident.advice.as_str()))),
+        TableColumn::texts("stage", subjects.clone().map(|it| it.stage.as_deref())),
+        TableColumn::texts(
+            "collective",
+            subjects.clone().map(|it| it.collective.as_deref()),
+        ),
+        TableColumn::texts("flow", subjects.clone().map(|it| it.flow.as_deref())),
+        TableColumn::texts("block", subjects.clone().map(|it| it.block.as_deref())),
+        TableColumn::texts("function", subjects.map(|it| it.function.as_deref())),
+        TableColumn::numbers("cost_s", all.clone().map(|it| it.cost_s)),
+        TableColumn::numbers("cost_gpu_s", all.clone().map(|it| it.cost_gpu_s)),
+        TableColumn::numbers("cost_share", all.clone().map(|it| it.cost_share)),
+        TableColumn::numbers("gain_alone_s", all.clone().map(|it| it.gain_alone_s)),
+        TableColumn::texts("text", all.clone().map(|it| Some(it.text.as_str()))),
+        TableColumn::texts("advice", all.map(|it| Some(it.advice.as_str()))),
     ])
 }
 
@@ -110,19 +111,21 @@ pub(super) fn evidence(found: &[Dated<&Incident>]) -> Result<Vec<u8>, ParquetErr
         .iter()
         .flat_map(|dated| dated.what.evidence.iter().map(move |piece| (dated, piece)))
         .collect();
-    let pieces = || rows.iter().map(|(_, piece)| *piece);
-    let values: Vec<String> = pieces()
-        .map(|piece| serde_json::to_string(&piece.values).unwrap_or_default())
+    // Their names differ from method to method, so they are one column of JSON.
+    let values: Vec<String> = rows
+        .iter()
+        .map(|(_, piece)| serde_json::to_string(&piece.values).unwrap_or_default())
         .collect();
+    let rows = rows.iter();
     write(&[
-        Column::texts(
+        TableColumn::texts(
             "incident",
-            rows.iter().map(|(dated, _)| Some(dated.what.id.as_str())),
+            rows.clone().map(|(of, _)| Some(of.what.id.as_str())),
         ),
-        Column::times("begun_at", rows.iter().map(|(dated, _)| Some(dated.begun_s))),
-        Column::texts("method", pieces().map(|piece| Some(piece.method.name()))),
-        Column::texts("label", pieces().map(|piece| Some(piece.label.as_str()))),
-        Column::texts("text", pieces().map(|piece| Some(piece.text.as_str()))),
-        Column::texts("values_json", values.iter().map(|json| Some(json.as_str()))),
+        TableColumn::times("begun_at", rows.clone().map(|(of, _)| Some(of.begun_s))),
+        TableColumn::texts("method", rows.clone().map(|(_, it)| Some(it.method.name()))),
+        TableColumn::texts("label", rows.clone().map(|(_, it)| Some(it.label.as_str()))),
+        TableColumn::texts("text", rows.map(|(_, it)| Some(it.text.as_str()))),
+        TableColumn::texts("values_json", values.iter().map(|json| Some(json.as_str()))),
     ])
 }

@@ -39,14 +39,14 @@ pub(crate) type Dates = BTreeMap<String, (f64, Option<f64>)>;
 /// When the steps of a job were.
 #[derive(Debug, Default)]
 pub(crate) struct Timeline {
-    spans: Vec<Span>,
+    spans: Vec<TimedSteps>,
     /// When incidents began and ended, as it was found when they were first seen: after a restart
     /// of the job other steps have the same numbers.
     known: Dates,
 }
 
 #[derive(Clone, Debug)]
-struct Span {
+struct TimedSteps {
     steps: Range<u64>,
     time_s: Range<f64>,
 }
@@ -57,9 +57,9 @@ impl Timeline {
         if self.spans.last().is_some_and(|last| last.steps.start == steps.start) {
             return;
         }
-        self.spans.push(Span { steps, time_s });
+        self.spans.push(TimedSteps { steps, time_s });
         if self.spans.len() > SPANS {
-            let mut joined: Vec<Span> = Vec::with_capacity(SPANS);
+            let mut joined: Vec<TimedSteps> = Vec::with_capacity(SPANS);
             for (at, span) in self.spans.drain(..).enumerate() {
                 match joined.last_mut() {
                     // Not over a restart of the job.
@@ -89,7 +89,7 @@ impl Timeline {
     /// ended if it was not seen.
     fn begin_s(&self, step: u64) -> Option<f64> {
         let span = self.spans.iter().rfind(|span| span.steps.start <= step)?;
-        let Span { steps, time_s } = span;
+        let TimedSteps { steps, time_s } = span;
         let part = (step - steps.start) as f64 / (steps.end - steps.start).max(1) as f64;
         Some(time_s.start + part.min(1.0) * (time_s.end - time_s.start))
     }
@@ -101,20 +101,25 @@ impl Timeline {
         job_begun_s: f64,
     ) -> Vec<Dated<&'a Incident>> {
         let mut known = BTreeMap::new();
-        let dated = incidents.iter().map(|incident| {
-            let (begun_s, ended_s) =
-                self.known.get(&incident.id).copied().unwrap_or_else(|| {
-                    (self.begin_s(incident.first_step).unwrap_or(job_begun_s), None)
-                });
-            let end_s = || {
-                let after = self.begin_s(incident.last_step + 1).unwrap_or(job_begun_s);
-                after.max(begun_s)
+        let mut dated = Vec::with_capacity(incidents.len());
+        for incident in incidents {
+            let before = self.known.get(&incident.id);
+            let begun_s = match before {
+                Some((begun_s, _)) => *begun_s,
+                None => self.begin_s(incident.first_step).unwrap_or(job_begun_s),
             };
-            let ended_s = (!incident.open).then(|| ended_s.unwrap_or_else(end_s));
+            // One that is open again has no end any more, and gets a new one.
+            let ended_s = if incident.open {
+                None
+            } else {
+                before.and_then(|(_, ended_s)| *ended_s).or_else(|| {
+                    let after = self.begin_s(incident.last_step + 1);
+                    Some(after.unwrap_or(job_begun_s).max(begun_s))
+                })
+            };
             known.insert(incident.id.clone(), (begun_s, ended_s));
-            Dated { what: incident, begun_s, ended_s }
-        });
-        let dated = dated.collect();
+            dated.push(Dated { what: incident, begun_s, ended_s });
+        }
         self.known = known;
         dated
     }

@@ -24,14 +24,14 @@ const HOUR: Duration = Duration::from_hours(1);
 
 /// A batch as it is sent.
 #[derive(Clone)]
-pub(crate) struct Sent {
+pub(crate) struct PlayedBatch {
     body: Bytes,
     inputs: Vec<Input>,
     until: RankNs,
     last: bool,
 }
 
-impl Sent {
+impl PlayedBatch {
     fn of(inputs: &[Input], last: bool) -> Self {
         let (mut lines, mut until) = (Vec::new(), RankNs::default());
         for input in inputs {
@@ -44,10 +44,10 @@ impl Sent {
 }
 
 /// A job in batches, the last one last.
-pub(crate) fn batches_of(inputs: &[Input], count: usize) -> Vec<Sent> {
+pub(crate) fn batches_of(inputs: &[Input], count: usize) -> Vec<PlayedBatch> {
     let parts = inputs.chunks(inputs.len().div_ceil(count));
     let last = parts.len() - 1;
-    parts.enumerate().map(|(at, part)| Sent::of(part, at == last)).collect()
+    parts.enumerate().map(|(at, part)| PlayedBatch::of(part, at == last)).collect()
 }
 
 /// A recorded job, up to its first so many inputs.
@@ -63,7 +63,7 @@ pub(crate) fn recorded(job: &str, most: usize) -> Vec<Input> {
 
 /// What the disk does with the next append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Disk {
+pub(crate) enum PlayedDisk {
     Fine,
     /// It takes none of it.
     Full,
@@ -80,7 +80,7 @@ pub(crate) struct Played {
     silences: Arc<Silences>,
     most_bytes: u64,
     kept: Vec<u8>,
-    pub(crate) disk: Disk,
+    pub(crate) disk: PlayedDisk,
     /// How often it was started.
     pub(crate) starts: u32,
     announced: Option<Vec<u8>>,
@@ -122,7 +122,7 @@ impl Played {
             silences,
             most_bytes,
             kept,
-            disk: Disk::Fine,
+            disk: PlayedDisk::Fine,
             starts: 0,
             announced: None,
             alerts: Vec::new(),
@@ -162,18 +162,18 @@ impl Played {
             for effect in mem::take(&mut effects) {
                 match effect {
                     Effect::Append(entries) => match self.disk {
-                        Disk::Fine => {
+                        PlayedDisk::Fine => {
                             self.kept.extend_from_slice(&entries);
                             next = Some(Message::Appended(Ok(())));
                         }
-                        Disk::Full => {
+                        PlayedDisk::Full => {
                             let full = io::ErrorKind::StorageFull.into();
                             next = Some(Message::Appended(Err(full)));
                         }
-                        Disk::Killed(thousandths) => {
+                        PlayedDisk::Killed(thousandths) => {
                             let bytes = entries.len() * thousandths / 1000;
                             self.kept.extend_from_slice(&entries[..bytes]);
-                            self.disk = Disk::Fine;
+                            self.disk = PlayedDisk::Fine;
                             return self.start_again();
                         }
                     },
@@ -196,8 +196,8 @@ impl Played {
     fn send(
         &mut self,
         row: Option<u64>,
-        batches: &[(&str, usize, &Sent)],
-    ) -> Vec<Option<Answer>> {
+        batches: &[(&str, usize, &PlayedBatch)],
+    ) -> Vec<Option<BatchOutcome>> {
         let at_ns = self.now.nanoseconds();
         let batches =
             batches.iter().map(|(session, at, sent)| (*session, *at, *sent, at_ns));
@@ -208,11 +208,11 @@ impl Played {
     pub(crate) fn hand(
         &mut self,
         row: Option<u64>,
-        batches: &[(&str, usize, &Sent, i64)],
-    ) -> Vec<Option<Answer>> {
+        batches: &[(&str, usize, &PlayedBatch, i64)],
+    ) -> Vec<Option<BatchOutcome>> {
         let (mut pending, mut answers) = (Vec::new(), Vec::new());
         for (session, sequence, sent, at_ns) in batches {
-            let (asker, answered) = Asker::new(Span::none());
+            let (asker, answered) = PendingAnswer::new(Span::none());
             answers.push(answered);
             let batch = Batch {
                 host: "h".to_owned(),
@@ -244,8 +244,8 @@ impl Played {
         &mut self,
         session: &str,
         sequence: usize,
-        sent: &Sent,
-    ) -> Option<Answer> {
+        sent: &PlayedBatch,
+    ) -> Option<BatchOutcome> {
         self.send(None, &[(session, sequence, sent)]).pop().flatten()
     }
 
@@ -280,12 +280,12 @@ impl Played {
     }
 }
 
-fn is_kept(answer: Option<&Answer>, next: usize) -> bool {
-    matches!(answer, Some(Answer::Kept { next: found, .. }) if *found == next as u64)
+fn is_kept(answer: Option<&BatchOutcome>, next: usize) -> bool {
+    matches!(answer, Some(BatchOutcome::Kept { next: found, .. }) if *found == next as u64)
 }
 
 /// The verdict of a job nothing happens to.
-fn undisturbed(batches: &[Sent]) -> Arc<str> {
+fn undisturbed(batches: &[PlayedBatch]) -> Arc<str> {
     let mut played = Played::new();
     for (at, sent) in batches.iter().enumerate() {
         assert!(is_kept(played.send_one("e0-", at, sent).as_ref(), at + 1));
@@ -295,7 +295,7 @@ fn undisturbed(batches: &[Sent]) -> Arc<str> {
 }
 
 /// What of the inputs an agent that was started anew tells again.
-pub(crate) fn again(sent: &Sent) -> Sent {
+pub(crate) fn again(sent: &PlayedBatch) -> PlayedBatch {
     let is_in_ring = |input: &&Input| {
         matches!(
             input,
@@ -306,11 +306,11 @@ pub(crate) fn again(sent: &Sent) -> Sent {
         )
     };
     let inputs: Vec<Input> = sent.inputs.iter().filter(is_in_ring).cloned().collect();
-    Sent::of(&inputs, false)
+    PlayedBatch::of(&inputs, false)
 }
 
 /// Plays a job with faults; what happened, for whoever has to find out why it failed.
-fn play(batches: &[Sent], whole: &str, seed: u64) {
+fn play(batches: &[PlayedBatch], whole: &str, seed: u64) {
     let mut random = SmallRng::seed_from_u64(seed);
     let mut played = Played::new();
     let mut log = format!("seed {seed}:");
@@ -322,7 +322,7 @@ fn play(batches: &[Sent], whole: &str, seed: u64) {
         match event {
             0 => played.start_again(),
             1 => {
-                played.disk = Disk::Killed(random.random_range(0..=1000));
+                played.disk = PlayedDisk::Killed(random.random_range(0..=1000));
                 assert_eq!(played.send_one(&session, at, sent), None, "{log}");
             }
             2 if at > 0 => {
@@ -332,13 +332,16 @@ fn play(batches: &[Sent], whole: &str, seed: u64) {
             }
             3 if at + 1 < batches.len() => {
                 let answer = played.send_one(&session, at + 1, &batches[at + 1]);
-                assert_eq!(answer, Some(Answer::Gap { next: at as u64 }), "{log}");
+                assert_eq!(answer, Some(BatchOutcome::Gap { next: at as u64 }), "{log}");
             }
             4 => {
-                played.disk = Disk::Full;
+                played.disk = PlayedDisk::Full;
                 let answer = played.send_one(&session, at, sent);
-                assert!(matches!(answer, Some(Answer::Full(_))), "{log} {answer:?}");
-                played.disk = Disk::Fine;
+                assert!(
+                    matches!(answer, Some(BatchOutcome::Full(_))),
+                    "{log} {answer:?}"
+                );
+                played.disk = PlayedDisk::Fine;
             }
             5 => played.wait(SECOND * random.random_range(1..20)),
             6 => {
@@ -349,13 +352,16 @@ fn play(batches: &[Sent], whole: &str, seed: u64) {
             7 if at + 2 < batches.len() => {
                 // A row of which the disk refuses the first: the second must wait too.
                 row += 1;
-                played.disk = Disk::Full;
+                played.disk = PlayedDisk::Full;
                 let pair = [(&*session, at, sent), (&*session, at + 1, &batches[at + 1])];
                 let refused = played.send(Some(row), &pair[..1]);
-                played.disk = Disk::Fine;
+                played.disk = PlayedDisk::Fine;
                 let second = played.send(Some(row), &pair);
                 for answer in refused.iter().chain(&second) {
-                    assert!(matches!(answer, Some(Answer::Full(_))), "{log} {answer:?}");
+                    assert!(
+                        matches!(answer, Some(BatchOutcome::Full(_))),
+                        "{log} {answer:?}"
+                    );
                 }
             }
             8 if at > 0 => {
@@ -369,7 +375,7 @@ fn play(batches: &[Sent], whole: &str, seed: u64) {
                     write!(expected, "{session}{sequence} ").unwrap();
                 }
                 let answer = played.send_one(&before, at, sent);
-                assert_eq!(answer, Some(Answer::Stale), "{log}");
+                assert_eq!(answer, Some(BatchOutcome::Stale), "{log}");
             }
             _ => {}
         }
@@ -396,7 +402,11 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// Plays so many jobs, or as the environment has it.
-pub(crate) fn campaign(jobs: &[Vec<Sent>], few: u64, play: impl Fn(&[Sent], &str, u64)) {
+pub(crate) fn campaign(
+    jobs: &[Vec<PlayedBatch>],
+    few: u64,
+    play: impl Fn(&[PlayedBatch], &str, u64),
+) {
     let first = number("LAGGARD_TEST_SEED");
     let few = number("LAGGARD_TEST_FAULTS").unwrap_or(first.map_or(few, |_| 1));
     let first = first.unwrap_or(0);
@@ -431,11 +441,11 @@ fn a_host_that_says_nothing_is_waited_for_no_more_and_its_job_is_given_up_after_
     played.wait(SECOND * 29);
     assert_eq!(played.entries(), "e0-0 ");
     // What is not on disk did not happen.
-    played.disk = Disk::Full;
+    played.disk = PlayedDisk::Full;
     played.wait(SECOND * 10);
     let silent = |played: &Played| played.handle.summary().silent_hosts;
     assert_eq!((played.entries(), silent(&played)), ("e0-0 ".to_owned(), Vec::new()));
-    played.disk = Disk::Fine;
+    played.disk = PlayedDisk::Fine;
     played.wait(SECOND);
     let known = ("e0-0 silent:h ".to_owned(), vec!["h".to_owned()]);
     assert_eq!((played.entries(), silent(&played)), known);
@@ -474,7 +484,7 @@ fn an_incident_that_begins_in_a_silence_of_hours_is_announced_at_its_end() {
     played.silences.add(silence, now_s).unwrap();
     let batches = batches_of(&recorded("data", usize::MAX), 8);
     let mut next = 0;
-    let mut send = |played: &mut Played, sent: &Sent| {
+    let mut send = |played: &mut Played, sent: &PlayedBatch| {
         assert!(is_kept(played.send_one("e0-", next, sent).as_ref(), next + 1));
         next += 1;
         played.wait(SECOND * 10);
@@ -484,7 +494,7 @@ fn an_incident_that_begins_in_a_silence_of_hours_is_announced_at_its_end() {
     }
     assert_eq!(played.handle.summary().open_incidents, 1);
     // It goes on, and its host says that nothing else happens.
-    let quiet = Sent { until: batches[6].until, ..Sent::of(&[], false) };
+    let quiet = PlayedBatch { until: batches[6].until, ..PlayedBatch::of(&[], false) };
     while played.now.seconds() + 10 < until_s {
         send(&mut played, &quiet);
         assert!(played.alerts.is_empty(), "in the silence");

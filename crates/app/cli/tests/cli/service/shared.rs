@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use agent::{Destination, Farewell, Receiver, Uplink};
-use bus::{Address, Publisher};
+use bus::{BusAddress, Publisher};
 use model::Input;
 use serde_json::{Value, json};
 
@@ -73,12 +73,12 @@ impl Bus {
     }
 
     pub(super) fn publisher(&self) -> Publisher {
-        let address = Address::parse(&self.url()).expect("an address");
+        let address = BusAddress::parse(&self.url()).expect("an address");
         Publisher::start(&address, "job", "h").expect("a thread")
     }
 
     fn uplink(&self) -> Uplink {
-        let receiver = Receiver::Bus(Address::parse(&self.url()).expect("an address"));
+        let receiver = Receiver::Bus(BusAddress::parse(&self.url()).expect("an address"));
         let (job, host) = ("job".to_owned(), "h".to_owned());
         Uplink::start(Destination { receiver, job, host }).expect("a thread")
     }
