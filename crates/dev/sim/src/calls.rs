@@ -514,7 +514,7 @@ pub fn log_text(log: &RankCalls) -> String {
         };
         let (seconds, ns) = (call.at_ns / 1_000_000_000, call.at_ns % 1_000_000_000);
         let mut written = format!(
-            "[{seconds}.{ns:09}] [PipelineRank {}] Fun {name} Data {} stream {}",
+            "[{seconds}.{ns:09}] [Rank {}] Fun {name} Data {} stream {}",
             log.rank, call.size, lane.pointer
         );
         if let Some(count) = call.count {
