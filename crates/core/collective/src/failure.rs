@@ -91,7 +91,7 @@ impl Communication {
             step: 0,
             since: RankNs(now.0.saturating_sub((failure.still_s * 1e9) as u64)),
             failure: Some(failure),
-            reason: None,
+            halts: Vec::new(),
         })
     }
 

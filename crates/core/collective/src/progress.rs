@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
     CollectiveIssue, CollectiveOp, Event, InFlight, Mark, MarkKind, RankNs, Ranks,
-    StallKind,
+    StallKind, Standstill,
 };
 
 use crate::{HangSettings, Stall, stall};
@@ -336,12 +336,12 @@ impl Collectives {
         patience_s
     }
 
-    /// A job that does not move because of `ranks`, as somebody else knows; `reason` says why.
-    /// `None` without ranks.
-    pub fn halt(&self, ranks: BTreeSet<u32>, reason: String) -> Option<Stall> {
-        if ranks.is_empty() {
+    /// A job that does not move because ranks of pipelines stand still; `None` without any.
+    pub fn halt(&self, halts: Vec<Standstill>) -> Option<Stall> {
+        if halts.is_empty() {
             return None;
         }
+        let ranks: BTreeSet<u32> = halts.iter().map(|halt| halt.rank).collect();
         Some(Stall {
             kind: StallKind::Missing,
             last_kinds: ranks
@@ -355,7 +355,7 @@ impl Collectives {
             step: u64::from(self.step),
             since: self.last_at?,
             failure: None,
-            reason: Some(reason),
+            halts,
         })
     }
 }

@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{CollectiveOp, Failure, MarkKind, RankNs, StallKind, Wait};
+use model::{CollectiveOp, Failure, MarkKind, RankNs, StallKind, Standstill, Wait};
 
 use crate::Collectives;
 use crate::wait::{deadlock_cycle, issued_alike, unmade, wait_in};
@@ -14,7 +14,7 @@ pub struct Stall {
     pub culprits: Vec<u32>,
     /// Those of them whose process has ended.
     pub gone: Vec<u32>,
-    /// The stuck collectives the culprits are part of; empty only with a `reason`.
+    /// The stuck collectives the culprits are part of; empty only with `halts`.
     pub waits: Vec<Wait>,
     /// All ranks that wait in some collective.
     pub waiting: Vec<u32>,
@@ -26,8 +26,8 @@ pub struct Stall {
     pub since: RankNs,
     /// What the live tables of the ranks say is wrong.
     pub failure: Option<Failure>,
-    /// Why nothing moves, in words, where no collective says so.
-    pub reason: Option<String>,
+    /// Where pipelines stand still, if no collective says why nothing moves.
+    pub halts: Vec<Standstill>,
 }
 
 impl Stall {
@@ -180,7 +180,7 @@ pub(crate) fn stuck(job: &Collectives, step: u64, since: RankNs) -> Option<Stall
         step,
         since,
         failure: None,
-        reason: None,
+        halts: Vec::new(),
     })
 }
 
@@ -203,7 +203,7 @@ pub(crate) fn together(job: &Collectives, step: u64, since: RankNs) -> Option<St
         step,
         since,
         failure: None,
-        reason: None,
+        halts: Vec::new(),
     })
 }
 

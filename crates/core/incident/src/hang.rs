@@ -63,7 +63,7 @@ pub fn hang(
         culprits: stall.culprits.clone(),
         waits: stall.waits.clone(),
         failure: stall.failure.clone(),
-        reason: stall.reason.clone(),
+        halts: stall.halts.clone(),
         whereabouts: in_front(stall)
             .into_iter()
             .map(|rank| whereabouts(stall, stacks, rank))
@@ -288,4 +288,158 @@ fn unread(stack: &Stack) -> Option<UnreadStack> {
         state: stack.state,
         waits_in: stack.waits_in.clone().filter(|_| waits),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{CollectiveOp, Desync, DeviceProgress, RankNs};
+
+    use super::*;
+
+    fn wait() -> Wait {
+        Wait {
+            group: "default".to_owned(),
+            number: 46,
+            op: CollectiveOp::ALLREDUCE,
+            entered: vec![0, 1, 3],
+            missing: vec![2],
+            ..Wait::default()
+        }
+    }
+
+    fn stall(kind: StallKind, wait: Wait) -> Stall {
+        Stall {
+            kind,
+            culprits: vec![2],
+            gone: Vec::new(),
+            waits: vec![wait],
+            waiting: vec![0, 1, 3],
+            last_kinds: BTreeMap::new(),
+            step: 40,
+            since: RankNs(0),
+            failure: None,
+            halts: Vec::new(),
+        }
+    }
+
+    fn failure(cause: HoldUp, ranks: &[u32]) -> Failure {
+        Failure {
+            cause,
+            ranks: ranks.to_vec(),
+            links: Vec::new(),
+            waits: vec![wait()],
+            still_s: 1.7,
+            in_flight: 0,
+        }
+    }
+
+    fn looked_at(stall: &Stall, stack: Option<Stack>) -> (Vec<u32>, RankPart) {
+        let stacks = stack.map(|stack| (2, stack)).into_iter().collect();
+        match action(stall, &stacks, false) {
+            Action::LookAtRanks { ranks, part } => (ranks, part),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_to_look_at_follows_from_what_does_not_come() {
+        let entered = |op| Wait {
+            desyncs: vec![Desync { rank: 2, op, detail: "(8 bytes)".to_owned() }],
+            ..wait()
+        };
+        let undecided = Wait {
+            desyncs: vec![Desync { rank: 2, op: wait().op, detail: String::new() }],
+            ..wait()
+        };
+        let open = |not_started| {
+            let under_way = vec![0, 1, 2, 3];
+            let open = DeviceProgress { under_way, not_started, ended: Vec::new() };
+            Wait { open: Some(open), ..wait() }
+        };
+        let start = Wait { op: CollectiveOp::INIT, ..wait() };
+        let missing = stall(StallKind::Missing, wait());
+        for (stall, part) in [
+            (missing.clone(), RankPart::StackOfMissing),
+            (Stall { gone: vec![2], ..missing }, RankPart::EndedOutput),
+            (stall(StallKind::Unseen, wait()), RankPart::UnseenHosts),
+            (stall(StallKind::Mismatch, entered(wait().op)), RankPart::Tensors),
+            (
+                stall(StallKind::Mismatch, entered(CollectiveOp::BARRIER)),
+                RankPart::CollectiveOrder,
+            ),
+            (stall(StallKind::Mismatch, undecided), RankPart::Branches),
+            (stall(StallKind::Deadlock, wait()), RankPart::GroupOrder),
+            (stall(StallKind::Inside, start), RankPart::StartNetwork),
+            (stall(StallKind::Inside, open(Vec::new())), RankPart::RecorderDumps),
+            (stall(StallKind::Inside, open(vec![2])), RankPart::LaggingDevice),
+            (stall(StallKind::Nowhere, wait()), RankPart::StacksAndDevices),
+        ] {
+            assert_eq!(looked_at(&stall, None), (vec![2], part), "{:?}", stall.kind);
+        }
+    }
+
+    #[test]
+    fn stacks_of_ranks_that_never_came_say_more() {
+        let missing = stall(StallKind::Missing, wait());
+        let stack = Stack::new(ProcessState::Sleeping, None, Vec::new());
+        let worker = Worker { pid: 1234, state: ProcessState::Stopped };
+        let with_worker = Stack { workers: vec![worker], ..stack.clone() };
+        assert_eq!(looked_at(&missing, Some(with_worker)).1, RankPart::LoaderWorkers);
+        let frame = Frame {
+            function: "all_reduce".to_owned(),
+            file: "torch/distributed/distributed_c10d.py".to_owned(),
+            line: 1,
+        };
+        let inside = Stack { frames: vec![frame], ..stack };
+        let before = Wait { still_before: vec![2], ..wait() };
+        let stays = stall(StallKind::Missing, before);
+        assert_eq!(looked_at(&stays, Some(inside)).1, RankPart::CollectiveBefore);
+        assert_eq!(
+            action(&stays, &BTreeMap::new(), true),
+            Action::LookAtRanks { ranks: vec![2], part: RankPart::Pause }
+        );
+    }
+
+    /// Only of two ends of a link that cannot be told apart both are looked at.
+    #[test]
+    fn what_counters_say_comes_before_who_is_missing() {
+        for (cause, ranks, part) in [
+            (HoldUp::NotDelivered, vec![1], RankPart::DeadCard),
+            (HoldUp::NotDelivered, vec![1, 3], RankPart::LinkEnds),
+            (HoldUp::ProxyStill, vec![1], RankPart::StillProxy),
+            (HoldUp::GpuNotReady, vec![1], RankPart::StillGpu),
+            (HoldUp::Unknown, vec![1], RankPart::AllGpus),
+        ] {
+            let failure = Some(failure(cause, &ranks));
+            let stall = Stall { failure, ..stall(StallKind::Inside, wait()) };
+            assert_eq!(looked_at(&stall, None), (ranks, part));
+        }
+    }
+
+    #[test]
+    fn ranks_in_one_place_are_one_fact_and_culprits_come_first() {
+        let frame = |function: &str| Frame {
+            function: function.to_owned(),
+            file: "/job/train.py".to_owned(),
+            line: 7,
+        };
+        let at =
+            |function| Stack::new(ProcessState::Sleeping, None, vec![frame(function)]);
+        let stacks =
+            [(0, at("wait")), (1, at("wait")), (2, at("read"))].into_iter().collect();
+        let found = facts(&stall(StallKind::Missing, wait()), &stacks);
+        let stack = |ranks: &[u32], frame: &str| {
+            let (ranks, frames) = (ranks.to_vec(), vec![frame.to_owned()]);
+            Fact::from(Observation::Stack { ranks, frames, unread: None })
+        };
+        let waits = Observation::Wait { wait: Box::new(wait()), is_unseen: false };
+        assert_eq!(
+            found,
+            [
+                waits.into(),
+                stack(&[2], "read (train.py:7)"),
+                stack(&[0, 1], "wait (train.py:7)"),
+            ]
+        );
+    }
 }

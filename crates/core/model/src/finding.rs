@@ -66,7 +66,7 @@ impl Cost {
 }
 
 /// Something that holds a job back, as one method found it or as several did that fusion put
-/// together. [`Incident`] is the same in words.
+/// together. [`Incident`](crate::Incident) is the same in words.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
     /// Stable within the job.

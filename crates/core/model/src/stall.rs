@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CollectiveOp, Failure, ProcessState, Severity, StageId, StallKind, Wait, Worker,
+    CollectiveOp, Failure, ProcessState, Severity, StageId, StallKind, Standstill, Wait,
+    Worker,
 };
 
 /// A job that does not move, or did not for a while.
@@ -25,8 +26,8 @@ pub struct StallClaim {
     pub waits: Vec<Wait>,
     /// What the live tables of the ranks say is wrong.
     pub failure: Option<Failure>,
-    /// Why nothing moves, in words, where no collective says so.
-    pub reason: Option<String>,
+    /// Where pipelines stand still, if no collective says why nothing moves.
+    pub halts: Vec<Standstill>,
     /// Where some of the culprits are.
     pub whereabouts: Vec<Whereabouts>,
     /// What they do that is known to take long.

@@ -105,3 +105,41 @@ pub(crate) fn advice(port: &str, ranks: &[u32]) -> String {
         format!("look at port {port} and the way between {}", who(ranks))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use model::ConnectionEnds;
+
+    use super::*;
+
+    #[test]
+    fn a_connection_is_named_by_its_ranks_where_they_are_known() {
+        let port = "host mlx5_0".to_owned();
+        let stalled = SlowConnection {
+            ends: ConnectionEnds { communicator: 7, from: 1, to: 2, port },
+            span_ns: (1_000_000_000, 3_000_000_000),
+            open: true,
+            fault: LinkFault::Stalled { in_flight: 1 },
+        };
+        let lost = LostIterations { first: 4, last: 5, lost_s: 1.5 };
+        let claim = ConnectionClaim {
+            connection: stalled.clone(),
+            ranks: Some([8, 9]),
+            lost: Some(lost),
+        };
+        assert_eq!(
+            headline(&claim),
+            "the connection from rank 8 to 9 (port host mlx5_0) stood still with 1 request in \
+             flight, for 2.00 s; network, not compute; iterations 4-5 lost 1.50 s; it goes on"
+        );
+        let unknown = ConnectionClaim { ranks: None, lost: None, ..claim };
+        assert_eq!(
+            flow(&unknown),
+            "from rank 1 to 2 of communicator 7, port host mlx5_0"
+        );
+        assert_eq!(
+            fact(&stalled).text,
+            "stood still with 1 request in flight, from 1.000 to 3.000 (seconds since 1970)"
+        );
+    }
+}

@@ -74,3 +74,40 @@ pub(crate) fn fact(failure: &Failure) -> Worded {
     }
     Worded::new(label(failure.cause), text, &values)
 }
+
+#[cfg(test)]
+mod tests {
+    use model::{CollectiveOp, RankChannel, Wait};
+
+    use super::*;
+
+    #[test]
+    fn what_is_not_delivered_is_said_with_its_flows() {
+        let wait = Wait {
+            group: "dp".to_owned(),
+            number: 3,
+            op: CollectiveOp::ALLREDUCE,
+            ..Wait::default()
+        };
+        let channel = |channel| RankChannel { from: 2, to: 3, channel };
+        let failure = Failure {
+            cause: HoldUp::NotDelivered,
+            ranks: vec![2, 3],
+            links: vec![channel(0), channel(1)],
+            waits: vec![wait],
+            still_s: 2.0,
+            in_flight: 1,
+        };
+        assert_eq!(
+            what(&failure),
+            "what is sent between ranks 2-3 in ALLREDUCE #3 of group dp does not arrive (rank 2 \
+             to 3, channels 0-1)"
+        );
+        let Worded { label, text, .. } = fact(&failure);
+        assert_eq!(label, "not_delivered");
+        assert_eq!(
+            text,
+            "no counter of ALLREDUCE #3 of group dp moved for 2.00 s; 1 transfer is in flight"
+        );
+    }
+}

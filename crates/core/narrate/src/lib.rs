@@ -57,7 +57,7 @@ pub use claim::headline;
 pub use disagreement::contradiction;
 pub use fact::evidence;
 pub use note::note;
-pub use pipeline::{absorbed, standstill};
+pub use pipeline::absorbed;
 
 /// Words a finding.
 pub fn incident(finding: Finding) -> Incident {

@@ -95,7 +95,7 @@ pub(crate) fn halt_point(found: &PipelineHalt) -> String {
 }
 
 /// Says where a running pipeline stands still, as in a sentence.
-pub fn standstill(found: &Standstill) -> String {
+pub(crate) fn standstill(found: &Standstill) -> String {
     let Standstill { rank, stage, block, state } = found;
     let what = match state {
         PipelineRankState::Works => "finish the",

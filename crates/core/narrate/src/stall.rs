@@ -7,6 +7,7 @@ use model::{
 
 use crate::fact::Worded;
 use crate::inside;
+use crate::pipeline::standstill;
 use crate::words::{are, duration, who};
 
 pub(crate) fn headline(stall: &StallClaim) -> String {
@@ -80,14 +81,13 @@ fn what(stall: &StallClaim) -> String {
     }
     let culprits = who(&stall.culprits);
     let Some(wait) = stall.waits.first() else {
-        return match (stall.kind, &stall.reason) {
-            (_, Some(reason)) => reason.clone(),
-            (StallKind::Nowhere, None) => {
+        return match (stall.kind, &stall.halts[..]) {
+            (StallKind::Nowhere, []) => {
                 format!(
                     "{culprits} did nothing, and in which collective they are is not known"
                 )
             }
-            (_, None) => String::new(),
+            (_, halts) => halts.iter().map(standstill).collect::<Vec<_>>().join(", "),
         };
     };
     let (entered, place) = (who(&wait.entered), collective(wait));
@@ -304,4 +304,179 @@ fn unread(stack: &UnreadStack) -> String {
         (ProcessState::Unknown, None) => String::new(),
     };
     format!("its stack cannot be read: {}{does}", stack.why)
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{CollectiveOp, KnownPause, Worker};
+
+    use super::*;
+
+    fn a_wait() -> Wait {
+        Wait {
+            group: "default".to_owned(),
+            number: 46,
+            op: CollectiveOp::ALLREDUCE,
+            entered: vec![0, 1, 3],
+            missing: vec![2],
+            ..Wait::default()
+        }
+    }
+
+    fn stall(kind: StallKind, wait: Wait) -> StallClaim {
+        StallClaim {
+            kind,
+            severity: Severity::Critical,
+            open: true,
+            step: 40,
+            quiet_s: 12.0,
+            culprits: vec![2],
+            waits: vec![wait],
+            failure: None,
+            halts: Vec::new(),
+            whereabouts: Vec::new(),
+            pause: None,
+        }
+    }
+
+    fn at(place: Option<&str>) -> Whereabouts {
+        Whereabouts {
+            rank: 2,
+            has_ended: false,
+            state: ProcessState::Sleeping,
+            holds_gil: None,
+            place: place.map(str::to_owned),
+            waits_for_data: false,
+            worker: None,
+            not_left: None,
+        }
+    }
+
+    #[test]
+    fn a_rank_that_never_came_is_named_with_its_place() {
+        let whereabouts = vec![at(Some("read_shard (dataset.py:77)"))];
+        let hang = StallClaim { whereabouts, ..stall(StallKind::Missing, a_wait()) };
+        assert_eq!(
+            headline(&hang),
+            "hang since step 40: rank 2 never entered ALLREDUCE #46 of group default (ranks 0-1,3 \
+             wait in it); rank 2 is in read_shard (dataset.py:77)"
+        );
+    }
+
+    #[test]
+    fn a_pause_that_takes_too_long_is_a_hang_with_its_reason() {
+        let paused = |overdue_s| StallClaim {
+            severity: Severity::Info,
+            pause: Some(KnownPause { kind: PauseKind::WritesCheckpoint, overdue_s }),
+            ..stall(StallKind::Missing, a_wait())
+        };
+        let waiting = headline(&paused(None));
+        assert!(waiting.starts_with("waiting since step 40: rank 2 never"), "{waiting}");
+        assert!(waiting.ends_with(" and writes a checkpoint"), "{waiting}");
+        let overdue = headline(&paused(Some(600.0)));
+        assert!(
+            overdue.ends_with("and writes a checkpoint, for more than 600.00 s"),
+            "{overdue}"
+        );
+    }
+
+    #[test]
+    fn a_stall_begins_with_what_stands_still() {
+        let hang = stall(StallKind::Missing, a_wait());
+        for (claim, begin) in [
+            (StallClaim { step: 0, ..hang.clone() }, "hang: "),
+            (StallClaim { open: false, ..hang.clone() }, "nothing moved for 12.00 s in "),
+            (
+                stall(StallKind::Nowhere, a_wait()),
+                "nothing has moved for 12.00 s since step 40: ranks 0-1,3 issued ALLREDUCE #46",
+            ),
+            (
+                stall(StallKind::Inside, Wait { op: CollectiveOp::INIT, ..a_wait() }),
+                "the start stands still: ",
+            ),
+        ] {
+            let text = headline(&claim);
+            assert!(text.starts_with(begin), "{text}");
+        }
+    }
+
+    #[test]
+    fn ranks_that_disagree_are_told_apart_by_what_they_entered() {
+        let desync =
+            |rank, op, detail: &str| Desync { rank, op, detail: detail.to_owned() };
+        let (reduce, barrier) = (CollectiveOp::ALLREDUCE, CollectiveOp::BARRIER);
+        let odd = Wait { desyncs: vec![desync(2, barrier, "")], ..a_wait() };
+        assert_eq!(
+            what(&stall(StallKind::Mismatch, odd)),
+            "rank 2 entered BARRIER where the others entered ALLREDUCE #46 of group default"
+        );
+        let undecided = Wait {
+            desyncs: vec![desync(0, reduce, ""), desync(2, barrier, "")],
+            ..a_wait()
+        };
+        assert_eq!(
+            what(&stall(StallKind::Mismatch, undecided)),
+            "rank 0 entered ALLREDUCE, rank 2 entered BARRIER as #46 of group default, of rank 2 \
+             nothing is seen: which of them is wrong cannot be told"
+        );
+    }
+
+    #[test]
+    fn devices_that_are_behind_are_named() {
+        let open = |not_started: &[u32], ended: &[u32]| DeviceProgress {
+            under_way: vec![1, 2],
+            not_started: not_started.to_vec(),
+            ended: ended.to_vec(),
+        };
+        let text = |open| of_devices(&a_wait(), &open);
+        assert_eq!(
+            text(open(&[2], &[])),
+            "the device of rank 2 has not begun ALLREDUCE #46 of group default, which others have \
+             begun"
+        );
+        assert_eq!(
+            text(open(&[], &[0, 3])),
+            "the devices of ranks 1-2 have not finished ALLREDUCE #46 of group default, which has \
+             ended on ranks 0,3"
+        );
+        assert!(
+            text(open(&[], &[])).ends_with("which device holds it up cannot be told")
+        );
+    }
+
+    #[test]
+    fn a_rank_is_said_to_wait_for_its_worker() {
+        let worker = |state| Some(Worker { pid: 12, state });
+        let stopped = Whereabouts { worker: worker(ProcessState::Stopped), ..at(None) };
+        assert_eq!(whereabouts(&stopped), None, "where it is is not known");
+        let here = at(Some("data.next_wait"));
+        let ended = worker(ProcessState::Ended);
+        let waits = Whereabouts { worker: ended, waits_for_data: true, ..here };
+        assert_eq!(
+            whereabouts(&waits).as_deref(),
+            Some(
+                "is in data.next_wait; it waits in data.next_wait for its loader's worker (pid \
+                 12), which has ended"
+            )
+        );
+    }
+
+    #[test]
+    fn a_stack_that_cannot_be_read_says_what_the_kernel_says() {
+        let unread = UnreadStack {
+            why: "no right to trace it".to_owned(),
+            state: ProcessState::Sleeping,
+            waits_in: Some("futex_wait_queue".to_owned()),
+        };
+        assert_eq!(
+            stack(&[1, 2], &[], Some(&unread)).text,
+            "rank 1-2: its stack cannot be read: no right to trace it; it waits in \
+             futex_wait_queue of the kernel"
+        );
+        let frames = ["read (a.py:1)".to_owned(), "main (a.py:9)".to_owned()];
+        assert_eq!(
+            stack(&[1], &frames, None).text,
+            "rank 1: read (a.py:1) < main (a.py:9)"
+        );
+    }
 }

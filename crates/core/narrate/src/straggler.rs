@@ -67,3 +67,42 @@ pub(crate) fn fact(found: &Straggler) -> Worded {
     ];
     Worded::new(label(found.cause), text, &values)
 }
+
+#[cfg(test)]
+mod tests {
+    use model::{CollectiveOp, Slowness, Wait};
+
+    use super::*;
+
+    #[test]
+    fn a_straggler_is_named_with_its_channels() {
+        let found = Straggler {
+            cause: HoldUp::NotDelivered,
+            ranks: vec![2],
+            either: false,
+            channels: vec![1],
+            wait: Wait {
+                group: "dp".to_owned(),
+                op: CollectiveOp::ALLREDUCE,
+                ..Wait::default()
+            },
+            slow: Slowness { took_s: 0.3, usual_s: 0.1, of_channels: false },
+            blamed_share: 0.8,
+            cost_s: 2.0,
+        };
+        assert_eq!(
+            headline(&found, 7),
+            "ALLREDUCE of group dp takes up to 3.0 times as long as usual since step 7: what rank \
+             2 sends and is sent arrives late, on channel 1 only"
+        );
+        let Worded { label, text, .. } = fact(&found);
+        assert_eq!(label, "not_delivered");
+        assert_eq!(
+            text,
+            "80 % of the time in slow operations was spent waiting for rank 2; the slowest took \
+             300.0 ms instead of 100.0 ms"
+        );
+        let both = Straggler { either: true, ranks: vec![2, 3], ..found };
+        assert!(what(&both).starts_with("what is sent between ranks 2-3 arrives late"));
+    }
+}

@@ -336,10 +336,7 @@ impl Hangs {
 
     /// Pipelines that stand still, by where their ranks do.
     fn halt(&self, standing: Vec<Standstill>) -> Option<Stall> {
-        let halts = holding_up(standing);
-        let text: Vec<String> = halts.iter().map(narrate::standstill).collect();
-        let ranks = halts.iter().map(|halt| halt.rank).collect();
-        self.collectives.halt(ranks, text.join(", "))
+        self.collectives.halt(holding_up(standing))
     }
 
     /// A rank has a communicator.
