@@ -1,5 +1,6 @@
 //! Jobs that do not move.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use collective::Stall;
@@ -244,13 +245,20 @@ pub fn folded<'a>(
         let frames = stack.frames.iter().take(FOLDED_FRAMES).map(Frame::text).collect();
         together.entry((frames, stack.state)).or_default().push(*rank);
     }
-    let is_named = |ranks: &Vec<u32>| ranks.iter().any(|rank| culprits.contains(rank));
     let mut folds: Vec<_> = together.into_iter().collect();
-    folds.sort_by_key(|(_, ranks)| (!is_named(ranks), usize::MAX - ranks.len()));
-    let folds = folds.into_iter().take(MAX_FOLDS).map(|((frames, state), ranks)| {
-        FoldedStack { ranks: ranks.into_iter().collect(), state, frames }
+    folds.sort_by_key(|(_, ranks)| {
+        let is_named = ranks.iter().any(|rank| culprits.contains(rank));
+        (!is_named, Reverse(ranks.len()))
     });
-    folds.collect()
+    folds
+        .into_iter()
+        .take(MAX_FOLDS)
+        .map(|((frames, state), ranks)| FoldedStack {
+            ranks: ranks.into_iter().collect(),
+            state,
+            frames,
+        })
+        .collect()
 }
 
 /// Stacks, equal ones folded, the culprits' first.

@@ -130,13 +130,14 @@ fn pause_in(frame: &Frame) -> Option<PauseKind> {
     if EVALUATE.contains(&name) {
         return Some(PauseKind::Evaluates);
     }
-    let fits = |pause: &&Pause| {
-        let place = |place: &&str| frame.file.contains(place);
-        (pause.places.is_empty() || pause.places.iter().any(place))
-            && (pause.words.is_empty() || has(pause.words))
-            && (pause.and.is_empty() || has(pause.and))
-    };
-    PAUSES.iter().find(fits).map(|pause| pause.what)
+    PAUSES
+        .iter()
+        .find(|Pause { places, words, and, .. }| {
+            (places.is_empty() || places.iter().any(|place| frame.file.contains(place)))
+                && (words.is_empty() || has(words))
+                && (and.is_empty() || has(and))
+        })
+        .map(|pause| pause.what)
 }
 
 #[cfg(test)]

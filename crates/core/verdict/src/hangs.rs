@@ -156,12 +156,15 @@ impl Hangs {
         let stall = under.explained();
         self.passed.push(Passed { number, stall, seen: under.seen, quiet_s });
         if self.passed.len() > MAX_HANGS {
-            let lengths = self.passed.iter().enumerate();
-            let shortest =
-                lengths.min_by(|(_, a), (_, b)| a.quiet_s.total_cmp(&b.quiet_s));
-            shortest.map(|(at, _)| at).into_iter().for_each(|at| {
+            let shortest = self
+                .passed
+                .iter()
+                .enumerate()
+                .min_by(|(_, a), (_, b)| a.quiet_s.total_cmp(&b.quiet_s))
+                .map(|(at, _)| at);
+            if let Some(at) = shortest {
                 self.passed.remove(at);
-            });
+            }
         }
         Some(quiet_s)
     }
@@ -191,11 +194,11 @@ impl Hangs {
             return false;
         }
         // How it ended may be known only once others have given up waiting for it.
-        let is_late = |under: &Under| {
+        let is_late = self.now.as_ref().is_some_and(|under| {
             let Stall { kind, culprits, .. } = &under.stall;
             under.gave_up && *kind == StallKind::Missing && culprits.contains(&rank)
-        };
-        if self.is_told() && !self.now.as_ref().is_some_and(is_late) {
+        });
+        if self.is_told() && !is_late {
             return false;
         }
         self.killed.get_or_insert((rank, signal));
@@ -286,8 +289,7 @@ impl Hangs {
             // Now it is quiet for longer than ever: all of it is looked at anew.
             self.now = None;
         }
-        let is_recent = |since: &RankNs| at.seconds_since(*since) < PROFILER_S;
-        if self.in_profiler.values().any(is_recent) {
+        if self.in_profiler.values().any(|since| at.seconds_since(*since) < PROFILER_S) {
             return;
         }
         // Who never came explains more than what the others wait in.
@@ -320,13 +322,12 @@ impl Hangs {
 
     /// What it is where ranks that wait for others in sends and receives never come either.
     fn in_pipelines(&self, stall: Stall, standing: Vec<Standstill>) -> Stall {
-        let is_culprit = |it: &Standstill| stall.culprits.contains(&it.rank);
         let (here, mut others): (Vec<_>, Vec<_>) =
-            standing.into_iter().partition(is_culprit);
-        let waits = |it: &&Standstill| it.state >= PipelineRankState::Receives;
-        if here.iter().filter(waits).count() == stall.culprits.len() {
+            standing.into_iter().partition(|it| stall.culprits.contains(&it.rank));
+        let waits = |it: &Standstill| it.state >= PipelineRankState::Receives;
+        if here.iter().filter(|it| waits(it)).count() == stall.culprits.len() {
             // For one that nobody waits for in a collective.
-            others.retain(|it| !waits(&it) && !stall.waiting.contains(&it.rank));
+            others.retain(|it| !waits(it) && !stall.waiting.contains(&it.rank));
             if let Some(halt) = self.halt(others) {
                 return halt;
             }
@@ -468,9 +469,10 @@ impl Hangs {
         if before == under.told {
             return None;
         }
-        let is_recent = |asked: RankNs| under.at.seconds_since(asked) < LATER.every_s;
-        if finding.severity > Severity::Info && !self.others_asked.is_some_and(is_recent)
-        {
+        let is_asked = self
+            .others_asked
+            .is_some_and(|asked| under.at.seconds_since(asked) < LATER.every_s);
+        if finding.severity > Severity::Info && !is_asked {
             under.asks = Asks::Others;
             self.others_asked = Some(under.at);
         }
@@ -522,12 +524,12 @@ impl Under {
     /// collective than the others. What else takes long may have taken long before.
     fn is_final(&self) -> bool {
         let Stall { kind, gone, culprits, .. } = &self.stall;
-        let is_stopped = |rank: &u32| {
-            self.seen.stacks.get(rank).is_some_and(|it| it.state == ProcessState::Stopped)
-        };
         *kind == StallKind::Mismatch
             || !gone.is_empty()
-            || culprits.iter().any(is_stopped)
+            || culprits
+                .iter()
+                .filter_map(|rank| self.seen.stacks.get(rank))
+                .any(|stack| stack.state == ProcessState::Stopped)
     }
 
     /// The stall, with what hosts say of its culprits.
@@ -541,8 +543,10 @@ impl Under {
         };
         let mut come = stall.waiting.iter().filter_map(is_in_it).peekable();
         let shows = stall.is_of_start() || come.peek().is_some() && come.all(|it| it);
-        let is_elsewhere = |rank| shows && is_in_it(rank) == Some(false);
-        if stall.kind == StallKind::Unseen && stall.culprits.iter().all(is_elsewhere) {
+        if stall.kind == StallKind::Unseen
+            && shows
+            && stall.culprits.iter().all(|rank| is_in_it(rank) == Some(false))
+        {
             stall.kind = StallKind::Missing;
         }
         stall.failure = stall
@@ -572,11 +576,11 @@ impl Under {
         let (quiet_s, looked_s) = (self.quiet_s(), self.looked_s);
         let is_overdue = looked_s < pause_max_s && quiet_s >= pause_max_s;
         let is_due = quiet_s >= 2.0 * looked_s || is_overdue;
-        let is_doubtful = |(kind, severity)| {
+        let is_doubtful = self.told.is_some_and(|(kind, severity)| {
             matches!(kind, StallKind::Unseen | StallKind::Nowhere)
                 || severity == Severity::Info
-        };
-        if self.told.is_some_and(is_doubtful) && self.asks != Asks::Named && is_due {
+        });
+        if is_doubtful && self.asks != Asks::Named && is_due {
             self.asks = Asks::Named;
             self.seen.network.clear();
         }

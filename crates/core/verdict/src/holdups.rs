@@ -55,8 +55,12 @@ impl Span {
         }
         let cost_s = communication.slow_s();
         self.cost_s.push_back((at, if last_at.is_none() { 0.0 } else { cost_s }));
-        let is_past = |(then, _): &(RankNs, f64)| at.seconds_since(*then) >= OVER_AFTER_S;
-        while self.cost_s.get(1).is_some_and(is_past) {
+        // One reading from before the period stays: what the period cost is counted from it.
+        while self
+            .cost_s
+            .get(1)
+            .is_some_and(|(then, _)| at.seconds_since(*then) >= OVER_AFTER_S)
+        {
             self.cost_s.pop_front();
         }
         let (since, before_s) = self.cost_s.front().copied().unwrap_or((at, 0.0));
