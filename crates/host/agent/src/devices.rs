@@ -146,6 +146,7 @@ impl HostDevices {
             self.count(&Device::Card(name), errors);
         }
         let last_step = self.ranks.step;
+        // After a restart of the job steps count from the beginning again.
         let first_step = self
             .first_step
             .replace(last_step)

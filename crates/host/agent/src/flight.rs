@@ -119,6 +119,7 @@ impl FlightFeed {
                 }
             }
             Input::Left { rank, .. } | Input::Lost { rank, .. } => {
+                // Of a rank that left nothing more will be answered.
                 if let Some(held) = self.ranks.get_mut(rank) {
                     held.release(*rank, RankNs(u64::MAX), take);
                     held.ended |= matches!(input, Input::Left { .. });
@@ -503,8 +504,8 @@ mod tests {
         assert!(!ask(&mut feed, 1), "that is no pause yet");
         assert!(ask(&mut feed, 3) && !ask(&mut feed, 4), "once");
         let mut told = 0;
-        let refused = || Err(io::Error::from(io::ErrorKind::TimedOut));
-        sender.send(answer(3 * second, refused())).unwrap();
+        let refused = Err(io::Error::from(io::ErrorKind::TimedOut));
+        sender.send(answer(3 * second, refused)).unwrap();
         feed.poll(RankNs(3 * second), &mut |_| told += 1);
         assert_eq!(feed.known_until(RankNs(4 * second)), RankNs(0));
         sender.send(answer(5 * second, Ok(vec![record(1)]))).unwrap();

@@ -90,6 +90,7 @@ impl CollectorLink {
             Receiver::Collector { url, tls, token } => {
                 let config = ureq::Agent::config_builder()
                     .timeout_global(Some(TIMEOUT))
+                    // A refusal has a body that says why, and what comes next.
                     .http_status_as_error(false)
                     .proxy(None)
                     .tls_config(tls.clone())
@@ -132,6 +133,7 @@ fn publish(
     address: &BatchAddress<'_>,
     body: Vec<u8>,
 ) -> BatchAnswer {
+    // A refusal is of the whole session: what follows would be refused too.
     if let Some((session, reason)) = refused
         && session == address.session
     {

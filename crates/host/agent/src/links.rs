@@ -75,6 +75,7 @@ impl LinkFeed {
         let sent = self.read(now).unwrap_or_default();
         let pause = READ_EVERY.max(began.elapsed().saturating_mul(READ_SHARE));
         self.next = Some(asked + pause);
+        // Connections that are made again count from zero: what was usual before is forgotten.
         self.links.retain(|peer, _| sent.contains_key(peer));
         for (peer, SentToHost { rank, counted }) in sent {
             if self.links.len() >= MAX_LINKS && !self.links.contains_key(&peer) {

@@ -313,9 +313,9 @@ mod tests {
             let op = CollectiveOp::ALLREDUCE;
             let token =
                 writer.begin_operation(communicator, op, operation, 1, at()).unwrap();
-            let to = |channel| Route { channel, peer: 2, direction: Direction::Send };
             let flows = [0, 1].map(|channel| {
-                writer.announce_flow(token, to(channel), TRANSFERS).unwrap()
+                let route = Route { channel, peer: 2, direction: Direction::Send };
+                writer.announce_flow(token, route, TRANSFERS).unwrap()
             });
             writer.enqueued(token, at());
             for flow in flows {

@@ -196,6 +196,7 @@ impl Profiles {
         take: &mut dyn FnMut(Input),
     ) {
         if let Some(under_way) = &mut self.under_way {
+            // No rank runs any more: what is not written never will be.
             under_way.look(probes, &|_| false);
             self.end(settings, take);
         }

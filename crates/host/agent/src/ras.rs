@@ -84,6 +84,7 @@ impl Ras {
         if self.answer.is_some() || asked_lately {
             return;
         }
+        // Without NCCL the job has no RAS: who answers at the address is of another job.
         let Some(pid) = own.pids.iter().copied().find(|pid| has_nccl(*pid)) else {
             return;
         };
@@ -176,6 +177,7 @@ fn query(address: &str, patience: Duration) -> io::Result<Vec<u8>> {
         send(&mut writer, command, deadline)?;
         let mut line = Vec::new();
         (&mut reader).take(MAX_LINE_BYTES).read_until(b'\n', &mut line)?;
+        // Something else may listen at the port.
         let known: [&[u8]; 3] = [b"SERVER PROTOCOL", b"OK", b"ERROR"];
         if !known.iter().any(|known| line.starts_with(known)) {
             return Err(io::Error::other("this is not RAS"));

@@ -102,6 +102,7 @@ impl RequestFeed {
             .iter()
             .filter(|it| it.connection.path_since(&it.before) == Some(Path::Unused))
             .count();
+        // A rank that has nothing in flight does not wait for its network.
         if !open.is_empty() && unused == open.len() {
             return vec![NetworkFault::Idle { pairs: open.len() as u64 }];
         }

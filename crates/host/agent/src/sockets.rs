@@ -127,10 +127,10 @@ mod tests {
             std::thread::yield_now();
         };
         let peer = listener.local_addr().unwrap().to_string();
-        let is_it = |fault: &NetworkFault| {
+        let is_told = told.iter().any(|fault| {
             matches!(fault, NetworkFault::Socket { peer: found, refused: true, .. }
                 if *found == peer)
-        };
-        assert!(told.iter().any(is_it), "{told:?}");
+        });
+        assert!(is_told, "{told:?}");
     }
 }

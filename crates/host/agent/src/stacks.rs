@@ -45,6 +45,7 @@ fn idle_workers(pid: u32) -> Vec<Worker> {
 fn frames_of(pid: u32) -> Result<(Vec<Frame>, bool), String> {
     let id = i32::try_from(pid).map_err(|error| error.to_string())?;
     let config = Config {
+        // The other strategies stop the process while it is read.
         blocking: py_spy::config::LockingStrategy::NonBlocking,
         ..Config::default()
     };

@@ -252,6 +252,7 @@ impl Sender {
                     return;
                 }
                 Some((_, end)) if Instant::now() >= end => return,
+                // There is little time left to send the rest.
                 Some(_) => thread::sleep(FIRST_WAIT / 5),
                 None => {}
             }
@@ -330,6 +331,8 @@ impl Sender {
         leaves: bool,
         is_due: bool,
     ) -> Option<SpooledLines> {
+        // Several in one: each answer is waited for, so after an outage fewer batches catch up
+        // sooner.
         let mut batch = self.spool.pop();
         while let Some(begun) = &mut batch
             && begun.lines.len() < BATCH_BYTES / 2
@@ -350,6 +353,7 @@ impl Sender {
         let SpooledLines { until, lines } = self.batch.take().unwrap_or_default();
         self.until = until;
         for line in lines.split_inclusive(|byte| *byte == b'\n') {
+            // Ranks tell again who they are after it.
             if is(line, "restart") {
                 self.known.clear();
             }

@@ -39,7 +39,7 @@ pub(crate) fn job_and_host(subject: &str) -> Option<(String, String)> {
     Some((name(job)?, name(host)?))
 }
 
-/// Bytes that are escaped in a token.
+/// Bytes that are escaped in a token: a dot would begin another, and keys take few letters.
 const ODD: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_');
 
 /// A name as one token of a subject, or as a key: letters, digits, `-` and `_` stand for

@@ -154,6 +154,7 @@ impl Publisher {
 /// Whether there is a connection, now or within the time it takes to make one.
 fn is_connected(client: &Client) -> bool {
     let begun = Instant::now();
+    // One that is being made may be there in a moment; the agent keeps the batch if not.
     while client.connection_state() != State::Connected {
         if begun.elapsed() >= CONNECTED_WITHIN {
             return false;

@@ -233,6 +233,7 @@ fn token(headers: &HeaderMap, role: Role) -> Option<String> {
 fn is_local(headers: &HeaderMap) -> bool {
     let host =
         headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("");
+    // Only a number behind the last colon is a port: IPv6 addresses have colons too.
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|digit| digit.is_ascii_digit()) => name,
         _ => host,
@@ -342,6 +343,7 @@ async fn verdict(State(shared): App, Path(job): Path<String>) -> Response {
     if !known.is_empty() {
         return typed("application/json", known.to_string());
     }
+    // Of a job that runs again it is about an earlier end.
     let written = spawn_blocking(move || {
         (!held.runs()).then(|| shared.inner.written(&held.id, VERDICT)).flatten()
     });

@@ -121,6 +121,7 @@ impl Catalogue {
     ) -> rusqlite::Result<()> {
         let mut connection = self.connection();
         let change = connection.transaction()?;
+        // As a whole: incidents may be gone since, as parts of others.
         forget(&change, &job.id)?;
         let summary = to_json(job)?;
         let bytes = batches_bytes.map(u64::cast_signed);

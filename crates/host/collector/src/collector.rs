@@ -272,6 +272,7 @@ impl Inner {
 
     /// Forgets a job that has ended, and deletes what is kept of it; `None` if it has not.
     pub(crate) fn delete(&self, id: &str) -> Option<io::Result<()>> {
+        // Locked until the folder is gone: it may not be that of a new job with the name.
         let mut jobs = self.write_jobs();
         let removed = self.remove(&mut jobs, id);
         if let Some(ownership) = self.ownership.as_ref().filter(|_| removed.is_some()) {

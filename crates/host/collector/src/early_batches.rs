@@ -205,13 +205,14 @@ mod tests {
     use super::*;
 
     fn arrivals(epoch: &str, sequences: impl Iterator<Item = u64>) -> Vec<StreamMessage> {
-        let arrival = |sequence| {
-            let (host, epoch) = ("h".to_owned(), epoch.to_owned());
-            let body = Vec::new().into();
-            let batch = bus::BusBatch { host, epoch, sequence, now_ns: 0, body };
-            StreamMessage { position: 1, pending: 0, at_ns: 0, batch: Some(batch) }
-        };
-        sequences.map(arrival).collect()
+        sequences
+            .map(|sequence| {
+                let (host, epoch) = ("h".to_owned(), epoch.to_owned());
+                let body = Vec::new().into();
+                let batch = bus::BusBatch { host, epoch, sequence, now_ns: 0, body };
+                StreamMessage { position: 1, pending: 0, at_ns: 0, batch: Some(batch) }
+            })
+            .collect()
     }
 
     #[test]
@@ -219,9 +220,8 @@ mod tests {
         let mut early = EarlyBatches::default();
         assert!(early.wait(arrivals("e", [3, 1, 2].into_iter()), Now::read()).is_empty());
         let (round, lost) = early.join(arrivals("e", [7, 5].into_iter()));
-        let sequence =
-            |arrival: &StreamMessage| arrival.batch.as_ref().map(|b| b.sequence);
-        let order: Vec<u64> = round.iter().filter_map(sequence).collect();
+        let order: Vec<u64> =
+            round.iter().map(|it| it.batch.as_ref().unwrap().sequence).collect();
         assert_eq!((order, lost.len()), (vec![1, 2, 3, 7, 5], 0));
     }
 
@@ -235,10 +235,10 @@ mod tests {
         }
         early.wait(waiting, Now::read());
         let (round, _) = early.join(Vec::new());
-        let place = |arrival: &StreamMessage| {
-            Some((session_of(arrival).1, arrival.batch.as_ref()?.sequence))
-        };
-        let order: Vec<_> = round.iter().filter_map(place).collect();
+        let order: Vec<_> = round
+            .iter()
+            .map(|it| (session_of(it).1, it.batch.as_ref().unwrap().sequence))
+            .collect();
         let of = |epoch: &str, sequence| (epoch.to_owned(), sequence);
         assert_eq!(order, [of("old", 6), of("old", 7), of("new", 0), of("new", 1)]);
     }

@@ -88,6 +88,7 @@ impl HistoryRecorder {
 
     /// Says what fails, once until something succeeds.
     fn note(&mut self, written: io::Result<()>) -> io::Result<()> {
+        // It is tried again and again: a full disk must not fill the log too.
         if let Err(error) = &written
             && !self.has_failed
         {

@@ -169,6 +169,7 @@ async fn receive(
             return Err(NotReceived::Large);
         }
         bytes.extend_from_slice(&data);
+        // As they come: what senders say of the length is not believed.
         if !memory.hold(bytes.len()) {
             return Err(NotReceived::Busy);
         }

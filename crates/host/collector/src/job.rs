@@ -134,6 +134,7 @@ impl JobHandle {
         let (hosts, ended) = (gathering.hosts(), gathering.ended());
         let state = JobState::of(&verdict, hosts, silent.len(), ended);
         let silent_hosts = silent.into_iter().map(str::to_owned).collect();
+        // The analysis goes on while the document is written.
         drop(guard);
         let document = serde_json::to_string(&verdict).unwrap_or_default();
         let mut known = locked(&self.verdict);
@@ -193,6 +194,7 @@ impl JobHandle {
             Some(sender) => sender,
             None => inbox.insert(self.start(inner)?),
         };
+        // Without waiting: the threads that answer are few.
         sender.try_send(batch).map_err(|error| match error {
             TrySendError::Full(_) => NotTaken::Busy,
             TrySendError::Disconnected(_) => {

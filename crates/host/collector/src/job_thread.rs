@@ -133,6 +133,7 @@ impl JobThread {
         write_whole(&folder.join(REPORT), report.as_bytes())?;
         write_whole(&folder.join(LIVE), live.as_bytes())?;
         write_whole(&folder.join(VERDICT), self.handle.verdict().as_bytes())?;
+        // Last: where it is, the others are whole.
         let ended = EndedJob {
             batches_bytes: self.store.bytes(),
             job: self.handle.summary(),
@@ -168,6 +169,7 @@ impl JobThread {
                     Effect::Publish(origin, incidents, over) => {
                         let summary = self.handle.summary();
                         let told = self.recorder.tell(origin, &incidents, &summary, over);
+                        // What comes after a failure is done all the same.
                         done = done.and(told);
                     }
                     Effect::Alert(alert) => {

@@ -150,6 +150,7 @@ impl OwnershipView {
         }
         let mut ours = Vec::new();
         for job in free {
+            // Of equals the first by address, which all see alike.
             let Some((url, load)) = loads.iter_mut().min_by_key(|(_, load)| **load)
             else {
                 break;

@@ -68,6 +68,7 @@ impl Store {
 
     /// Adds whole entries. Once it returns they are on disk; if it fails, none of them counts.
     pub(crate) fn append(&mut self, entries: &[u8]) -> io::Result<()> {
+        // Behind what a failed write has left nothing could be read.
         if self.is_torn {
             self.file.set_len(self.bytes)?;
         }

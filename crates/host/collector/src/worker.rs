@@ -355,6 +355,7 @@ impl JobWorker {
                     || self.ledger.next(&batch),
                     |(stored, ..)| stored.sequence + 1,
                 );
+            // Kept before; its agent did not hear the answer.
             if batch.sequence < next {
                 again.push((batch.sequence + 1, asker));
                 continue;
@@ -396,6 +397,7 @@ impl JobWorker {
                 at_s: at_ns.cast_unsigned() / 1_000_000_000,
                 bytes: body.len() as u32,
             };
+            // What is written to memory has room.
             drop(StoredEntry::Batch(stored.clone()).write(&mut entries));
             entries.extend_from_slice(&body);
             kept.push((stored, batch, asker, memory));
@@ -647,6 +649,7 @@ impl JobWorker {
 
     fn finish(&mut self, now: Now) -> Vec<Effect> {
         let mut effects = Vec::new();
+        // Once, however often the end is tried: its last windows must not count twice.
         if !mem::replace(&mut self.is_finished, true) {
             let handle = Arc::clone(&self.handle);
             if let Some(gathering) = handle.gathering().as_mut() {

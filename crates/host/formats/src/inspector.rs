@@ -133,6 +133,7 @@ impl InspectorLog {
             return Err(("header.rank", reason));
         }
         let busy_us = timed.coll_exec_time_us;
+        // Up to four months, which also keeps their nanoseconds within 64 bits.
         if !(0.0..1e13).contains(&busy_us) {
             let reason = format!("{busy_us} µs is not a duration");
             return Err(("coll_perf.coll_exec_time_us", reason));
@@ -207,6 +208,7 @@ pub(crate) fn tell(logs: &[&InspectorLog], group: u32, take: &mut dyn FnMut(Inpu
     }
     for ((group, ((hash, size), members)), of_job) in (group..).zip(&all).zip(&ranks) {
         let mut name = format!("comm {hash}");
+        // Communicators of different sizes may share the hash.
         if sizes[hash.as_str()] > 1 {
             name += &format!(" of {size}");
         }

@@ -111,6 +111,7 @@ impl JournalWriter {
 
     fn end_line(&mut self) -> io::Result<()> {
         self.written += self.line.len() as u64;
+        // Nothing of this line is written: the recording ends with a whole one.
         if self.written > FULL_AT_BYTES {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
@@ -146,6 +147,7 @@ pub fn input_line(input: &Input, line: &mut Vec<u8>) -> io::Result<()> {
     match input {
         Input::Mark { rank, mark } => {
             let (code, numbers) = mark.event.encode();
+            // Recordings are mostly marks, and most marks have no numbers.
             let used = numbers.iter().rposition(|it| *it != 0).map_or(0, |at| at + 1);
             let (at, step, kind) = (mark.at.0, mark.step, mark.kind() as u8);
             let on_loop = u8::from(mark.on_loop_thread);

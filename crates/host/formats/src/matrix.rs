@@ -230,6 +230,7 @@ impl StageMatrix {
             .iter()
             .map(|stage| job.intern(stage.split('@').next().unwrap_or(stage)))
             .collect();
+        // What the stages leave of the measured time goes there.
         if self.wall.is_some() && !ids.contains(&StageId::OTHER) {
             ids.push(StageId::OTHER);
         }

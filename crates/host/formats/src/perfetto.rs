@@ -120,6 +120,7 @@ fn add_functions(
     for event in
         events.iter().filter(|event| event.end_ns - event.start_ns > span_ns / SHORT)
     {
+        // Executions are many and functions few: each is looked for once.
         let found = *known.entry(event.function).or_insert_with(|| {
             functions.iter().find(|told| is_called(told, event.function, &dictionary))
         });

@@ -54,7 +54,9 @@ impl PickleMachine<'_> {
     fn run(&mut self) -> Result<usize, PickleError> {
         loop {
             let opcode = self.number::<1>()?[0];
+            // What pickles of plain data are made of, and no more: any other opcode may run code.
             match opcode {
+                // Protocol and length of a frame: the data says the same without them.
                 0x80 => drop(self.number::<1>()?),
                 0x95 => drop(self.number::<8>()?),
                 b'}' => self.push(Node::Dict(Vec::new())),

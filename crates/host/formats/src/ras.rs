@@ -187,6 +187,7 @@ impl RasReply {
             if times.get(hash).is_some_and(|times| *times > 1) {
                 name += &format!(" ({})", communicator.secondary_hash);
             }
+            // Replies are compared by it, so one name must mean one communicator.
             if !known.insert(name.clone()) {
                 let place = format!("communicators[{at}].hash");
                 let reason = format!("{name} is told of twice");

@@ -77,6 +77,7 @@ pub fn load_watched(
             let found = "it is a JSON list, and not of lists".to_owned();
             FormatError::Unknown { path: path.to_owned(), found }
         }
+        // It was read up to the mistake: from its beginning it says whether it is meant for us.
         FormatError::Json { .. } => open(path, limits, &AtomicU64::new(0))
             .ok()
             .and_then(|again| foreign(path, again))

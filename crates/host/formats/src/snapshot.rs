@@ -343,14 +343,13 @@ mod tests {
 
     #[test]
     fn a_stack_is_that_of_the_main_thread_wherever_it_stands() {
-        let thread = |id: u64, function: &str| {
-            let frame = json!({"name": function, "filename": "train.py", "line": 7});
-            json!({"pid": 40, "os_thread_id": id, "active": false, "frames": [frame]})
-        };
         for order in [[41, 40], [40, 41]] {
-            let of = |id| thread(id, if id == 40 { "main" } else { "helper" });
-            let read =
-                SnapshotPart::stacks(Path::new("rank3.json"), json!(order.map(of)));
+            let threads = order.map(|id| {
+                let function = if id == 40 { "main" } else { "helper" };
+                let frame = json!({"name": function, "filename": "train.py", "line": 7});
+                json!({"pid": 40, "os_thread_id": id, "active": false, "frames": [frame]})
+            });
+            let read = SnapshotPart::stacks(Path::new("rank3.json"), json!(threads));
             let Ok(SnapshotPart(PartContent::Stack { rank, stack })) = read else {
                 panic!("{read:?}")
             };

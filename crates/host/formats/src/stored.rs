@@ -210,6 +210,7 @@ impl<R: Read> StoredJob<R> {
         self.whole_bytes += bytes;
         let StoredEntry::Batch(head) = &entry else { return Ok(Some((entry, None))) };
         if head.bytes > LONGEST_BATCH_BYTES {
+            // An entry without its batch is not whole: whoever cuts the file off cuts before it.
             self.whole_bytes -= bytes;
             return Err(StoredError::Damaged(format!("a batch of {} bytes", head.bytes)));
         }

@@ -193,6 +193,7 @@ impl TraceSet {
     /// Whether a trace may be of the same job and time as those that are there.
     fn is_of(&self, trace: &RankTrace) -> bool {
         self.ranks.values().all(|known| {
+            // Without a clock that was set nothing is known of when a trace was recorded.
             let apart_ns = known.start_ns.abs_diff(trace.start_ns);
             let same_time = !known.trace.absolute
                 || !trace.trace.absolute

@@ -42,6 +42,7 @@ pub(crate) fn read(
         }
         match row(&text, &port) {
             Ok((ends, returned)) => log.entry(ends).or_default().push(returned),
+            // It is being written.
             Err(_) if lines.peek().is_none() => break,
             Err((column, reason)) => {
                 return Err(FormatError::Content {

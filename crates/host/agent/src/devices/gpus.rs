@@ -254,6 +254,7 @@ impl<'nvml> WatchedGpu<'nvml> {
             return Measured::default();
         }
         let Ok(sample) = self.device.gpm_sample() else { return Measured::default() };
+        // Metrics are of the time between two samples.
         let found = match &self.sample {
             Some(before) => gpm_metrics_get(self.nvml, before, &sample, &METRICS),
             None => Ok(Vec::new()),
@@ -406,8 +407,11 @@ pub(super) mod tests {
         fake_bus(folder.path());
         let library = fake_nvml(folder.path(), options);
         let gpus = Gpus::watch(library.as_os_str(), folder.path());
-        let look = || gpus.looks.recv_timeout(Duration::from_mins(1)).unwrap();
-        std::array::from_fn(|_| std::array::from_fn(|_| look()))
+        std::array::from_fn(|_| {
+            std::array::from_fn(|_| {
+                gpus.looks.recv_timeout(Duration::from_mins(1)).unwrap()
+            })
+        })
     }
 
     #[test]

@@ -199,6 +199,7 @@ fn list<T, Row: Iterator<Item = T>>(
     for row in rows {
         let before = values.len();
         values.extend(row);
+        // A row without values still has a level.
         let length = values.len() - before;
         present.extend(std::iter::repeat_n(i16::from(length > 0), length.max(1)));
         begins.extend((0..length.max(1)).map(|at| i16::from(at > 0)));

@@ -140,8 +140,10 @@ impl Played {
         self.handle = Arc::new(JobHandle::new("job"));
         self.worker = worker(self.now, &self.handle, &self.silences, self.most_bytes);
         let (worker, now) = (&mut self.worker, self.now);
-        let mut each = |entry, batch| drop(worker.replay(now, entry, batch));
-        let whole = match store::read(self.kept.as_slice(), &mut each) {
+        let read = store::read(self.kept.as_slice(), &mut |entry, batch| {
+            drop(worker.replay(now, entry, batch));
+        });
+        let whole = match read {
             Ok(bytes) | Err((StoredError::Torn, bytes)) => bytes,
             Err((error, _)) => panic!("{error}"),
         };
@@ -266,7 +268,7 @@ impl Played {
     /// Sessions and sequences of what is kept, and hosts that were given up.
     fn entries(&self) -> String {
         let mut entries = String::new();
-        let mut each = |entry, _| match entry {
+        store::read(self.kept.as_slice(), &mut |entry, _| match entry {
             StoredEntry::Batch(StoredBatch { epoch, sequence, .. }) => {
                 write!(entries, "{epoch}{sequence} ").unwrap();
             }
@@ -274,8 +276,8 @@ impl Played {
                 write!(entries, "silent:{host} ").unwrap();
             }
             StoredEntry::Job { .. } => {}
-        };
-        store::read(self.kept.as_slice(), &mut each).unwrap();
+        })
+        .unwrap();
         entries
     }
 }
@@ -296,16 +298,20 @@ fn undisturbed(batches: &[PlayedBatch]) -> Arc<str> {
 
 /// What of the inputs an agent that was started anew tells again.
 pub(crate) fn again(sent: &PlayedBatch) -> PlayedBatch {
-    let is_in_ring = |input: &&Input| {
-        matches!(
-            input,
-            Input::Rank { .. }
-                | Input::Name { .. }
-                | Input::Group { .. }
-                | Input::Mark { .. }
-        )
-    };
-    let inputs: Vec<Input> = sent.inputs.iter().filter(is_in_ring).cloned().collect();
+    let inputs: Vec<Input> = sent
+        .inputs
+        .iter()
+        .filter(|input| {
+            matches!(
+                input,
+                Input::Rank { .. }
+                    | Input::Name { .. }
+                    | Input::Group { .. }
+                    | Input::Mark { .. }
+            )
+        })
+        .cloned()
+        .collect();
     PlayedBatch::of(&inputs, false)
 }
 

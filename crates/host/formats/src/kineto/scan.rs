@@ -224,6 +224,7 @@ pub(super) fn next_event(bytes: &[u8], first_key: &[u8]) -> Option<usize> {
     let mut from = 0;
     loop {
         let key = from + memmem::find(bytes.get(from..)?, &quoted)?;
+        // The key may stand elsewhere too: an event begins where a brace comes right before it.
         let before = bytes[..key].iter().rposition(|byte| !byte.is_ascii_whitespace());
         match before {
             Some(brace) if bytes[brace] == b'{' => return Some(brace),

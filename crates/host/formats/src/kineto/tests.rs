@@ -9,15 +9,16 @@ fn trace_of(document: &str) -> Trace {
 }
 
 fn events(count: usize) -> Vec<String> {
-    let event = |at| {
-        format!(
-            "  {{\n    \"ph\": \"X\", \"cat\": \"cpu_op\", \"name\": \"aten::op{at}\", \
-             \"pid\": 7, \"tid\": 7,\n    \"ts\": {}.125, \"dur\": 1.5,\n    \
-             \"args\": {{\n      \"Input Dims\": [[1, 2], []]\n    }}\n  }}",
-            1000 + at * 10
-        )
-    };
-    (0..count).map(event).collect()
+    (0..count)
+        .map(|at| {
+            format!(
+                "  {{\n    \"ph\": \"X\", \"cat\": \"cpu_op\", \"name\": \"aten::op{at}\", \
+                 \"pid\": 7, \"tid\": 7,\n    \"ts\": {}.125, \"dur\": 1.5,\n    \
+                 \"args\": {{\n      \"Input Dims\": [[1, 2], []]\n    }}\n  }}",
+                1000 + at * 10
+            )
+        })
+        .collect()
 }
 
 fn document(events: &[String]) -> String {
@@ -119,9 +120,9 @@ fn a_damaged_archive_gives_what_stands_before_its_damage() {
 }
 
 /// Gives a few bytes at a time.
-struct Slow<'a>(Cursor<&'a [u8]>);
+struct SlowReader<'a>(Cursor<&'a [u8]>);
 
-impl Read for Slow<'_> {
+impl Read for SlowReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let most = buffer.len().min(7);
         self.0.read(&mut buffer[..most])
@@ -132,7 +133,7 @@ impl Read for Slow<'_> {
 fn what_is_read_does_not_depend_on_how_it_comes() {
     let many = document(&events(20_000));
     let at_once = trace_of(&many);
-    let slowly = read(Slow(Cursor::new(many.as_bytes()))).unwrap();
+    let slowly = read(SlowReader(Cursor::new(many.as_bytes()))).unwrap();
     assert_eq!(at_once.slices, slowly.slices);
     assert_eq!(at_once.slices.len(), 20_000);
     assert!(many.len() > 2 * BLOCK_BYTES);

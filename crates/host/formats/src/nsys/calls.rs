@@ -173,10 +173,10 @@ fn transfer_of(calls: &[NvtxCall]) -> Option<Transfer> {
 fn bytes(value: ValueRef<'_>) -> Option<Vec<u8>> {
     match value {
         ValueRef::Blob(bytes) => Some(bytes.to_vec()),
-        ValueRef::Text(digits) => {
-            let pairs = digits.chunks(2).map(std::str::from_utf8);
-            pairs.map(|pair| u8::from_str_radix(pair.ok()?, 16).ok()).collect()
-        }
+        ValueRef::Text(digits) => digits
+            .chunks(2)
+            .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
+            .collect(),
         _ => None,
     }
 }

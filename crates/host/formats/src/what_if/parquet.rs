@@ -144,6 +144,7 @@ impl<'a> Contents<'a> {
             }
             left = left.saturating_sub(page.values as u64);
             let mut bytes = page.bytes.as_ref();
+            // Before the values stand bits that say which cells have one.
             if *optional {
                 let mut cursor = Cursor::new(bytes);
                 let length = little(cursor.take(4)?);
@@ -280,6 +281,7 @@ fn unpack(
     let unpacked = match codec {
         0 => return Ok(Cow::Borrowed(packed)),
         1 => {
+            // The length stands at its beginning, and memory is taken for all of it.
             let said = snap::raw::decompress_len(packed).unwrap_or(usize::MAX);
             if said > packed.len().saturating_mul(MAX_RATIO) {
                 return Err("a page says it is larger than it can be");
@@ -348,6 +350,7 @@ fn hybrid<E>(
     let mut left = count as u64;
     while left > 0 {
         let head = cursor.varint()?;
+        // The lowest bit tells a run from packed groups.
         if head & 1 == 0 {
             let run = (head >> 1).min(left);
             let value = little(cursor.take(width.div_ceil(8) as usize)?);
@@ -371,6 +374,7 @@ fn hybrid<E>(
             bits -= width;
         }
         left -= wanted;
+        // The last group is filled up to eight, beyond what is wanted; that part may be cut off.
         let whole = groups.saturating_mul(u64::from(width));
         cursor.take((whole as usize).min(cursor.rest().len()))?;
     }

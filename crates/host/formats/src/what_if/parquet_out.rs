@@ -72,6 +72,7 @@ pub(super) fn write_flat(
     rows: usize,
     said: &[(&str, &str)],
 ) -> Vec<u8> {
+    // Numbers of fields are those of parquet.thrift.
     let mut file = MAGIC.to_vec();
     let mut chunks = Vec::new();
     for column in columns {
@@ -196,6 +197,7 @@ fn text(text: &str) -> Vec<u8> {
 }
 
 fn list(kind: u8, elements: &[Vec<u8>]) -> Vec<u8> {
+    // Up to 14 elements their number stands in the first byte.
     let mut bytes = match u8::try_from(elements.len()) {
         Ok(few @ ..15) => vec![few << 4 | kind],
         _ => [vec![0xf0 | kind], varint(elements.len() as u64)].concat(),

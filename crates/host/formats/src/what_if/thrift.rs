@@ -88,6 +88,7 @@ impl<'a> Cursor<'a> {
         if found != kind {
             return Err("a list has elements of another type");
         }
+        // Without room for all of them beforehand: a few bytes may claim any number.
         (0..count).map(|_| read(self)).collect()
     }
 

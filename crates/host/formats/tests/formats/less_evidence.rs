@@ -229,11 +229,16 @@ fn a_dump_that_is_there_twice_accuses_no_innocent() {
             let found = accused(&verdict(files.iter().chain([file])));
             assert_eq!(found, truth.iter().copied().collect(), "{case}: one twice");
         }
-        let is_dump = |file: &&File| !file.path.to_string_lossy().contains("pyspy");
-        let dumps: Vec<&File> = files.iter().filter(is_dump).collect();
+        let dumps: Vec<&File> = files
+            .iter()
+            .filter(|file| !file.path.to_string_lossy().contains("pyspy"))
+            .collect();
         for (from, to) in (0..4).flat_map(|from| (0..4).map(move |to| (from, to))) {
-            let copies = dumps.iter().filter(|file| file.rank == from);
-            let copies: Vec<File> = copies.map(|file| renamed(file, to)).collect();
+            let copies: Vec<File> = dumps
+                .iter()
+                .filter(|file| file.rank == from)
+                .map(|file| renamed(file, to))
+                .collect();
             let others = dumps.iter().copied().filter(|file| file.rank != to);
             let told = verdict(others.chain(&copies));
             let found = accused(&told);
@@ -276,11 +281,13 @@ fn dumps_of_two_moments_accuse_no_innocent() {
     let Some(dumps) = dumps() else { return };
     for (case, truth) in CASES {
         let files = files(&dumps.join(case));
-        let is_dump = |file: &&File| {
-            let name = file.path.file_name().expect("a name").to_string_lossy();
-            name.starts_with("fr_rank")
-        };
-        let dumps: Vec<&File> = files.iter().filter(is_dump).collect();
+        let dumps: Vec<&File> = files
+            .iter()
+            .filter(|file| {
+                let name = file.path.file_name().expect("a name").to_string_lossy();
+                name.starts_with("fr_rank")
+            })
+            .collect();
         for old in &dumps {
             for by in 2..9 {
                 let before = earlier(old, by);

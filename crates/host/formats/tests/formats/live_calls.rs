@@ -157,11 +157,10 @@ fn a_recorded_pipeline_played_as_it_ran_gives_what_its_logs_give() {
 
 /// What is called of a simulated job, without the blocks that it marks.
 fn called(job: &CalledJob) -> Vec<Input> {
-    let is_call = |input: &Input| match input {
+    let calls = job.inputs().into_iter().filter(|input| match input {
         Input::Mark { mark, .. } => matches!(mark.event, Event::CollectiveIssue(_)),
         _ => true,
-    };
-    let calls = job.inputs().into_iter().filter(is_call);
+    });
     ranks(job.tp * job.pp * job.dp).chain(calls).collect()
 }
 

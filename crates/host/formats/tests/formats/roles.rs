@@ -78,14 +78,13 @@ fn what_all_ranks_of_a_role_do_is_said_of_that_role() {
 
 #[test]
 fn a_fault_that_pauses_for_one_window_stays_one_incident() {
-    let late = |step: usize, rank: usize| {
-        if rank == 1 && step / 50 != 1 { 0.05 } else { 0.0 }
-    };
-    assert_eq!(job(None, 200, late).verdict().incidents.len(), 1);
-    let away = |step: usize, rank: usize| {
+    let paused =
+        job(None, 200, |step, rank| if rank == 1 && step / 50 != 1 { 0.05 } else { 0.0 });
+    assert_eq!(paused.verdict().incidents.len(), 1);
+    let away = job(None, 300, |step, rank| {
         if rank == 1 && !(1..5).contains(&(step / 50)) { 0.05 } else { 0.0 }
-    };
-    assert_eq!(job(None, 300, away).verdict().incidents.len(), 2);
+    });
+    assert_eq!(away.verdict().incidents.len(), 2);
 }
 
 #[test]

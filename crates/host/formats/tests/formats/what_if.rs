@@ -60,21 +60,21 @@ fn result(what_if: &WhatIf) -> Value {
         for (kind, of_kind) in kinds {
             let parts = parts.as_ref().map(of_kind);
             let total = parts.map(|parts| {
-                let pair =
-                    |part: &PartSlowdown| (part.name.clone(), part.slowdown.into());
-                parts.iter().map(pair).collect::<Map<_, _>>()
-            });
-            let of_step = |at: usize| {
-                let pair = |part: &PartSlowdown| {
-                    (part.name.clone(), part.step_slowdowns[at].into())
-                };
-                parts.into_iter().flatten().map(pair).collect::<Map<_, _>>().into()
-            };
-            let per_step = parts.map(|_| {
-                (0..)
-                    .zip(steps())
-                    .map(|(at, step)| (step, of_step(at)))
+                parts
+                    .iter()
+                    .map(|part| (part.name.clone(), part.slowdown.into()))
                     .collect::<Map<_, _>>()
+            });
+            let per_step = parts.map(|parts| {
+                let mut per_step = Map::new();
+                for (at, step) in steps().enumerate() {
+                    let of_step: Map<_, _> = parts
+                        .iter()
+                        .map(|part| (part.name.clone(), part.step_slowdowns[at].into()))
+                        .collect();
+                    per_step.insert(step, of_step.into());
+                }
+                per_step
             });
             result[format!("{method}_decompose_by_{kind}")] = json!(total);
             result[format!("{method}_decompose_by_{kind}_per_step")] = json!(per_step);
