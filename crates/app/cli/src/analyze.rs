@@ -9,7 +9,7 @@ use model::{Severity, Verdict};
 
 use crate::export::ExportArgs;
 use crate::output::print;
-use crate::recordings::{Source, for_each_job};
+use crate::recordings::{JobSource, for_each_job};
 use crate::render::{Colour, verdict_text};
 use crate::run::write_report;
 use crate::settings::{LayoutArgs, SettingsArgs};
@@ -55,7 +55,7 @@ pub(crate) struct AnalyzeArgs {
     perfetto: Option<PathBuf>,
     /// Exit with 1 if an incident is at least this severe
     #[arg(long, value_name = "SEVERITY")]
-    fail_on: Option<FailOn>,
+    fail_on: Option<FailOnSeverity>,
     #[command(flatten)]
     export: ExportArgs,
     #[command(flatten)]
@@ -65,18 +65,18 @@ pub(crate) struct AnalyzeArgs {
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum FailOn {
+enum FailOnSeverity {
     Info,
     Warning,
     Critical,
 }
 
-impl From<FailOn> for Severity {
-    fn from(level: FailOn) -> Self {
+impl From<FailOnSeverity> for Severity {
+    fn from(level: FailOnSeverity) -> Self {
         match level {
-            FailOn::Info => Self::Info,
-            FailOn::Warning => Self::Warning,
-            FailOn::Critical => Self::Critical,
+            FailOnSeverity::Info => Self::Info,
+            FailOnSeverity::Warning => Self::Warning,
+            FailOnSeverity::Critical => Self::Critical,
         }
     }
 }
@@ -91,11 +91,11 @@ pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {
     for_each_job(&args.paths, meta, &settings, |job, source| {
         let verdict = job.verdict();
         match (source, &args.perfetto) {
-            (Source::Traces(set), Some(path)) => {
+            (JobSource::Traces(set), Some(path)) => {
                 annotated += 1;
                 write_annotated(path, set, &verdict)?;
             }
-            (Source::File(recording), perfetto) => {
+            (JobSource::File(recording), perfetto) => {
                 if let Recording::Journal(journal) = recording {
                     exported += 1;
                     args.export.write(journal)?;
@@ -108,6 +108,7 @@ pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {
             _ => {}
         }
         verdicts.push(verdict);
+        // A job is large, and there may be many.
         last = args.report.is_some().then_some(job);
         Ok(())
     })?;
@@ -127,9 +128,12 @@ pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {
         }
         write_report(path, job)?;
     }
-    let worst =
-        verdicts.iter().flat_map(|v| &v.incidents).map(|incident| incident.severity);
-    let fails = args.fail_on.is_some_and(|level| worst.max() >= Some(level.into()));
+    let worst = verdicts
+        .iter()
+        .flat_map(|verdict| &verdict.incidents)
+        .map(|incident| incident.severity)
+        .max();
+    let fails = args.fail_on.is_some_and(|level| worst >= Some(level.into()));
     Ok(ExitCode::from(u8::from(fails)))
 }
 
@@ -151,8 +155,9 @@ fn write_incident_trace(
         Recording::Stored(batches) => Box::new(batches.inputs()),
         _ => return Ok(false),
     };
-    let first = verdict.incidents.first();
-    let mut trace = first
+    let mut trace = verdict
+        .incidents
+        .first()
         .and_then(|first| IncidentTrace::of(verdict, &first.id))
         .context("--perfetto shows the steps around the first incident; there is none")?;
     inputs.for_each(|(input, shift_ns)| trace.take(input, shift_ns));
@@ -164,9 +169,14 @@ fn write_to(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
 ) -> Result<()> {
-    let place = || format!("failed to write {}", path.display());
-    let mut out = BufWriter::new(File::create(path).with_context(place)?);
-    write(&mut out).and_then(|()| out.flush()).with_context(place)
+    File::create(path)
+        .and_then(|file| {
+            let mut out = BufWriter::new(file);
+            write(&mut out)?;
+            // Dropped, it would not say that the disk is full.
+            out.flush()
+        })
+        .with_context(|| format!("failed to write {}", path.display()))
 }
 
 fn render(verdicts: &[Verdict], args: &AnalyzeArgs) -> Result<String> {
@@ -181,7 +191,9 @@ fn render(verdicts: &[Verdict], args: &AnalyzeArgs) -> Result<String> {
         return Ok(document + "\n");
     }
     let colour = Colour::of(&stdout());
-    let texts =
-        verdicts.iter().map(|verdict| verdict_text(verdict, colour, args.verbose));
-    Ok(texts.collect::<Vec<_>>().join("\n"))
+    let texts: Vec<String> = verdicts
+        .iter()
+        .map(|verdict| verdict_text(verdict, colour, args.verbose))
+        .collect();
+    Ok(texts.join("\n"))
 }

@@ -64,6 +64,7 @@ pub(crate) fn profile(args: &ProfileArgs) -> Result<ExitCode> {
             Some(Err(why)) => bail!("nothing was profiled: {why}"),
             None => {}
         }
+        // Its agent removes it at the end.
         if !job.path().is_dir() {
             bail!("the job ended before its ranks were profiled");
         }
@@ -109,10 +110,12 @@ fn ranks_of(text: &str) -> Result<Vec<u32>> {
     let mut ranks = Vec::new();
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let number = |text: &str| text.trim().parse::<u32>();
-        let (Ok(first), Ok(last)) = (number(first), number(last)) else {
+        let (Ok(first), Ok(last)) =
+            (first.trim().parse::<u32>(), last.trim().parse::<u32>())
+        else {
             bail!("--ranks {text}: {part:?} is no rank: write them as in 0-3,7");
         };
+        // A range may name four billion ranks.
         ranks.extend((first..=last).take(MAX - ranks.len().min(MAX)));
     }
     Ok(ranks)
@@ -120,8 +123,10 @@ fn ranks_of(text: &str) -> Result<Vec<u32>> {
 
 /// The directory of a job that runs here.
 fn find(root: &Path, job: Option<&str>) -> Result<RingDirectory> {
-    let entries = fs::read_dir(root).into_iter().flatten().flatten();
-    let mut running: Vec<String> = entries
+    let mut running: Vec<String> = fs::read_dir(root)
+        .into_iter()
+        .flatten()
+        .flatten()
         .filter(|entry| entry.path().is_dir())
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .collect();

@@ -15,7 +15,7 @@ const PASSED_ON: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2]
 
 /// The running command.
 #[derive(Debug)]
-pub(crate) struct Wrapped {
+pub(crate) struct WrappedCommand {
     child: Child,
     signals: SignalsInfo<WithOrigin>,
     /// Whether somebody has asked the command to end.
@@ -55,12 +55,12 @@ pub(crate) fn replace(mut command: Command) -> NotStarted {
     NotStarted { program: command.get_program().to_owned(), source }
 }
 
-impl Wrapped {
+impl WrappedCommand {
     /// Starts the command with our own standard streams.
     pub(crate) fn start(mut command: Command) -> Result<Self, NotStarted> {
-        let not_started = |source| NotStarted { program: OsString::new(), source };
         // Before the command starts: a signal must not fall between the two.
-        let signals = SignalsInfo::<WithOrigin>::new(PASSED_ON).map_err(not_started)?;
+        let signals = SignalsInfo::<WithOrigin>::new(PASSED_ON)
+            .map_err(|source| NotStarted { program: OsString::new(), source })?;
         let child = command.spawn().map_err(|source| NotStarted {
             program: command.get_program().to_owned(),
             source,

@@ -12,7 +12,7 @@ use verdict::Settings;
 use crate::output::print;
 use crate::recordings::{for_each_job, refused};
 use crate::render::{Colour, seconds};
-use crate::server::{Server, ServerArgs};
+use crate::server::{CollectorClient, ServerArgs};
 use crate::settings::SettingsArgs;
 
 /// Compare two runs: what changed beyond noise, and where
@@ -38,7 +38,7 @@ pub(crate) struct CompareArgs {
     json: bool,
     /// Exit with 1 if B is slower than A, or hangs; with 2 if there are too few steps
     #[arg(long, value_name = "WHAT")]
-    fail_on: Option<FailOn>,
+    fail_on: Option<FailOnOutcome>,
     /// Smallest change that counts, in percent of a step
     #[arg(
         long,
@@ -54,7 +54,7 @@ pub(crate) struct CompareArgs {
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum FailOn {
+enum FailOnOutcome {
     Regression,
 }
 
@@ -88,8 +88,8 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<ExitCode> {
     };
     print(&text).context("failed to print the comparison")?;
     match args.fail_on {
-        Some(FailOn::Regression) if found.regression => Ok(ExitCode::from(1)),
-        Some(FailOn::Regression) if found.outcome == Outcome::Undecided => {
+        Some(FailOnOutcome::Regression) if found.regression => Ok(ExitCode::from(1)),
+        Some(FailOnOutcome::Regression) if found.outcome == Outcome::Undecided => {
             bail!(
                 "too little was seen to tell whether B is slower; the notes say what to do"
             )
@@ -99,8 +99,9 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<ExitCode> {
 }
 
 /// The run behind a name: a file or folder if there is one, else a job of the collector.
-fn run_of(name: &str, settings: &Settings, server: &Server) -> Result<Run> {
+fn run_of(name: &str, settings: &Settings, server: &CollectorClient) -> Result<Run> {
     let path = Path::new(name);
+    // Verdicts first: as recordings they would be refused.
     if path.is_file()
         && let Some(verdict) =
             load_verdict(path, Limits::default()).map_err(|error| refused(&error))?
@@ -121,7 +122,7 @@ fn run_of(name: &str, settings: &Settings, server: &Server) -> Result<Run> {
     }
 }
 
-fn verdict_of_job(job: &str, server: &Server) -> Result<Verdict> {
+fn verdict_of_job(job: &str, server: &CollectorClient) -> Result<Verdict> {
     let text = server
         .get(&format!("jobs/{}/verdict", url_segment(job)))
         .with_context(|| format!("{job} is no file here, nor a job that can be read"))?;
@@ -186,8 +187,8 @@ fn step_text(step: &Change) -> String {
 }
 
 fn stage_table(found: &Comparison) -> String {
-    let names = found.stages.iter().map(|stage| stage.stage.len());
-    let width = names.max().unwrap_or(0).max("stage".len());
+    let longest = found.stages.iter().map(|stage| stage.stage.len()).max();
+    let width = longest.unwrap_or(0).max("stage".len());
     let mut table =
         format!("{:width$}  {:>9}  {:>9}  {:>9}  sure\n", "stage", "A", "B", "of a step");
     for stage in &found.stages {

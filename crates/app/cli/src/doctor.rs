@@ -33,30 +33,30 @@ pub(crate) struct DoctorArgs {
 }
 
 /// One thing that was looked at.
-struct Finding {
-    state: State,
+struct DoctorCheck {
+    state: CheckState,
     text: String,
     mend: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum CheckState {
     Good,
     Weak,
     Broken,
 }
 
-impl Finding {
+impl DoctorCheck {
     fn good(text: impl Into<String>) -> Self {
-        Self { state: State::Good, text: text.into(), mend: None }
+        Self { state: CheckState::Good, text: text.into(), mend: None }
     }
 
     fn weak(text: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self { state: State::Weak, text: text.into(), mend: Some(mend.into()) }
+        Self { state: CheckState::Weak, text: text.into(), mend: Some(mend.into()) }
     }
 
     fn broken(text: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self { state: State::Broken, text: text.into(), mend: Some(mend.into()) }
+        Self { state: CheckState::Broken, text: text.into(), mend: Some(mend.into()) }
     }
 }
 
@@ -72,7 +72,7 @@ fn install() -> String {
 
 pub(crate) fn doctor(args: DoctorArgs) -> Result<ExitCode> {
     let mut findings =
-        vec![Finding::good(format!("laggard {}", env!("CARGO_PKG_VERSION")))];
+        vec![DoctorCheck::good(format!("laggard {}", env!("CARGO_PKG_VERSION")))];
     findings.extend(switched_off());
     findings.extend(rings());
     let python = args
@@ -87,16 +87,16 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<ExitCode> {
     let mut text = String::new();
     for finding in &findings {
         let mark = match finding.state {
-            State::Good => "ok    ",
-            State::Weak => "weak  ",
-            State::Broken => "BROKEN",
+            CheckState::Good => "ok    ",
+            CheckState::Weak => "weak  ",
+            CheckState::Broken => "BROKEN",
         };
         text += &format!("{mark}  {}\n", finding.text);
         if let Some(mend) = &finding.mend {
             text += &format!("        -> {mend}\n");
         }
     }
-    let broken = findings.iter().any(|finding| finding.state == State::Broken);
+    let broken = findings.iter().any(|finding| finding.state == CheckState::Broken);
     text += if broken {
         "\nlaggard would not see your training. Mend what is BROKEN above.\n"
     } else {
@@ -106,9 +106,9 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(broken)))
 }
 
-fn switched_off() -> Option<Finding> {
+fn switched_off() -> Option<DoctorCheck> {
     environment::is_off().then(|| {
-        Finding::broken(
+        DoctorCheck::broken(
             "LAGGARD_ENABLE=0 switches everything off",
             "unset LAGGARD_ENABLE",
         )
@@ -116,7 +116,7 @@ fn switched_off() -> Option<Finding> {
 }
 
 /// The ring directory: can rings be made, and is there room?
-fn rings() -> Vec<Finding> {
+fn rings() -> Vec<DoctorCheck> {
     let root = environment::ring_root();
     let place = root.display();
     let elsewhere = "set LAGGARD_DIR to a folder of yours, in memory if possible";
@@ -128,9 +128,11 @@ fn rings() -> Vec<Finding> {
     });
     let mut findings = Vec::new();
     match made {
-        Ok(_) => findings.push(Finding::good(format!("rings can be made in {place}"))),
+        Ok(_) => {
+            findings.push(DoctorCheck::good(format!("rings can be made in {place}")))
+        }
         Err(error) => {
-            findings.push(Finding::broken(format!("no rings: {error}"), elsewhere));
+            findings.push(DoctorCheck::broken(format!("no rings: {error}"), elsewhere));
             return findings;
         }
     }
@@ -140,13 +142,14 @@ fn rings() -> Vec<Finding> {
             free >> 20,
             (RANKS * RING_BYTES) >> 20
         );
-        findings.push(Finding::weak(text, elsewhere));
+        findings.push(DoctorCheck::weak(text, elsewhere));
     }
     match ring::clean_stale(&root, Duration::from_mins(10)) {
         Ok(0) | Err(_) => {}
         Ok(removed) => {
-            findings
-                .push(Finding::good(format!("removed the rings of {removed} dead jobs")));
+            findings.push(DoctorCheck::good(format!(
+                "removed the rings of {removed} dead jobs"
+            )));
         }
     }
     findings
@@ -166,7 +169,7 @@ fn free_bytes(path: &Path) -> Option<u64> {
 
 /// What a Python says of itself.
 #[derive(Deserialize)]
-struct Probe {
+struct PythonProbe {
     python: String,
     laggard: Option<String>,
     native: Option<String>,
@@ -179,6 +182,13 @@ struct Probe {
     /// The accelerator that it would use.
     #[serde(default)]
     device: Option<String>,
+}
+
+impl PythonProbe {
+    /// Whether its worker server can be asked for something.
+    fn handles(&self, name: &str) -> bool {
+        self.handlers.iter().any(|handler| handler == name)
+    }
 }
 
 const PROBE: &str = r#"
@@ -208,10 +218,10 @@ except Exception: pass
 print(json.dumps(found))
 "#;
 
-fn nccl_plugin() -> Finding {
+fn nccl_plugin() -> DoctorCheck {
     let set = environment::value(environment::NCCL_PLUGIN);
     match (set, package::nccl_plugin()) {
-        (Some(theirs), Some(ours)) if theirs != *ours => Finding::weak(
+        (Some(theirs), Some(ours)) if theirs != *ours => DoctorCheck::weak(
             format!(
                 "{} is set to {}: that plugin is used, and stuck flows inside collectives \
                  of NCCL are not seen",
@@ -220,10 +230,10 @@ fn nccl_plugin() -> Finding {
             ),
             format!("unset {}", environment::NCCL_PLUGIN),
         ),
-        (_, Some(_)) => {
-            Finding::good("NCCL profiler plugin: stuck flows inside collectives are seen")
-        }
-        (_, None) => Finding::weak(
+        (_, Some(_)) => DoctorCheck::good(
+            "NCCL profiler plugin: stuck flows inside collectives are seen",
+        ),
+        (_, None) => DoctorCheck::weak(
             "no NCCL profiler plugin: stuck flows inside collectives of NCCL are not seen",
             install(),
         ),
@@ -231,52 +241,54 @@ fn nccl_plugin() -> Finding {
 }
 
 /// Work requests are seen where they are asked for.
-fn infiniband() -> Option<Finding> {
+fn infiniband() -> Option<DoctorCheck> {
     let cards = fs::read_dir("/sys/class/infiniband").ok()?.count();
     (cards > 0 && package::preload().is_some()).then(|| {
-        Finding::good(
+        DoctorCheck::good(
             "InfiniBand: `laggard run --preload` sees work requests that do not come back",
         )
     })
 }
 
 /// NCCL that came before the plugin's interface is seen by its calls.
-fn old_nccl(python: &Path) -> Option<Finding> {
+fn old_nccl(python: &Path) -> Option<DoctorCheck> {
     let found = package::nccl_of(python.as_os_str());
     let (major, minor) = found.filter(|found| *found < package::FIRST_WITH_PLUGIN)?;
     let nccl = format!("NCCL {major}.{minor} knows no profiler plugin");
     Some(if package::preload().is_some() {
-        Finding::good(format!(
+        DoctorCheck::good(format!(
             "{nccl}: `laggard run` preloads a library that sees its calls"
         ))
     } else {
-        Finding::weak(
+        DoctorCheck::weak(
             format!("{nccl}, and there is no library to preload for this machine"),
             "NCCL 2.23 or later is seen by its plugin",
         )
     })
 }
 
-fn interpreter(python: &Path) -> Vec<Finding> {
+fn interpreter(python: &Path) -> Vec<DoctorCheck> {
     let name = python.display();
     let output =
         Command::new(python).args(["-c", PROBE]).env("PYTHONWARNINGS", "ignore").output();
     let probe = match output {
         Err(error) => {
             let text = format!("cannot run {name}: {error}");
-            return vec![Finding::broken(text, "name your Python with --python")];
+            return vec![DoctorCheck::broken(text, "name your Python with --python")];
         }
-        Ok(output) => {
-            let line =
-                output.stdout.split(|byte| *byte == b'\n').rfind(|line| !line.is_empty());
-            line.and_then(|line| serde_json::from_slice::<Probe>(line).ok())
-        }
+        // The last line: what a start of Python prints comes before it.
+        Ok(output) => output
+            .stdout
+            .split(|byte| *byte == b'\n')
+            .rfind(|line| !line.is_empty())
+            .and_then(|line| serde_json::from_slice::<PythonProbe>(line).ok()),
     };
     let Some(probe) = probe else {
         let text = format!("{name} does not answer like a Python 3.9 or later");
-        return vec![Finding::broken(text, "name your Python with --python")];
+        return vec![DoctorCheck::broken(text, "name your Python with --python")];
     };
-    let mut findings = vec![Finding::good(format!("Python {} at {name}", probe.python))];
+    let mut findings =
+        vec![DoctorCheck::good(format!("Python {} at {name}", probe.python))];
     findings.push(package_finding(&probe));
     findings.extend(torch_findings(&probe));
     findings
@@ -284,13 +296,14 @@ fn interpreter(python: &Path) -> Vec<Finding> {
 
 /// Whether stacks of ranks can be read: tried on a process of ours, as `laggard run` reads those
 /// of its job.
-fn stacks(python: &Path) -> Option<Finding> {
+fn stacks(python: &Path) -> Option<DoctorCheck> {
     const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
-    let wait = ["-c", "import sys; print(flush=True); sys.stdin.read()"];
-    let piped = || Stdio::piped();
-    let mut command = Command::new(python);
-    let child = command.args(wait).stdin(piped()).stdout(piped()).spawn();
-    let mut child = child.ok()?;
+    let mut child = Command::new(python)
+        .args(["-c", "import sys; print(flush=True); sys.stdin.read()"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .ok()?;
     // Until it has begun to run Python there is nothing to read.
     let began = child.stdout.take().map(|stdout| BufReader::new(stdout).lines().next());
     let stack = began.map(|_| agent::stack_of(child.id()));
@@ -298,13 +311,15 @@ fn stacks(python: &Path) -> Option<Finding> {
     let mend =
         "run laggard as the user of the job, in a container with --cap-add=SYS_PTRACE";
     Some(match stack?.unread {
-        Some(why) => Finding::weak(
+        Some(why) => DoctorCheck::weak(
             format!("where a rank of a hung job is cannot be read: {why}"),
             mend,
         ),
         None => match fs::read_to_string(SCOPE).unwrap_or_default().trim() {
-            "" | "0" => Finding::good("stacks of ranks can be read, of a job that hangs"),
-            scope => Finding::weak(
+            "" | "0" => {
+                DoctorCheck::good("stacks of ranks can be read, of a job that hangs")
+            }
+            scope => DoctorCheck::weak(
                 format!(
                     "stacks can be read by `laggard run` and, where it lacks \
                      CAP_SYS_PTRACE, not by `laggard agent`: kernel.yama.ptrace_scope is \
@@ -316,64 +331,67 @@ fn stacks(python: &Path) -> Option<Finding> {
     })
 }
 
-fn package_finding(probe: &Probe) -> Finding {
+fn package_finding(probe: &PythonProbe) -> DoctorCheck {
     let ours = env!("CARGO_PKG_VERSION");
     match (&probe.laggard, &probe.native) {
-        (Some(version), None) if version != ours => Finding::weak(
+        (Some(version), None) if version != ours => DoctorCheck::weak(
             format!("its package laggard is {version}, this command is {ours}"),
             install(),
         ),
         (Some(version), None) if probe.autoload => {
-            Finding::good(format!("package laggard {version} attaches by itself"))
+            DoctorCheck::good(format!("package laggard {version} attaches by itself"))
         }
-        (Some(_), None) => Finding::weak(
+        (Some(_), None) => DoctorCheck::weak(
             "package laggard is there but its autoload file is not",
             install(),
         ),
-        (Some(version), Some(error)) => Finding::broken(
+        (Some(version), Some(error)) => DoctorCheck::broken(
             format!("package laggard {version} cannot be loaded: {error}"),
             install(),
         ),
-        (None, _) if package::site_packages().is_some() => Finding::weak(
+        (None, _) if package::site_packages().is_some() => DoctorCheck::weak(
             "this Python does not have the package laggard; `laggard run` lends it its own",
             format!("so that `import laggard` works too: {}", install()),
         ),
-        (None, _) => {
-            Finding::broken("this Python does not have the package laggard", install())
-        }
+        (None, _) => DoctorCheck::broken(
+            "this Python does not have the package laggard",
+            install(),
+        ),
     }
 }
 
-fn torch_findings(probe: &Probe) -> Vec<Finding> {
+fn torch_findings(probe: &PythonProbe) -> Vec<DoctorCheck> {
     let Some(torch) = &probe.torch else {
-        return vec![Finding::broken("no PyTorch in this Python", "pip install torch")];
+        return vec![DoctorCheck::broken(
+            "no PyTorch in this Python",
+            "pip install torch",
+        )];
     };
-    let mut findings = vec![Finding::good(format!("PyTorch {torch}"))];
-    let handles = |name: &str| probe.handlers.iter().any(|handler| handler == name);
+    let mut findings = vec![DoctorCheck::good(format!("PyTorch {torch}"))];
     findings.push(if !probe.distributed {
-        Finding::weak(
+        DoctorCheck::weak(
             "this PyTorch is built without torch.distributed: one rank only",
             "install a build with it",
         )
     } else if probe.hooks {
-        Finding::good(
+        DoctorCheck::good(
             "collective hooks: late ranks are named in every stage, and who holds a hang",
         )
-    } else if handles("fr_trace_json") {
-        Finding::weak(
+    } else if probe.handles("fr_trace_json") {
+        DoctorCheck::weak(
             "no collective hooks: arrival times are read from the Flight Recorder, a few \
              seconds late; without it (TORCH_FR_BUFFER_SIZE=0) no hang in a collective is seen",
             "PyTorch 2.15 or later has the hooks",
         )
-    } else if handles("dump_nccl_trace_json") {
-        Finding::weak(
+    } else if probe.handles("dump_nccl_trace_json") {
+        DoctorCheck::weak(
             "no collective hooks: arrival times are read from the Flight Recorder, a few \
              seconds late, and those of NCCL alone; hangs in collectives of other backends are \
              not seen",
             "PyTorch 2.10 or later records the others too, 2.15 has the hooks",
         )
     } else {
-        Finding::weak(
+        DoctorCheck::weak(
             "no collective hooks and no Flight Recorder: late ranks are named only in stages \
              that do not synchronise, and hangs in collectives are not seen",
             "PyTorch 2.15 or later has the hooks",
@@ -381,12 +399,12 @@ fn torch_findings(probe: &Probe) -> Vec<Finding> {
     });
     findings.extend(probe.device.as_ref().map(|device| {
         if std::env::var("LAGGARD_DEVICE_MARKS").is_ok_and(|set| set == "0") {
-            Finding::weak(
+            DoctorCheck::weak(
                 format!("device marks on {device} are off: a slow device is not told"),
                 "unset LAGGARD_DEVICE_MARKS",
             )
         } else {
-            Finding::good(format!(
+            DoctorCheck::good(format!(
                 "device marks on {device}: a slow device is told from a slow host"
             ))
         }

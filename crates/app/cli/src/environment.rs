@@ -84,10 +84,10 @@ pub(crate) fn value(name: &str) -> Option<OsString> {
 
 /// Where a collector keeps its jobs unless it is told otherwise.
 pub(crate) fn data_folder() -> Option<PathBuf> {
-    let folder = value("XDG_DATA_HOME").map(PathBuf::from);
-    let folder =
-        folder.or_else(|| Some(PathBuf::from(value("HOME")?).join(".local/share")));
-    folder.map(|folder| folder.join("laggard"))
+    value("XDG_DATA_HOME")
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(value("HOME")?).join(".local/share")))
+        .map(|folder| folder.join("laggard"))
 }
 
 /// The job's name where a scheduler gives it one, the same on all its hosts.
@@ -103,9 +103,10 @@ pub(crate) fn launch() -> Option<String> {
     }
     // A job that is started anew after a failure has the same number.
     let again = text("SLURM_RESTART_COUNT").map(|count| format!("-{count}"));
-    let slurm = text("SLURM_STEP_NUM_TASKS").and_then(|_| scheduled_job());
-    let slurm = slurm.map(|job| format!("{job}{}", again.unwrap_or_default()));
-    slurm.or_else(|| text("PMIX_NAMESPACE").map(|name| format!("mpi-{name}")))
+    text("SLURM_STEP_NUM_TASKS")
+        .and_then(|_| scheduled_job())
+        .map(|job| format!("{job}{}", again.unwrap_or_default()))
+        .or_else(|| text("PMIX_NAMESPACE").map(|name| format!("mpi-{name}")))
 }
 
 fn text(name: &str) -> Option<String> {
@@ -114,10 +115,10 @@ fn text(name: &str) -> Option<String> {
 
 /// What a script starts with `srun`, one after the other or at once, are jobs of their own.
 fn slurm_job(job: &str, step: Option<String>) -> String {
-    let is_started =
-        |step: &String| step.parse().is_ok_and(|step: u32| step < FIRST_ODD_STEP);
-    let step = step.filter(is_started).map(|step| format!(".{step}"));
-    format!("slurm-{job}{}", step.unwrap_or_default())
+    match step.filter(|step| step.parse().is_ok_and(|it: u32| it < FIRST_ODD_STEP)) {
+        Some(step) => format!("slurm-{job}.{step}"),
+        None => format!("slurm-{job}"),
+    }
 }
 
 /// This host's name.

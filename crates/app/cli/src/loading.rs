@@ -22,8 +22,11 @@ pub(crate) fn load_all<T: Send>(
     load: impl Fn(&Path, &AtomicU64) -> T + Sync,
     mut take: impl FnMut(&Path, T),
 ) {
-    let sizes = files.iter().filter_map(|path| fs::metadata(path).ok());
-    let total: u64 = sizes.map(|file| file.len()).sum();
+    let total: u64 = files
+        .iter()
+        .filter_map(|path| fs::metadata(path).ok())
+        .map(|file| file.len())
+        .sum();
     let (read, next) = (AtomicU64::new(0), AtomicUsize::new(0));
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let (sender, receiver) = channel();
@@ -40,6 +43,7 @@ pub(crate) fn load_all<T: Send>(
                 }
             });
         }
+        // Ours too, or the end of all others would not be heard.
         drop(sender);
         let mut waiting: BTreeMap<usize, T> = BTreeMap::new();
         let mut taken = 0;

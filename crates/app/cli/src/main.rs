@@ -43,9 +43,9 @@ use crate::logging::LogArgs;
 /// Names what holds a distributed training job back: rank, stage, since when, at what cost.
 #[derive(Debug, Parser)]
 #[command(name = "laggard", version, max_term_width = 100, after_help = EXAMPLES)]
-struct Cli {
+struct LaggardCli {
     #[command(subcommand)]
-    command: Command,
+    command: LaggardCommand,
 }
 
 const EXAMPLES: &str = "\
@@ -57,7 +57,7 @@ Examples:
   laggard doctor";
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum LaggardCommand {
     Run(run::RunArgs),
     Demo(demo::DemoArgs),
     Analyze(analyze::AnalyzeArgs),
@@ -75,34 +75,35 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let command = Cli::parse().command;
+    let command = LaggardCli::parse().command;
     run_command(command).unwrap_or_else(|error| {
         output::say(&format!("laggard: {error:#}"));
         ExitCode::from(2)
     })
 }
 
-fn run_command(command: Command) -> Result<ExitCode> {
+fn run_command(command: LaggardCommand) -> Result<ExitCode> {
     match &command {
         #[cfg(feature = "service")]
-        Command::Serve(args) => args.log.start()?,
-        Command::Agent(args) => args.log.start()?,
+        LaggardCommand::Serve(args) => args.log.start()?,
+        LaggardCommand::Agent(args) => args.log.start()?,
+        // Only commands that serve have flags for it.
         _ => LogArgs::default().start()?,
     }
     match command {
-        Command::Run(args) => run::run(&args),
-        Command::Demo(args) => demo::demo(args),
-        Command::Analyze(args) => analyze::analyze(&args),
-        Command::Profile(args) => ask::profile(&args),
+        LaggardCommand::Run(args) => run::run(&args),
+        LaggardCommand::Demo(args) => demo::demo(args),
+        LaggardCommand::Analyze(args) => analyze::analyze(&args),
+        LaggardCommand::Profile(args) => ask::profile(&args),
         #[cfg(feature = "service")]
-        Command::Serve(args) => serve::serve(&args),
-        Command::Agent(args) => daemon::agent(&args),
+        LaggardCommand::Serve(args) => serve::serve(&args),
+        LaggardCommand::Agent(args) => daemon::agent(&args),
         #[cfg(feature = "service")]
-        Command::Top(args) => top::top(&args),
-        Command::Report(args) => job_report::report(&args),
-        Command::Compare(args) => compare::compare(&args),
+        LaggardCommand::Top(args) => top::top(&args),
+        LaggardCommand::Report(args) => job_report::report(&args),
+        LaggardCommand::Compare(args) => compare::compare(&args),
         #[cfg(feature = "service")]
-        Command::Silence(args) => silence::silence(&args),
-        Command::Doctor(args) => doctor::doctor(args),
+        LaggardCommand::Silence(args) => silence::silence(&args),
+        LaggardCommand::Doctor(args) => doctor::doctor(args),
     }
 }

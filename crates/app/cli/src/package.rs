@@ -44,20 +44,27 @@ pub(crate) const FIRST_WITH_PLUGIN: (u32, u32) = (2, 23);
 /// the names of files say.
 pub(crate) fn nccl_of(program: &OsStr) -> Option<(u32, u32)> {
     let bin = bin_of(program)?;
-    let names = |folder: PathBuf| {
-        let entries = fs::read_dir(folder).ok().into_iter().flatten().flatten();
-        entries.filter_map(|entry| entry.file_name().into_string().ok())
-    };
-    let wheels = sites_of(&bin).flat_map(names).filter_map(|name| {
-        // nvidia_nccl_cu12-2.20.5.dist-info
-        let (_, version) = name.strip_prefix("nvidia_nccl_cu")?.split_once('-')?;
-        version_of(version.strip_suffix(".dist-info")?)
-    });
-    // As conda installs it.
-    let library = bin.parent().map(|root| root.join("lib")).into_iter().flat_map(names);
-    let library =
-        library.filter_map(|name| version_of(name.strip_prefix("libnccl.so.")?));
-    wheels.chain(library).next()
+    sites_of(&bin)
+        .flat_map(|site| names_in(&site))
+        .find_map(|name| {
+            // nvidia_nccl_cu12-2.20.5.dist-info
+            let (_, version) = name.strip_prefix("nvidia_nccl_cu")?.split_once('-')?;
+            version_of(version.strip_suffix(".dist-info")?)
+        })
+        .or_else(|| {
+            // As conda installs it.
+            names_in(&bin.parent()?.join("lib"))
+                .find_map(|name| version_of(name.strip_prefix("libnccl.so.")?))
+        })
+}
+
+/// Names of what is in a folder; none if it cannot be read.
+fn names_in(folder: &Path) -> impl Iterator<Item = String> + use<> {
+    fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
 }
 
 /// The first two numbers of three or more.
@@ -85,10 +92,11 @@ pub(crate) fn site_packages_of(python: &Path) -> Option<PathBuf> {
 
 /// Candidates for `site-packages` of the environment whose `bin` is given.
 fn sites_of(bin: &Path) -> impl Iterator<Item = PathBuf> {
-    let lib = bin.parent().map(|root| root.join("lib"));
-    let pythons =
-        lib.and_then(|lib| fs::read_dir(lib).ok()).into_iter().flatten().flatten();
-    pythons
+    bin.parent()
+        .and_then(|root| fs::read_dir(root.join("lib")).ok())
+        .into_iter()
+        .flatten()
+        .flatten()
         .map(|entry| entry.path())
         .filter(|path| {
             let name = path.file_name().and_then(OsStr::to_str);
@@ -99,24 +107,29 @@ fn sites_of(bin: &Path) -> impl Iterator<Item = PathBuf> {
 
 /// The folder a program is in.
 fn bin_of(program: &OsStr) -> Option<PathBuf> {
-    let on_path = |program: &OsStr| {
-        let path = env::var_os("PATH").unwrap_or_default();
-        env::split_paths(&path)
-            .map(|folder| folder.join(program))
-            .find(|file| file.is_file())
-    };
-    let file = if Path::new(program).components().count() > 1 {
-        Some(PathBuf::from(program))
-    } else {
-        on_path(program)
-    };
-    Some(file?.parent()?.to_owned())
+    // As a shell finds it: only a name without a folder is looked for.
+    if Path::new(program).components().count() > 1 {
+        return Some(Path::new(program).parent()?.to_owned());
+    }
+    let path = env::var_os("PATH").unwrap_or_default();
+    let file = env::split_paths(&path)
+        .map(|folder| folder.join(program))
+        .find(|file| file.is_file())?;
+    Some(file.parent()?.to_owned())
 }
 
 /// Whether the environment of a program attaches laggard by itself.
 pub(crate) fn attaches_itself(program: &OsStr) -> bool {
-    let bin = bin_of(program);
-    bin.is_some_and(|bin| sites_of(&bin).any(|site| site.join(GATE).is_file()))
+    bin_of(program)
+        .is_some_and(|bin| sites_of(&bin).any(|site| site.join(GATE).is_file()))
+}
+
+/// That something is there already is as good as having made it.
+fn or_there(made: io::Result<()>) -> io::Result<()> {
+    match made {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    }
 }
 
 /// Makes a folder in `directory` that lends the package to any Python when it stands first
@@ -127,15 +140,11 @@ pub(crate) fn attaches_itself(program: &OsStr) -> bool {
 pub(crate) fn lend(directory: &Path) -> io::Result<OsString> {
     let site = site_packages().ok_or(io::ErrorKind::NotFound)?;
     let lent = directory.join("python");
-    let made = |made: io::Result<()>| match made {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        other => other,
-    };
-    made(fs::create_dir(&lent))?;
-    made(symlink(site.join("laggard"), lent.join("laggard")))?;
-    made(symlink(site.join(AUTOLOAD), lent.join(AUTOLOAD)))?;
+    or_there(fs::create_dir(&lent))?;
+    or_there(symlink(site.join("laggard"), lent.join("laggard")))?;
+    or_there(symlink(site.join(AUTOLOAD), lent.join(AUTOLOAD)))?;
     let hook = site.join("laggard/_site/sitecustomize.py");
-    made(symlink(hook, lent.join("sitecustomize.py")))?;
+    or_there(symlink(hook, lent.join("sitecustomize.py")))?;
     let old = env::var_os("PYTHONPATH").filter(|path| !path.is_empty());
     let entries = [lent].into_iter().chain(old.iter().flat_map(env::split_paths));
     env::join_paths(entries).map_err(io::Error::other)

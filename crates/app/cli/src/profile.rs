@@ -26,8 +26,12 @@ pub(crate) fn profile_text(profile: &ProfileSummary) -> String {
         "last to ops",
         "waited"
     );
-    let arrivals = profile.collectives.iter().flat_map(|times| &times.ranks);
-    let arrivals: BTreeMap<u32, _> = arrivals.map(|times| (times.rank, times)).collect();
+    let arrivals: BTreeMap<u32, _> = profile
+        .collectives
+        .iter()
+        .flat_map(|times| &times.ranks)
+        .map(|times| (times.rank, times))
+        .collect();
     for rank in profile.ranks.iter().take(SCREEN_RANKS) {
         let times = arrivals.get(&rank.rank);
         text += &format!(
@@ -54,8 +58,11 @@ pub(crate) fn profile_text(profile: &ProfileSummary) -> String {
         let mut ranks: Vec<u32> = function.abnormal.iter().map(|a| a.rank).collect();
         ranks.sort_unstable();
         // Where some ranks are unlike the others it is theirs that costs.
-        let of_unlike = function.abnormal.iter().map(|abnormal| abnormal.beta);
-        let largest = of_unlike.fold(function.beta, f64::max);
+        let largest = function
+            .abnormal
+            .iter()
+            .map(|abnormal| abnormal.beta)
+            .fold(function.beta, f64::max);
         let (share, unlike) = match function.problem.as_deref() {
             Some("common") => (function.beta, "expected, on most ranks".to_owned()),
             Some(_) => {

@@ -22,8 +22,30 @@ enum Loaded {
     Other(Recording),
 }
 
+impl Loaded {
+    /// Reads a file. Traces are cut down here, on the core that has read them: whole, those of a
+    /// job would not fit into memory together.
+    fn read(
+        file: &Path,
+        meta: Option<&Path>,
+        settings: &Settings,
+        read: &AtomicU64,
+    ) -> Result<Self, FormatError> {
+        let recording = match meta {
+            Some(meta) => load_with_meta(file, meta, Limits::default())?,
+            None => load_watched(file, Limits::default(), read)?,
+        };
+        Ok(match recording {
+            Recording::Trace(trace) => {
+                Self::Ranks(RankTrace::all(file, trace, &settings.pattern))
+            }
+            other => Self::Other(other),
+        })
+    }
+}
+
 /// What a job was read from.
-pub(crate) enum Source<'files> {
+pub(crate) enum JobSource<'files> {
     /// The traces of all ranks.
     Traces(&'files TraceSet),
     /// A file of its own.
@@ -43,7 +65,7 @@ pub(crate) fn for_each_job(
     paths: &[PathBuf],
     meta: Option<&Path>,
     settings: &Settings,
-    mut each: impl FnMut(Job, Source<'_>) -> Result<()>,
+    mut each: impl FnMut(Job, JobSource<'_>) -> Result<()>,
 ) -> Result<()> {
     let mut snapshots = BTreeMap::new();
     let mut traces = BTreeMap::new();
@@ -51,43 +73,33 @@ pub(crate) fn for_each_job(
     let mut damaged: BTreeMap<PathBuf, Vec<FormatError>> = BTreeMap::new();
     for path in paths {
         let (files, in_folder) = files_at(path)?;
-        let read = |file: &Path, read: &AtomicU64| {
-            let loaded = match meta {
-                Some(meta) => load_with_meta(file, meta, Limits::default()),
-                None => load_watched(file, Limits::default(), read),
-            };
-            loaded.map(|recording| match recording {
-                Recording::Trace(trace) => {
-                    Loaded::Ranks(RankTrace::all(file, trace, &settings.pattern))
-                }
-                other => Loaded::Other(other),
-            })
-        };
         let mut skipped = Vec::new();
         let mut failed: Option<FormatError> = None;
         let mut taken = Ok(());
-        load_all(&files, read, |file, loaded| {
-            let folder = || file.parent().unwrap_or(Path::new(".")).to_owned();
+        let load_one =
+            |file: &Path, read: &AtomicU64| Loaded::read(file, meta, settings, read);
+        load_all(&files, load_one, |file, loaded| {
+            let folder = file.parent().unwrap_or(Path::new(".")).to_owned();
             match loaded {
                 Ok(Loaded::Ranks(ranks)) => {
-                    traces.entry(folder()).or_insert_with(Vec::new).extend(ranks);
+                    traces.entry(folder).or_insert_with(Vec::new).extend(ranks);
                 }
                 Ok(Loaded::Other(Recording::Part(part))) => {
-                    snapshots.entry(folder()).or_insert_with(Vec::new).push(part);
+                    snapshots.entry(folder).or_insert_with(Vec::new).push(part);
                 }
                 Ok(Loaded::Other(recording)) => {
                     let id = file.display().to_string();
                     found += 1;
                     if taken.is_ok() {
                         let job = recording.replay(&id, settings.clone());
-                        taken = each(job, Source::File(&recording));
+                        taken = each(job, JobSource::File(&recording));
                     }
                 }
                 Err(error @ FormatError::Unknown { .. }) if in_folder => {
                     skipped.push(error);
                 }
                 Err(error) if in_folder => {
-                    damaged.entry(folder()).or_default().push(error);
+                    damaged.entry(folder).or_default().push(error);
                 }
                 Err(error) => failed = failed.take().or(Some(error)),
             }
@@ -109,11 +121,6 @@ pub(crate) fn for_each_job(
     for error in damaged.values().flatten() {
         say(&format!("laggard: left out: {}", refused(error)));
     }
-    let note_damaged = |job: &mut Job, folder: &Path| {
-        for error in damaged.get(folder).into_iter().flatten() {
-            job.take(Input::Note { text: format!("left out: {error}") });
-        }
-    };
     for (folder, parts) in snapshots {
         let id = folder.display().to_string();
         let snapshot = Snapshot::new(parts);
@@ -121,17 +128,24 @@ pub(crate) fn for_each_job(
             format!("the layout is not that of {id}: correct --tp, --pp and their like")
         })?;
         let mut job = snapshot.replay(&id, settings.clone());
-        note_damaged(&mut job, &folder);
-        each(job, Source::Folder)?;
+        note_left_out(&mut job, damaged.get(&folder));
+        each(job, JobSource::Folder)?;
     }
     for (folder, ranks) in traces {
         for set in TraceSet::sets(ranks) {
             let mut job = set.replay(&set.name(&folder), settings.clone());
-            note_damaged(&mut job, &folder);
-            each(job, Source::Traces(&set))?;
+            note_left_out(&mut job, damaged.get(&folder));
+            each(job, JobSource::Traces(&set))?;
         }
     }
     Ok(())
+}
+
+/// Tells a job which files of its folder it lacks.
+fn note_left_out(job: &mut Job, damaged: Option<&Vec<FormatError>>) {
+    for error in damaged.into_iter().flatten() {
+        job.take(Input::Note { text: format!("left out: {error}") });
+    }
 }
 
 /// What is wrong with a file, and what to do about it.
@@ -151,6 +165,7 @@ fn files_at(path: &Path) -> Result<(Vec<PathBuf>, bool)> {
         .map(|entry| Ok(entry?.path()))
         .collect::<Result<_>>()
         .with_context(place)?;
+    // As the system lists them they differ from host to host.
     entries.sort();
     for entry in entries {
         // A folder that links to itself would never end.

@@ -78,6 +78,7 @@ pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour, verbose: bool) -> 
     let name = colour.bold("laggard");
     text += &format!("{name} {}: {} ranks, {seen}\n", job.id, job.ranks);
     if verdict.incidents.is_empty() {
+        // Healthy is said last: in all cases before it, what would show a fault was not seen.
         let said = if snapshot {
             "NOTHING STUCK  all ranks are in the same collectives"
         } else if job.source == Source::Inspector {

@@ -13,7 +13,7 @@ use formats::JournalWriter;
 use ring::{Claim, RingDirectory, clean_stale};
 use verdict::{Job, Settings};
 
-use crate::child::{self, Wrapped};
+use crate::child::{self, WrappedCommand};
 use crate::environment;
 use crate::output::{print, say};
 use crate::package;
@@ -117,16 +117,13 @@ impl RunArgs {
     ) -> Self {
         // torchrun would say at length that it sets this itself.
         let environment = vec![("OMP_NUM_THREADS", "1")];
-        let (report, record) = (Some(report), None);
-        let (preload, verbose) = (false, false);
-        let collector = CollectorArgs::default();
         Self {
-            report,
-            record,
-            collector,
-            preload,
+            report: Some(report),
+            record: None,
+            collector: CollectorArgs::default(),
+            preload: false,
             json,
-            verbose,
+            verbose: false,
             settings,
             environment,
             command,
@@ -143,12 +140,14 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         command.env_remove(secret);
     }
     if environment::is_off() {
+        // Nothing of us stays between the command and whoever started it.
         let failed = child::replace(command);
         say(&failed.text());
         return Ok(failed.exit_code());
     }
-    let watch = match Watch::start(settings, receiver, args) {
+    let watch = match JobWatch::start(settings, receiver, args) {
         Ok((place, watch)) => {
+            // Without it the package attaches only where a script imports it.
             command.env(environment::ENABLE, "1");
             command.env(environment::DIR, &place.root);
             command.env(environment::JOB, &place.id);
@@ -183,7 +182,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
             None
         }
     };
-    let mut wrapped = match Wrapped::start(command) {
+    let mut wrapped = match WrappedCommand::start(command) {
         Ok(wrapped) => wrapped,
         Err(failed) => {
             say(&failed.text());
@@ -222,14 +221,14 @@ fn preloaded(library: PathBuf) -> OsString {
 }
 
 /// Where the command records.
-struct Place {
+struct RecordingPlace {
     root: PathBuf,
     id: String,
     directory: RingDirectory,
 }
 
 /// What is watched, and where.
-struct Watch {
+struct JobWatch {
     directory: RingDirectory,
     /// Keeps an agent of this host away.
     claim: Claim,
@@ -238,23 +237,23 @@ struct Watch {
     has_others: bool,
 }
 
-impl Watch {
+impl JobWatch {
     /// Finds a place to record in, and begins to watch. Of several that `srun` started on this
     /// host, all with one place, the first watches, and the others need not.
     fn start(
         settings: Settings,
         receiver: Option<Receiver>,
         args: &RunArgs,
-    ) -> Result<(Place, Option<Self>)> {
+    ) -> Result<(RecordingPlace, Option<Self>)> {
         let root = environment::ring_root();
-        let since_epoch =
-            SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let own = || format!("{}-{}", since_epoch.as_secs(), std::process::id());
         let launch = environment::launch();
         let has_others = launch.is_some();
-        let id = launch.unwrap_or_else(own);
+        let id = launch.unwrap_or_else(|| {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            format!("{}-{}", now.as_secs(), std::process::id())
+        });
         let directory = RingDirectory::create(&root, &id)?;
-        let place = Place { root, id, directory: directory.clone() };
+        let place = RecordingPlace { root, id, directory: directory.clone() };
         let (root, id) = (&place.root, &place.id);
         // Somebody else's leftovers must not stop this job.
         drop(clean_stale(root, STALE_AFTER));
@@ -293,7 +292,7 @@ impl Watch {
     }
 
     /// Watches until the command ends. A fault of the analysis ends the watching only.
-    fn follow(self, wrapped: &mut Wrapped) -> Result<(ExitStatus, Option<Job>)> {
+    fn follow(self, wrapped: &mut WrappedCommand) -> Result<(ExitStatus, Option<Job>)> {
         let Self { directory, claim, agent, has_others } = self;
         let mut agent = Some(agent);
         let mut ended: Option<(ExitStatus, Instant)> = None;
@@ -325,6 +324,8 @@ impl Watch {
             std::thread::sleep(patience.unwrap_or(POLL_EVERY));
         };
         let job = agent.and_then(|agent| guarded(|| agent.finish().0));
+        // In this order: an agent of this host that got the claim would find rings whose end is
+        // told, and tell it again.
         drop(directory.remove());
         drop(claim);
         Ok((status, job))
@@ -349,10 +350,9 @@ fn tell(args: &RunArgs, job: &Job) {
     let text = verdict_text(&verdict, Colour::of(&stderr()), args.verbose);
     say(&format!("\n{}", text.trim_end()));
     if args.json {
-        let line = serde_json::to_string(&verdict).map(|json| format!("{json}\n"));
-        match line {
-            Ok(line) => {
-                if let Err(error) = print(&line) {
+        match serde_json::to_string(&verdict) {
+            Ok(json) => {
+                if let Err(error) = print(&format!("{json}\n")) {
                     say(&format!("laggard: cannot print the verdict: {error}"));
                 }
             }
@@ -384,9 +384,12 @@ pub(crate) fn write_page(path: &Path, page: &str) -> Result<()> {
         let (told, written) = sync_channel(1);
         thread::spawn(move || told.send(fs::write(path, page)));
         // A pipe may have no reader, and then opens for nobody.
-        let written = written.recv_timeout(TAKEN_WITHIN);
-        let nobody = |_| Err(io::Error::new(io::ErrorKind::TimedOut, "nobody reads it"));
-        return written.unwrap_or_else(nobody).with_context(place);
+        return written
+            .recv_timeout(TAKEN_WITHIN)
+            .unwrap_or_else(|_| {
+                Err(io::Error::new(io::ErrorKind::TimedOut, "nobody reads it"))
+            })
+            .with_context(place);
     }
     // Behind a link stands the file that is meant.
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());

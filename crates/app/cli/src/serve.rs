@@ -103,14 +103,16 @@ impl From<Form> for WebhookForm {
 }
 
 fn amount(typed: &str) -> Result<f64, String> {
-    let amount = typed.parse().ok().filter(|amount: &f64| *amount >= 0.0);
-    amount.ok_or_else(|| "write a number from 0 on".to_owned())
+    typed
+        .parse()
+        .ok()
+        .filter(|amount: &f64| *amount >= 0.0)
+        .ok_or_else(|| "write a number from 0 on".to_owned())
 }
 
 /// A folder, or a bucket.
 fn place(typed: &str, trust: &TrustArgs) -> Result<HistoryPlace> {
-    let bucket = typed.strip_prefix("s3://").filter(|name| !name.is_empty());
-    if bucket.is_some() {
+    if typed.strip_prefix("s3://").is_some_and(|name| !name.is_empty()) {
         let at = environment::s3_address();
         let tls = trust.at(at.as_deref().unwrap_or("https://"))?;
         return Ok(HistoryPlace::Bucket { url: typed.to_owned(), tls });
@@ -153,15 +155,15 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode> {
     let listener = TcpListener::bind(args.listen)
         .with_context(|| format!("cannot listen on {}", args.listen))?;
     let address = listener.local_addr().context("failed to ask for the address")?;
-    let url = || match (&args.url, address.ip().is_unspecified()) {
+    let url = match (&args.url, address.ip().is_unspecified()) {
         (Some(url), _) => url.trim_end_matches('/').to_owned(),
         (None, true) => format!("{scheme}://{}:{}", environment::host(), address.port()),
         (None, false) => format!("{scheme}://{address}"),
     };
-    let bus = args
-        .bus
-        .as_ref()
-        .map(|address| ClusterMember { address: args.trust.to_bus(address), url: url() });
+    let bus = args.bus.as_ref().map(|address| ClusterMember {
+        address: args.trust.to_bus(address),
+        url: url.clone(),
+    });
     let options = Options {
         data: data.clone(),
         settings: args.settings.load()?,
@@ -191,10 +193,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode> {
         data.display()
     ));
     if let Some(bus) = &args.bus {
-        say(&format!(
-            "laggard: sharing the jobs of the bus at {bus}, known as {}",
-            url()
-        ));
+        say(&format!("laggard: sharing the jobs of the bus at {bus}, known as {url}"));
     }
     if scheme == "http" && !address.ip().is_loopback() {
         say(

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
-use serde::Deserialize;
+use protocol::Refusal;
 use serde_json::Value;
 use ureq::http::{Response, StatusCode};
 
@@ -32,7 +32,7 @@ pub(crate) struct ServerArgs {
 
 /// A collector.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct CollectorClient {
     http: ureq::Agent,
     url: String,
     token: Option<String>,
@@ -46,7 +46,7 @@ impl ServerArgs {
 
     /// # Errors
     /// Whom to trust there cannot be told.
-    pub(crate) fn server(&self) -> Result<Server> {
+    pub(crate) fn server(&self) -> Result<CollectorClient> {
         let config = ureq::Agent::config_builder()
             .timeout_global(Some(TIMEOUT))
             .http_status_as_error(false)
@@ -54,7 +54,7 @@ impl ServerArgs {
             .tls_config(self.trust.at(&self.collector)?)
             .max_redirects(0)
             .build();
-        Ok(Server {
+        Ok(CollectorClient {
             http: config.into(),
             url: self.collector.trim_end_matches('/').to_owned(),
             token: environment::token(),
@@ -62,14 +62,7 @@ impl ServerArgs {
     }
 }
 
-/// What a collector says when it refuses.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Refusal {
-    error: String,
-}
-
-impl Server {
+impl CollectorClient {
     fn send(
         &self,
         method: &str,
@@ -120,18 +113,21 @@ impl Server {
         {
             answer = self.send(method, to, body.as_deref())?;
         }
-        let unanswered = |error: ureq::Error| {
-            let hint = hint(&error);
-            anyhow!("the collector at {} does not answer: {error}{hint}", self.url)
-        };
-        let mut response = answer.map_err(unanswered)?;
-        let body = response.body_mut().with_config().limit(LONGEST_BYTES);
-        let text = body.read_to_string().map_err(unanswered)?;
-        if response.status().is_success() {
+        let (status, text) = answer
+            .and_then(|mut response| {
+                let status = response.status();
+                let body = response.body_mut().with_config().limit(LONGEST_BYTES);
+                Ok((status, body.read_to_string()?))
+            })
+            .map_err(|error| {
+                let hint = hint(&error);
+                anyhow!("the collector at {} does not answer: {error}{hint}", self.url)
+            })?;
+        if status.is_success() {
             return Ok(text);
         }
-        let Refusal { error } = serde_json::from_str(&text).unwrap_or_default();
-        match response.status().as_u16() {
+        let Refusal { error, .. } = serde_json::from_str(&text).unwrap_or_default();
+        match status.as_u16() {
             401 | 403 => {
                 bail!("the collector at {} says: {error}; set LAGGARD_TOKEN", self.url)
             }

@@ -1,5 +1,5 @@
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use verdict::{LayoutSettings, Settings};
@@ -57,16 +57,20 @@ pub(crate) struct SettingsArgs {
 impl SettingsArgs {
     /// Reads and checks them. A file that cannot be understood is an error, never a default.
     pub(crate) fn load(&self) -> Result<Settings> {
-        let named = || environment::value(environment::CONFIG).map(PathBuf::from);
-        let mut settings = match self.config.clone().or_else(named) {
+        let path = self
+            .config
+            .clone()
+            .or_else(|| environment::value(environment::CONFIG).map(PathBuf::from));
+        let mut settings = match path {
             None => Settings::default(),
-            Some(path) => {
-                let place = || format!("failed to read settings {}", path.display());
-                let text = fs::read_to_string(&path).with_context(place)?;
-                toml::from_str(&text).with_context(place)?
-            }
+            Some(path) => read(&path)
+                .with_context(|| format!("failed to read settings {}", path.display()))?,
         };
         settings.window.published_cut |= self.published_cut;
         Ok(settings)
     }
+}
+
+fn read(path: &Path) -> Result<Settings> {
+    Ok(toml::from_str(&fs::read_to_string(path)?)?)
 }

@@ -41,23 +41,19 @@ pub(crate) struct SilenceArgs {
 }
 
 #[derive(Deserialize)]
-struct Silences {
+struct SilenceList {
     silences: Vec<Silence>,
 }
 
 fn span(typed: &str) -> Result<Duration, String> {
-    let wrong = || "write a number and s, m, h or d, as in 2h".to_owned();
-    let unit = typed.chars().last().ok_or_else(wrong)?;
-    let seconds = match unit {
-        's' => 1,
-        'm' => 60,
-        'h' => 3600,
-        'd' => 86_400,
-        _ => return Err(wrong()),
-    };
-    let count = typed.strip_suffix(unit).and_then(|count| count.parse::<u32>().ok());
-    let count = count.ok_or_else(wrong)?;
-    Ok(Duration::from_secs(u64::from(count) * seconds))
+    let units = [('s', 1), ('m', 60), ('h', 3600), ('d', 86_400)];
+    units
+        .into_iter()
+        .find_map(|(unit, seconds)| {
+            let count: u32 = typed.strip_suffix(unit)?.parse().ok()?;
+            Some(Duration::from_secs(u64::from(count) * seconds))
+        })
+        .ok_or_else(|| "write a number and s, m, h or d, as in 2h".to_owned())
 }
 
 pub(crate) fn silence(args: &SilenceArgs) -> Result<ExitCode> {
@@ -74,7 +70,7 @@ pub(crate) fn silence(args: &SilenceArgs) -> Result<ExitCode> {
         server.ask("POST", "silences", Some(silence))?;
     }
     let text = server.get("silences")?;
-    let Silences { silences } = serde_json::from_str(&text)
+    let SilenceList { silences } = serde_json::from_str(&text)
         .context("the collector answers with something else than silences")?;
     let mut lines = String::new();
     for Silence { id, job, from_s, until_s, reason } in silences {

@@ -15,8 +15,8 @@ use ratatui::crossterm::event::{
 };
 use serde::Deserialize;
 
-use crate::server::{Server, ServerArgs};
-use screen::{Screen, Seen};
+use crate::server::{CollectorClient, ServerArgs};
+use screen::{Screen, TopUpdate};
 
 mod draw;
 mod screen;
@@ -72,7 +72,7 @@ fn watch(
     terminal: &mut DefaultTerminal,
     screen: &mut Screen,
     wanted: &Sender<Option<String>>,
-    seen: &Receiver<Seen>,
+    seen: &Receiver<TopUpdate>,
 ) -> Result<()> {
     loop {
         for seen in seen.try_iter() {
@@ -112,10 +112,10 @@ fn watch(
 
 /// Asks the collector again and again, at once if another job is wanted.
 fn follow(
-    server: &Server,
+    server: &CollectorClient,
     mut job: Option<String>,
     wishes: &Receiver<Option<String>>,
-    sender: &Sender<Seen>,
+    sender: &Sender<TopUpdate>,
 ) {
     let mut known = None;
     loop {
@@ -125,9 +125,13 @@ fn follow(
             Err(RecvTimeoutError::Disconnected) => return,
         }
         let seen = ask(server, job.as_deref(), known)
-            .unwrap_or_else(|error| Seen::failed(&error));
-        let same = seen.jobs.iter().find(|summary| Some(&summary.id) == job.as_ref());
-        known = same.map(|summary| summary.version).or(known);
+            .unwrap_or_else(|error| TopUpdate::failed(&error));
+        known = seen
+            .jobs
+            .iter()
+            .find(|summary| Some(&summary.id) == job.as_ref())
+            .map(|summary| summary.version)
+            .or(known);
         if sender.send(seen).is_err() {
             return;
         }
@@ -135,15 +139,20 @@ fn follow(
 }
 
 #[derive(Deserialize)]
-struct Jobs {
+struct JobList {
     jobs: Vec<ListedJob>,
 }
 
 /// How all jobs are, and the verdict of `job` unless it is still the `known` version.
-fn ask(server: &Server, job: Option<&str>, known: Option<u64>) -> Result<Seen> {
+fn ask(
+    server: &CollectorClient,
+    job: Option<&str>,
+    known: Option<u64>,
+) -> Result<TopUpdate> {
     let text = server.get("jobs")?;
-    let Jobs { jobs } = serde_json::from_str(&text)
+    let JobList { jobs } = serde_json::from_str(&text)
         .context("the collector answers with something else than a list of jobs")?;
+    // A verdict may be large: it is asked for again only if it has changed.
     let opened = jobs.iter().find(|summary| Some(summary.id.as_str()) == job);
     let verdict = match opened {
         Some(opened) if known != Some(opened.version) => {
@@ -151,10 +160,10 @@ fn ask(server: &Server, job: Option<&str>, known: Option<u64>) -> Result<Seen> {
         }
         _ => None,
     };
-    Ok(Seen { jobs, verdict, error: None })
+    Ok(TopUpdate { jobs, verdict, error: None })
 }
 
-fn verdict(server: &Server, job: &str) -> Result<Verdict> {
+fn verdict(server: &CollectorClient, job: &str) -> Result<Verdict> {
     let text = server.get(&format!("jobs/{}/verdict", url_segment(job)))?;
     Ok(parse_verdict(job, text.as_bytes(), Limits::default())?)
 }

@@ -4,7 +4,7 @@
 #[cfg(not(feature = "service"))]
 pub(crate) use std::convert::Infallible as BusAddress;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use agent::Receiver;
 use anyhow::{Context, Result, bail};
@@ -75,15 +75,9 @@ impl TrustArgs {
     pub(crate) fn at(&self, url: &str) -> Result<TlsConfig> {
         let authorities = match &self.tls_ca {
             Some(path) => {
-                let place = || format!("cannot read authorities from {}", path.display());
-                let text = fs::read(path).with_context(place)?;
-                let items: Result<Vec<PemItem>, _> = parse_pem(&text).collect();
-                let certificates = items.with_context(place)?.into_iter();
-                let certificates = certificates.filter_map(|item| match item {
-                    PemItem::Certificate(certificate) => Some(certificate),
-                    _ => None,
-                });
-                let certificates: Vec<_> = certificates.collect();
+                let certificates = certificates_in(path).with_context(|| {
+                    format!("cannot read authorities from {}", path.display())
+                })?;
                 if certificates.is_empty() {
                     bail!("{}: no certificate (PEM) is in it", path.display());
                 }
@@ -95,13 +89,23 @@ impl TrustArgs {
                 if found.is_empty() {
                     bail!("this system has no authorities: name a file with --tls-ca");
                 }
-                let owned = |der: &[u8]| Certificate::from_der(der).to_owned();
-                found.iter().map(|certificate| owned(certificate)).collect()
+                found.iter().map(|der| Certificate::from_der(der).to_owned()).collect()
             }
             None => return Ok(TlsConfig::default()),
         };
         Ok(TlsConfig::builder().root_certs(RootCerts::from(authorities)).build())
     }
+}
+
+/// The certificates of a PEM file, which may hold keys and other things too.
+fn certificates_in(path: &Path) -> Result<Vec<Certificate<'static>>> {
+    let mut certificates = Vec::new();
+    for item in parse_pem(&fs::read(path)?) {
+        if let PemItem::Certificate(certificate) = item? {
+            certificates.push(certificate);
+        }
+    }
+    Ok(certificates)
 }
 
 /// What to do if `error` says that somebody could not prove who it is.

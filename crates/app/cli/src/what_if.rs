@@ -16,7 +16,8 @@ const SHADES: [char; 6] = ['.', ':', '-', '+', '*', '#'];
 
 /// How slow the job is, and what makes it so.
 pub(crate) fn what_if_text(what_if: &WhatIf) -> String {
-    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
+    let recorded = &what_if.recorded_s;
+    let recorded_s = recorded.iter().sum::<f64>() / recorded.len().max(1) as f64;
     let mut text = format!(
         "what if      S {:.3}: a step takes {}, without stragglers {}\n\
          model error  {:.1} %: as recorded a step takes {}\n",
@@ -24,7 +25,7 @@ pub(crate) fn what_if_text(what_if: &WhatIf) -> String {
         seconds(what_if.mean_simulated_s()),
         seconds(what_if.ideal_s),
         (what_if.launch_slowdown - 1.0).abs() * 100.0,
-        seconds(mean(&what_if.recorded_s)),
+        seconds(recorded_s),
     );
     for (name, removal) in [("M_W", &what_if.slowest_ranks), ("M_S", &what_if.last_stage)]
     {
@@ -86,8 +87,10 @@ fn heat_map(ranks: &[RankSlowdown]) -> String {
     let left_out = rows.len().saturating_sub(HEAT_ROWS);
     let mut text = "\nheat map: a row is a data-parallel rank, a column a stage; . 1.0  : 1.1  - 1.2  + 1.3  * 1.4  # 1.5 and more\n".to_owned();
     for row in rows.take(HEAT_ROWS) {
-        let cells = row.iter().map(|rank| shade(rank.slowdown.unwrap_or(1.0)));
-        let cells: Vec<String> = cells.map(String::from).collect();
+        let cells: Vec<String> = row
+            .iter()
+            .map(|rank| shade(rank.slowdown.unwrap_or(1.0)).to_string())
+            .collect();
         text += &format!("{:>4}  {}\n", row[0].dp_rank, cells.join(" "));
     }
     if left_out > 0 {

@@ -182,7 +182,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::top::screen::Seen;
+    use crate::top::screen::TopUpdate;
 
     fn job(id: &str, state: JobState, headline: Option<&str>) -> ListedJob {
         ListedJob {
@@ -205,7 +205,7 @@ mod tests {
 
     const LATE: &str = "rank 2 is late in data.next_wait: 50.0 ms a step";
 
-    fn seen() -> Seen {
+    fn seen() -> TopUpdate {
         let verdict = json!({
             "schema": model::SCHEMA,
             "job": {"id": "pretrain-7", "ranks": 4, "steps": 640, "analysed_steps": 600,
@@ -226,7 +226,7 @@ mod tests {
                 "advice": "look at rank 2's data loader"}],
             "notes": ["rank 3 ended in step 80"],
         });
-        Seen {
+        TopUpdate {
             jobs: vec![
                 job("finetune-12", JobState::Ended, None),
                 job("evaluate\u{1b}[31m", JobState::Healthy, None),
@@ -309,7 +309,7 @@ mod tests {
         let chosen = screen.jobs[screen.chosen()].id.clone();
         let mut jobs = seen().jobs;
         jobs[1].state = JobState::Hung;
-        screen.show(Seen { jobs, ..Seen::default() });
+        screen.show(TopUpdate { jobs, ..TopUpdate::default() });
         assert_eq!(screen.jobs[screen.chosen()].id, chosen);
         assert_eq!(screen.chosen(), 0);
         for _ in 0..9 {
@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn a_collector_that_went_away_leaves_the_last_picture_and_says_so() {
         let mut screen = screen();
-        screen.show(Seen::failed(&anyhow::anyhow!("the collector does not answer")));
+        screen.show(TopUpdate::failed(&anyhow::anyhow!("the collector does not answer")));
         let picture = drawn(&screen);
         assert!(picture.contains("pretrain-7"));
         assert!(picture.contains("the collector does not answer"));

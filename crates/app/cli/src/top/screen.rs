@@ -5,7 +5,7 @@ use model::Verdict;
 
 /// What the collector said.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct TopUpdate {
     pub(crate) jobs: Vec<ListedJob>,
     /// Of the job that is open, if it is another one than before.
     pub(crate) verdict: Option<Verdict>,
@@ -13,7 +13,7 @@ pub(crate) struct Seen {
     pub(crate) error: Option<String>,
 }
 
-impl Seen {
+impl TopUpdate {
     pub(crate) fn failed(error: &anyhow::Error) -> Self {
         Self { error: Some(format!("{error:#}")), ..Self::default() }
     }
@@ -49,7 +49,7 @@ impl Screen {
     }
 
     /// Takes in what the collector said. What it said before stays if it says nothing.
-    pub(crate) fn show(&mut self, seen: Seen) {
+    pub(crate) fn show(&mut self, seen: TopUpdate) {
         self.error = seen.error;
         if self.error.is_some() {
             return;
@@ -76,8 +76,10 @@ impl Screen {
 
     /// Place of the chosen job in the list.
     pub(crate) fn chosen(&self) -> usize {
-        let same = |job: &ListedJob| Some(&job.id) == self.chosen.as_ref();
-        self.jobs.iter().position(same).unwrap_or(0)
+        self.jobs
+            .iter()
+            .position(|job| Some(&job.id) == self.chosen.as_ref())
+            .unwrap_or(0)
     }
 
     pub(crate) fn up(&mut self) {

@@ -409,16 +409,16 @@ fn dumps_of_which_one_is_lost_still_tell() {
             "rank 2 never entered ALLREDUCE #4 of group default (ranks 1,3 wait in it)",
         ),
     ] {
-        let of_lost = |path: &PathBuf| {
-            let name = path.file_name().expect("a name").to_string_lossy().into_owned();
-            let stem = name.split('.').next().unwrap_or_default().to_owned();
-            stem.ends_with(&format!("rank_{lost}"))
-        };
-        let files = std::fs::read_dir(dumps.join(folder)).expect("a folder");
-        let files = files.map(|file| file.expect("a file").path());
-        let is_read = |path: &PathBuf| path.extension().is_none_or(|it| it != "txt");
-        let files: Vec<PathBuf> =
-            files.filter(|path| is_read(path) && !of_lost(path)).collect();
+        let files: Vec<PathBuf> = std::fs::read_dir(dumps.join(folder))
+            .expect("a folder")
+            .map(|file| file.expect("a file").path())
+            .filter(|path| path.extension().is_none_or(|it| it != "txt"))
+            .filter(|path| {
+                let name = path.file_name().expect("a name").to_string_lossy();
+                let stem = name.split('.').next().unwrap_or_default();
+                !stem.ends_with(&format!("rank_{lost}"))
+            })
+            .collect();
         let files: Vec<&str> = files.iter().filter_map(|path| path.to_str()).collect();
         let said = text(&analyze(&files).stdout);
         assert!(said.contains(sentence), "{folder} without {lost}: {said}");

@@ -79,14 +79,16 @@ fn ends(logs: &Logs) -> BTreeMap<u64, f64> {
         let [.., "stream", stream, "opCount", count] = words[..] else { continue };
         streams.entry(stream).or_default().insert(count.parse().unwrap(), seconds(line));
     }
-    let is_marker = |counts: &&BTreeMap<u64, f64>| counts.keys().last() == Some(&40);
-    streams.values().find(is_marker).expect("a marker").clone()
+    let marker = streams.into_values().find(|counts| counts.keys().last() == Some(&40));
+    marker.expect("a marker")
 }
 
 fn cut(logs: &Logs, from: f64, until: f64) -> Logs {
-    let within = |line: &&String| (from..=until).contains(&seconds(line));
-    let keep = |lines: &Vec<String>| lines.iter().filter(within).cloned().collect();
-    logs.iter().map(|(rank, lines)| (*rank, keep(lines))).collect()
+    let mut logs = logs.clone();
+    for lines in logs.values_mut() {
+        lines.retain(|line| (from..=until).contains(&seconds(line)));
+    }
+    logs
 }
 
 fn near(value: &Value, wanted: f64, tolerance: f64) {
@@ -95,9 +97,9 @@ fn near(value: &Value, wanted: f64, tolerance: f64) {
 }
 
 fn evidence<'a>(incident: &'a Value, label: &str, value: &str) -> &'a Value {
-    let of_label = |evidence: &&Value| evidence["label"] == label;
     let all = incident["evidence"].as_array().expect("evidence");
-    &all.iter().find(of_label).expect("its evidence")["values"][value]
+    let found = all.iter().find(|evidence| evidence["label"] == label);
+    &found.expect("its evidence")["values"][value]
 }
 
 /// All that is known of the recording.

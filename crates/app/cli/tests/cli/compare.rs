@@ -76,12 +76,13 @@ fn write_verdict(path: &Path, recording: &str, windows: usize) {
     let output = laggard(&["analyze", "--json", recording]);
     let mut verdict: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let seen = verdict["windows"].as_array().expect("windows").clone();
-    let first = |at: usize| {
-        let mut window = seen[at % seen.len()].clone();
-        window["first_step"] = (at * 50).into();
-        window
-    };
-    verdict["windows"] = (0..windows).map(first).collect();
+    verdict["windows"] = (0..windows)
+        .map(|at| {
+            let mut window = seen[at % seen.len()].clone();
+            window["first_step"] = (at * 50).into();
+            window
+        })
+        .collect();
     fs::write(path, verdict.to_string()).expect("a file");
 }
 

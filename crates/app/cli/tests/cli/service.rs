@@ -639,12 +639,12 @@ fn jobs_of_a_collector_are_compared_and_their_report_is_fetched() {
     assert!(told.contains("this token is not for that; set LAGGARD_TOKEN"), "{told}");
     assert_eq!((refused.status.code(), page.exists()), (Some(2), false));
     let begun = Instant::now();
-    let is_there = || {
+    loop {
         let told = ask("viewer-viewer-viewer", &report);
         let page = fs::read_to_string(&page).unwrap_or_default();
-        told.status.success() && page.contains("rank 2 is late in data.next_wait")
-    };
-    while !is_there() {
+        if told.status.success() && page.contains("rank 2 is late in data.next_wait") {
+            break;
+        }
         assert!(begun.elapsed() < PATIENCE);
         sleep(Duration::from_millis(100));
     }

@@ -87,22 +87,20 @@ fn a_catalogue_that_is_lost_or_damaged_is_made_anew() {
     assert_eq!((known.0["jobs"].as_array().map(Vec::len), known.1.len()), (Some(2), 1));
     drop(server);
     let file = data.join("catalogue.sqlite");
-    let half = || {
-        let mut bytes = fs::read(&file).expect("a file");
-        bytes.truncate(bytes.len() / 2);
-        fs::write(&file, bytes).expect("room");
-    };
-    let other = || {
-        // The layout's number, in SQLite's header.
-        let mut bytes = fs::read(&file).expect("a file");
-        bytes[63] += 1;
-        fs::write(&file, bytes).expect("room");
-    };
     let damages: [&dyn Fn(); 4] = [
         &|| fs::remove_file(&file).expect("it is there"),
         &|| fs::write(&file, "nothing of the kind").expect("room"),
-        &half,
-        &other,
+        &|| {
+            let mut bytes = fs::read(&file).expect("a file");
+            bytes.truncate(bytes.len() / 2);
+            fs::write(&file, bytes).expect("room");
+        },
+        &|| {
+            // The layout's number, in SQLite's header.
+            let mut bytes = fs::read(&file).expect("a file");
+            bytes[63] += 1;
+            fs::write(&file, bytes).expect("room");
+        },
     ];
     for (at, damage) in damages.into_iter().enumerate() {
         damage();
@@ -117,11 +115,8 @@ fn a_catalogue_that_is_lost_or_damaged_is_made_anew() {
     sleep(Duration::from_secs(3));
     assert!(!data.join("job/ended.json").exists(), "the job was analysed anew");
     // What is forgotten is not listed; what went behind our back neither.
-    let delete = |server: &Server, job: &str| {
-        let request = super::http().delete(format!("{}/api/v1/jobs/{job}", server.url));
-        super::read(request.call().expect("an answer")).0
-    };
-    assert_eq!(delete(&server, "job"), 204);
+    let request = super::http().delete(format!("{}/api/v1/jobs/job", server.url));
+    assert_eq!(super::read(request.call().expect("an answer")).0, 204);
     assert_eq!(listed(&server), Vec::<Value>::new());
     drop(server);
     fs::remove_dir_all(data.join("well")).expect("it is there");

@@ -89,9 +89,9 @@ fn whole(root: &Path) -> Vec<Vec<String>> {
 /// Waits until the job is written down and nothing waits to be put into the history.
 fn settled(data: &Path) {
     let begun = Instant::now();
-    let waits = || files(&data.join(".history")).len();
-    while !data.join("job/ended.json").exists() || waits() > 0 {
-        assert!(begun.elapsed() < PATIENCE, "{:?}", files(&data.join(".history")));
+    let outbox = data.join(".history");
+    while !data.join("job/ended.json").exists() || !files(&outbox).is_empty() {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", files(&outbox));
         sleep(Duration::from_millis(50));
     }
 }
@@ -254,11 +254,10 @@ fn a_place_that_is_absent_delays_nobody_and_gets_all_in_the_end() {
             sleep(Duration::from_millis(50));
         }
         let (_, metrics) = server.get("/metrics", None);
-        let is_failed = |line: &str| {
-            line.strip_prefix("laggard_history_failed_total ")
-                .is_some_and(|count| count != "0")
-        };
-        assert!(metrics.lines().any(is_failed), "{metrics}");
+        let failed = metrics
+            .lines()
+            .find_map(|line| line.strip_prefix("laggard_history_failed_total "));
+        assert!(failed.is_some_and(|count| count != "0"), "{metrics}");
     }
     // The job may be forgotten meanwhile; what waits is not.
     fs::remove_dir_all(data.join("job")).expect("it is there");

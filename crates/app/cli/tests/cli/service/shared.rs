@@ -254,20 +254,19 @@ fn a_job_that_is_deleted_is_gone_from_the_bus() {
     let other = bus.collector(&folder.path().join("other"));
     publish(&bus.publisher(), 0, &batches(1)[0]);
     other.verdict_of_ended("job");
-    let delete = || {
-        let keeper = keeper(&other)?;
-        let request = super::http().delete(format!("{keeper}/api/v1/jobs/job"));
-        Some(super::read(request.call().expect("an answer")).0)
-    };
-    wait_for("it has ended and is deleted", || delete() == Some(204));
+    wait_for("it has ended and is deleted", || {
+        keeper(&other).is_some_and(|keeper| {
+            let request = super::http().delete(format!("{keeper}/api/v1/jobs/job"));
+            super::read(request.call().expect("an answer")).0 == 204
+        })
+    });
     let none = |server: &Server| server.json("/api/v1/jobs")["jobs"] == json!([]);
     wait_for("who kept it knows", || none(&server));
     wait_for("so does the other", || none(&other));
-    let count = || {
+    wait_for("its batches are gone", || {
         let info = bus.raw().request("$JS.API.STREAM.INFO.LAGGARD", "", b"");
-        info["state"]["messages"].clone()
-    };
-    wait_for("its batches are gone", || count() == 0);
+        info["state"]["messages"] == 0
+    });
     // Who comes later finds nothing to take.
     let third = bus.collector(&folder.path().join("third"));
     sleep(Duration::from_secs(2));

@@ -106,10 +106,12 @@ impl Trial<'_> {
     fn keeper(&mut self) -> usize {
         let any = self.any();
         let keeper = self.servers[any].as_ref().and_then(keeper);
-        let is_keeper = |server: &Option<Server>| {
-            server.as_ref().is_some_and(|server| Some(&server.url) == keeper.as_ref())
-        };
-        self.servers.iter().position(is_keeper).unwrap_or(any)
+        self.servers
+            .iter()
+            .position(|server| {
+                server.as_ref().is_some_and(|it| Some(&it.url) == keeper.as_ref())
+            })
+            .unwrap_or(any)
     }
 
     fn publish(&self, sequence: usize, body: &[u8]) {
@@ -219,7 +221,7 @@ impl Trial<'_> {
 
 /// What of a batch an agent that was started anew tells again.
 fn again(inputs: &[Input]) -> Vec<u8> {
-    let is_in_ring = |input: &&Input| {
+    let in_ring = inputs.iter().filter(|input| {
         matches!(
             input,
             Input::Rank { .. }
@@ -227,8 +229,8 @@ fn again(inputs: &[Input]) -> Vec<u8> {
                 | Input::Group { .. }
                 | Input::Mark { .. }
         )
-    };
-    packed(inputs.iter().filter(is_in_ring), false)
+    });
+    packed(in_ring, false)
 }
 
 #[test]
