@@ -129,7 +129,7 @@ fn rings() -> Vec<DoctorCheck> {
     let mut findings = Vec::new();
     match made {
         Ok(_) => {
-            findings.push(DoctorCheck::good(format!("rings can be made in {place}")))
+            findings.push(DoctorCheck::good(format!("rings can be made in {place}")));
         }
         Err(error) => {
             findings.push(DoctorCheck::broken(format!("no rings: {error}"), elsewhere));

@@ -119,13 +119,14 @@ impl HostJobs {
             return Ok(None);
         }
         let directory = RingDirectory::open(path)?;
-        // Without a writer the job has ended. If somebody has watched it and its rings are still
-        // there, that watcher died before it told the end.
-        if !directory.has_writer()
-            && !(directory.was_claimed()
-                && directory.rings().is_ok_and(|rings| !rings.is_empty()))
-        {
-            return Ok(None);
+        if !directory.has_writer() {
+            // The job has ended. If somebody has watched it and its rings are still there, that
+            // watcher died before it told the end.
+            let is_untold = directory.was_claimed()
+                && directory.rings().is_ok_and(|rings| !rings.is_empty());
+            if !is_untold {
+                return Ok(None);
+            }
         }
         Ok(directory.claim(&self.name_of(name))?.map(|claim| (directory, claim)))
     }

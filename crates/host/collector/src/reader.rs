@@ -144,7 +144,7 @@ async fn hand_all(inner: &Arc<Inner>, held: &Arc<JobHandle>, round: &mut Round) 
                 BatchOutcome::Gap { .. } => {}
                 BatchOutcome::Stale => inner.metrics.refused("stale"),
                 BatchOutcome::Over(_) | BatchOutcome::Full(_) => {
-                    inner.metrics.refused("full")
+                    inner.metrics.refused("full");
                 }
             }
             round.answered(arrival, answer);

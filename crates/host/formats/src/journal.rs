@@ -285,7 +285,8 @@ pub(crate) fn input_of(line: &[u8]) -> Result<Input, String> {
 
 /// A number of a mark as the type of its place.
 fn fitting<T: TryFrom<u64>>(number: u64) -> Result<T, String> {
-    T::try_from(number).map_err(|_| "a number is too large for its place".to_owned())
+    T::try_from(number)
+        .map_err(|_too_large| "a number is too large for its place".to_owned())
 }
 
 /// The numbers of a mark, those that are left out zero.

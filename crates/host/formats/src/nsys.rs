@@ -428,19 +428,17 @@ fn pid_of(global: i64) -> i64 {
 const STEP_WORDS: [&str; 6] =
     ["profilerstep", "train_step", "training_step", "iteration", "iter", "step"];
 
-/// The number of the step that a range is called by, `Some(None)` if it has none; `None` of a range
-/// that is not called like a step.
-fn step_in(name: &str) -> Option<Option<u32>> {
+/// The number of the step that a range is called by, `next` if it says none; `None` of a range that
+/// is not called like a step.
+fn step_in(name: &str, next: u32) -> Option<u32> {
     let name = name.to_lowercase();
     let rest = STEP_WORDS.iter().find_map(|word| name.strip_prefix(word))?;
     let number = rest.trim_start_matches([' ', '_', '#', ':', '=', '-', '[']);
     let digits = number.bytes().take_while(u8::is_ascii_digit).count();
     match number[..digits].parse::<u32>() {
         // Such as "step 12" and "Step 0 to 10", not "step2vec".
-        Ok(found) if !number[digits..].starts_with(char::is_alphabetic) => {
-            Some(Some(found))
-        }
-        _ => rest.is_empty().then_some(None),
+        Ok(found) if !number[digits..].starts_with(char::is_alphabetic) => Some(found),
+        _ => rest.is_empty().then_some(next),
     }
 }
 
@@ -454,8 +452,7 @@ fn number_steps(trace: &mut Trace) {
         if slice.kind != SliceKind::Annotation || slice.start_ns < end_ns {
             continue;
         }
-        let Some(number) = step_in(trace.names.text(slice.name)) else { continue };
-        let number = number.unwrap_or(next);
+        let Some(number) = step_in(trace.names.text(slice.name), next) else { continue };
         (next, end_ns) = (number.saturating_add(1), slice.end_ns);
         let name = trace.names.intern(&format!("ProfilerStep#{number}"));
         trace.slices[at] = Slice { name, kind: SliceKind::Step, ..slice };

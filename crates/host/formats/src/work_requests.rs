@@ -89,11 +89,11 @@ fn row(text: &str, port: &str) -> Result<(ConnectionEnds, Returned), BadColumn> 
 }
 
 fn number((column, value): (&'static str, &str)) -> Result<u64, BadColumn> {
-    value.parse().map_err(|_| (column, format!("{value:?} is no whole number")))
+    value.parse().map_err(|_bad| (column, format!("{value:?} is no whole number")))
 }
 
 fn rank((column, value): (&'static str, &str)) -> Result<u32, BadColumn> {
-    value.parse().map_err(|_| (column, format!("{value:?} is no rank")))
+    value.parse().map_err(|_bad| (column, format!("{value:?} is no rank")))
 }
 
 /// Host, card and port by the file's name, `<host>_<nic>_Port<0|1>_A.log`; its two files are one.

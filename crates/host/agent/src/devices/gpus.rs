@@ -190,8 +190,8 @@ impl<'nvml> WatchedGpu<'nvml> {
             [
                 (Gauge::BusyShare, used.busy),
                 (Gauge::MemoryShare, used.memory),
-                (Gauge::PcieBytesPerS, used.pcie.map(|ways| ways.sum())),
-                (Gauge::NvlinkBytesPerS, used.nvlink.map(|ways| ways.sum())),
+                (Gauge::PcieBytesPerS, used.pcie.map(Ways::sum)),
+                (Gauge::NvlinkBytesPerS, used.nvlink.map(Ways::sum)),
                 (Gauge::Nvlinks, links.nvlinks.map(f64::from)),
                 (Gauge::PcieLanes, links.pcie.map(|link| link.lanes)),
                 (Gauge::PcieLanesMost, links.pcie.map(|link| link.lanes_most)),
