@@ -138,11 +138,11 @@ fn what(stall: &StallClaim) -> String {
 /// Who entered something else than the others.
 fn mismatch(wait: &Wait) -> String {
     let entered: Vec<String> = wait
-        .desyncs
+        .sides()
         .iter()
-        .map(|Desync { rank, op, detail }| {
-            let detail = if *detail == wait.detail { "" } else { detail };
-            format!("rank {rank} entered {} {detail}", op.name())
+        .map(|(ranks, other)| {
+            let detail = if other.detail == wait.detail { "" } else { &other.detail };
+            format!("{} entered {} {detail}", who(ranks), other.op.name())
         })
         .collect();
     let differs = !wait.detail.is_empty()
@@ -157,21 +157,23 @@ fn mismatch(wait: &Wait) -> String {
 
 /// What each side entered where it cannot be told which is wrong.
 fn sides(wait: &Wait) -> String {
-    let sides: Vec<String> = wait
-        .sides()
-        .iter()
-        .map(|(ranks, desync)| {
-            let entered = format!("{} {}", desync.op.name(), desync.detail);
-            format!("{} entered {}", who(ranks), entered.trim_end())
-        })
-        .collect();
-    let place = format!("#{} of group {}", wait.number, group_of(wait));
     let unseen = match &wait.missing[..] {
         [] => String::new(),
         missing => format!(", of {} nothing is seen", who(missing)),
     };
-    let sides = sides.join(", ");
-    format!("{sides} as {place}{unseen}: which of them is wrong cannot be told")
+    format!("{}{unseen}: which of them is wrong cannot be told", both_sides(wait))
+}
+
+/// What each side entered.
+fn both_sides(wait: &Wait) -> String {
+    let sides: Vec<String> =
+        wait.sides().iter().map(|(ranks, entered)| side(ranks, entered)).collect();
+    format!("{} as #{} of group {}", sides.join(", "), wait.number, group_of(wait))
+}
+
+fn side(ranks: &[u32], entered: &Desync) -> String {
+    let what = format!("{} {}", entered.op.name(), entered.detail);
+    format!("{} entered {}", who(ranks), what.trim_end())
 }
 
 /// How far devices have come in a collective that all of them were given.
@@ -254,14 +256,25 @@ fn pauses(kind: PauseKind) -> &'static str {
 
 /// Who is in a collective and who is not.
 pub(crate) fn wait(wait: &Wait, is_unseen: bool) -> Worded {
-    let (entered, missing) = (who(&wait.entered), who(&wait.missing));
-    let mut text = if wait.number == 0 {
-        format!("{} in {}", are(&wait.entered, &entered), collective(wait))
+    let missing = who(&wait.missing);
+    let mut text = if wait.is_undecided() {
+        both_sides(wait)
+    } else if wait.number == 0 {
+        format!("{} in {}", are(&wait.entered, &who(&wait.entered)), collective(wait))
     } else {
-        format!("{entered} entered {}", collective(wait))
+        let is_other = |rank: &u32| wait.desyncs.iter().any(|it| it.rank == *rank);
+        let entered: Vec<u32> =
+            wait.entered.iter().copied().filter(|rank| !is_other(rank)).collect();
+        format!("{} entered {}", who(&entered), collective(wait))
     };
+    if !wait.is_undecided() {
+        for (ranks, other) in wait.sides() {
+            text += &format!("; {}", side(&ranks, other));
+        }
+    }
     if !wait.missing.is_empty() {
-        text += &if is_unseen {
+        // Where ranks disagree, nothing is seen of those that are missing.
+        text += &if is_unseen || !wait.desyncs.is_empty() {
             format!("; {} not seen here", are(&wait.missing, &missing))
         } else if wait.number == 0 {
             format!("; {missing} could not be reached")

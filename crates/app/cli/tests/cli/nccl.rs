@@ -96,7 +96,7 @@ fn a_rank_that_launched_something_else() {
 
     CRITICAL  hang: rank 3 entered BROADCAST where the others entered ALLREDUCE #11 of group comm 0xfa93daea854b060b
       host  10.0.0.2
-      why   ranks 0-3 entered ALLREDUCE #11 of group comm 0xfa93daea854b060b
+      why   ranks 0-2 entered ALLREDUCE #11 of group comm 0xfa93daea854b060b; rank 3 entered BROADCAST
       next  make rank 3 issue the same collectives in the same order as the others
     note: launched collectives were counted at one moment, at which ranks of a healthy job may be apart too; a second reply some seconds later tells whether they stay so
     ");
