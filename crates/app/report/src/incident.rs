@@ -259,11 +259,10 @@ fn contradictions(incident: &Incident) -> String {
     if incident.contradictions.is_empty() {
         return String::new();
     }
-    let items: String = incident
-        .contradictions
-        .iter()
-        .map(|it| format!(r#"<li><p class="sentence">{}</p></li>"#, Text(&it.text)))
-        .collect();
+    let mut items = String::new();
+    for it in &incident.contradictions {
+        items += &format!(r#"<li><p class="sentence">{}</p></li>"#, Text(&it.text));
+    }
     format!(
         r#"<div class="line"><h3>Contradictions</h3><ul class="evidence">{items}</ul></div>"#
     )

@@ -129,7 +129,6 @@ fn page(
         "brand" => "<b>laggard</b>".to_owned(),
         "live" if follows => " <em id=\"live\" hidden>live</em>".to_owned(),
         "follow" if follows => format!("<script>{FOLLOW}</script>\n"),
-        "live" | "follow" => String::new(),
         "style" => STYLE.to_owned(),
         "script" => SCRIPT.to_owned(),
         "job" => Text(&verdict.job.id).to_string(),
@@ -144,7 +143,8 @@ fn page(
         "schema" => Text(&verdict.schema).to_string(),
         "verdict" => json(verdict),
         "series" => json(&picture),
-        // A place nobody fills; a test keeps the shell free of them.
+        // What only a page that follows has, or a place nobody fills; a test keeps the shell free
+        // of those.
         _ => String::new(),
     })
 }
@@ -248,8 +248,10 @@ fn notes(verdict: &Verdict) -> String {
     if verdict.notes.is_empty() {
         return String::new();
     }
-    let items: String =
-        verdict.notes.iter().map(|note| format!("<li>{}</li>", Text(note))).collect();
+    let mut items = String::new();
+    for note in &verdict.notes {
+        items += &format!("<li>{}</li>", Text(note));
+    }
     format!(
         r#"<aside class="notes"><h2>What could not be seen</h2><ul>{items}</ul></aside>"#
     )

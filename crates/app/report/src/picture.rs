@@ -228,10 +228,10 @@ fn lag(
     let mut late = false;
     for rank in 0..ranks {
         for column in columns {
-            let lag_s = column.mean_s(|column| {
+            let mean_s = column.mean_s(|column| {
                 column.lag_s.get(&stage)?.get(rank).copied().map(f64::from)
             });
-            let code = lag_code(lag_s, floor_s);
+            let code = lag_code(mean_s, floor_s);
             late |= code > 0;
             lags.push(code);
         }

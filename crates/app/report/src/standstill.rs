@@ -71,8 +71,10 @@ fn stacks(incident: &Incident) -> String {
             Ok(serde_json::Value::String(state)) => state,
             _ => String::new(),
         };
-        let frames: String =
-            fold.frames.iter().map(|frame| format!("<li>{}</li>", Text(frame))).collect();
+        let mut frames = String::new();
+        for frame in &fold.frames {
+            frames += &format!("<li>{}</li>", Text(frame));
+        }
         let noun = if fold.ranks.len() == 1 { "rank" } else { "ranks" };
         legend += &format!(
             r#"<li><details><summary><svg class="swatch" viewBox="0 0 1 1" aria-hidden="true"><rect class="{}" width="1" height="1"/></svg> <b>{noun} {}</b> <code>{}</code> <small>{state}</small></summary><ol class="frames">{frames}</ol></details></li>"#,

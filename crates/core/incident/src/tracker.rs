@@ -220,7 +220,9 @@ impl Tracker {
         if matches!(devices, Devices::Unseen) && may_mistake(window) {
             // What seems hidden behind a late rank may as well be the wait for it.
             late.retain(|fault| !fault.hidden);
-            late.iter_mut().for_each(|fault| fault.hides.clear());
+            for fault in &mut late {
+                fault.hides.clear();
+            }
         }
         self.is_unsettled = matches!(devices, Devices::Awaited { .. })
             && late.iter().any(|fault| fault.notable);

@@ -15,7 +15,7 @@ use model::{BlockCause, Pass, PipelineHalt, SlowIterations, SlowPass};
 const EXPLAINS: f64 = 0.1;
 /// Part of a stage's lateness that one rank must have to be named alone. Ours.
 const ALONE: f64 = 2.0 / 3.0;
-/// CallLateness of a rank, as a part of the culprit's, from which it is a victim. Ours.
+/// Lateness of a rank, as a part of the culprit's, from which it is a victim. Ours.
 const VICTIM: f64 = 0.1;
 /// Part of a block's delay that must be of one kind to call it so. Ours.
 const MOSTLY: f64 = 0.5;
@@ -204,7 +204,7 @@ impl<'a> IterationAnalysis<'a> {
         for (marker, took_s) in took_s.iter().enumerate() {
             match took_s {
                 Some(took_s) if settings.passes_gate(*took_s, low_s) => {
-                    healthy.push(marker)
+                    healthy.push(marker);
                 }
                 Some(_) => slow.push(marker),
                 None => {}

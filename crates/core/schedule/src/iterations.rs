@@ -182,11 +182,11 @@ fn is_even(calls: &[LaneCall]) -> bool {
     let (mut pauses, mut pauses_ns, mut others_ns) = (0, 0.0, 0.0);
     let mut in_pause = true;
     for apart_ns in apart_ns {
-        let is_pause = apart_ns > longest_ns;
+        let is_long = apart_ns > longest_ns;
         // Several long intervals in a row are one pause.
-        pauses += usize::from(is_pause && !in_pause);
-        *(if is_pause { &mut pauses_ns } else { &mut others_ns }) += apart_ns as f64;
-        in_pause = is_pause;
+        pauses += usize::from(is_long && !in_pause);
+        *(if is_long { &mut pauses_ns } else { &mut others_ns }) += apart_ns as f64;
+        in_pause = is_long;
     }
     pauses < MIN_MARKERS || pauses_ns < others_ns
 }

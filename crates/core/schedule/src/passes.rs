@@ -7,7 +7,7 @@ use model::{CollectiveOp, Pass, PipelineBlock};
 use crate::lanes::LaneCall;
 use crate::{Plan, Scheme};
 
-/// Schedules that are tried, most usual first. IterationCalls do not tell zero bubble from 1F1B: weights
+/// Schedules that are tried, most usual first. Calls do not tell zero bubble from 1F1B: weights
 /// are nobody's message.
 fn schemes() -> impl Iterator<Item = Scheme> {
     let interleaved = (2..=8).map(|chunks| Scheme::Interleaved { chunks });
@@ -39,7 +39,7 @@ pub(crate) struct IterationCalls<'a> {
     pub(crate) end_ns: u64,
     /// Sends and receives.
     pub(crate) points: &'a [PointToPoint],
-    /// IterationCalls in which layers meet.
+    /// Calls in which layers meet.
     pub(crate) layers: &'a [LaneCall],
     /// Times of all others.
     pub(crate) others_ns: &'a [u64],

@@ -254,7 +254,7 @@ fn are_same(rows: &[RankRow<'_>], issues: Issues) -> bool {
     rows.iter().all(|row| row.boundaries(issues).eq(first.iter().cloned()))
 }
 
-/// WindowBlocks of a window under construction.
+/// Blocks of a window under construction.
 #[derive(Default)]
 struct WindowBlocks(Vec<Block>);
 

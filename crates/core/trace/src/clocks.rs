@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use crate::{MatchedCollective, Trace};
 
-/// CollectiveEnds in common from which on their scatter is believed; with fewer, the longest of the
+/// Ends in common from which on their scatter is believed; with fewer, the longest of the
 /// collectives is the error. Ours.
 const MIN_ENDS: usize = 3;
 /// Share of the ends that lie within the error. Ours: one in ten may be an outlier.

@@ -254,9 +254,13 @@ impl Apart {
                 if starves { (it.device_end_s - it.host_end_s).max(0.0) } else { 0.0 };
             // Only of hosts that are on time: beyond that a late one works.
             let is_held = is_full[rank] && !host_late[rank];
-            let host_s =
-                hosts_s[rank].min(if is_held { host_level_s } else { f64::INFINITY });
-            cells.push(PieceCell { host_s, device_s, left_s, reads: it.reads });
+            let most_s = if is_held { host_level_s } else { f64::INFINITY };
+            cells.push(PieceCell {
+                host_s: hosts_s[rank].min(most_s),
+                device_s,
+                left_s,
+                reads: it.reads,
+            });
         }
         (cells, [host_level_s, device_level_s])
     }
