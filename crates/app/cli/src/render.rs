@@ -77,26 +77,9 @@ pub(crate) fn verdict_text(verdict: &Verdict, colour: Colour, verbose: bool) -> 
     };
     let name = colour.bold("laggard");
     text += &format!("{name} {}: {} ranks, {seen}\n", job.id, job.ranks);
-    if verdict.incidents.is_empty() {
-        // Healthy is said last: in all cases before it, what would show a fault was not seen.
-        let said = if snapshot {
-            "NOTHING STUCK  all ranks are in the same collectives"
-        } else if job.source == Source::Inspector {
-            "NOTHING FOUND  no rank is constantly late and no communicator became slow"
-        } else if job.analysed_steps == 0
-            || verdict.pipeline.as_ref().is_some_and(|p| p.iteration_s == 0.0)
-        {
-            "NO VERDICT  too little was seen"
-        } else if job.ambiguous_steps > 0 {
-            "NOTHING FOUND  which rank is late cannot be told"
-        } else if job.sampled_steps == 0
-            && (job.hosts_run_ahead || job.device_wait_share.is_some())
-        {
-            "NOTHING FOUND  no host and no stage stands out; devices were not seen"
-        } else {
-            "HEALTHY  no rank and no stage stands out"
-        };
-        text += &format!("\n{}\n", colour.good(said));
+    if let Some((heading, reason)) = verdict.conclusion().map(narrate::conclusion) {
+        let said = format!("{}  {reason}", heading.to_uppercase());
+        text += &format!("\n{}\n", colour.good(&said));
     }
     for incident in &verdict.incidents {
         let head = colour.severity(incident.severity, word(incident.severity));

@@ -10,7 +10,7 @@ use std::{fs, thread};
 use agent::{Agent, Destination, Receiver, Uplink};
 use anyhow::{Context, Result};
 use formats::JournalWriter;
-use ring::{Claim, RingDirectory, clean_stale};
+use ring::{RingDirectory, WatchClaim, clean_stale};
 use verdict::{Job, Settings};
 
 use crate::child::{self, WrappedCommand};
@@ -231,7 +231,7 @@ struct RecordingPlace {
 struct JobWatch {
     directory: RingDirectory,
     /// Keeps an agent of this host away.
-    claim: Claim,
+    claim: WatchClaim,
     agent: Agent,
     /// Whether there are ranks that others than our command are.
     has_others: bool,

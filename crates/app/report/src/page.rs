@@ -1,6 +1,6 @@
 //! The page put together.
 
-use model::{Incident, Severity, Source, StageNames, Verdict};
+use model::{Conclusion, Incident, Severity, StageNames, Verdict};
 use verdict::Series;
 
 use crate::digest::csp_source;
@@ -176,15 +176,20 @@ fn policy(scripts: &[&str]) -> String {
 /// The state of the job: a class for its colour, and a sentence.
 fn state(verdict: &Verdict) -> (&'static str, String) {
     let incidents = &verdict.incidents;
-    let Some(worst) = incidents.iter().map(|incident| incident.severity).max() else {
-        return if verdict.job.source == Source::Inspector {
-            ("healthy", "Nothing found: no rank is constantly late".to_owned())
-        } else if verdict.job.analysed_steps == 0 {
-            ("unknown", "No verdict: too little was seen".to_owned())
-        } else {
-            ("healthy", "Healthy: no rank and no stage stands out".to_owned())
+    if let Some(conclusion) = verdict.conclusion() {
+        let class = match conclusion {
+            Conclusion::NothingStuck | Conclusion::NothingTimed | Conclusion::Healthy => {
+                "healthy"
+            }
+            Conclusion::TooLittleSeen
+            | Conclusion::Ambiguous
+            | Conclusion::DevicesUnseen => "unknown",
         };
-    };
+        let (heading, reason) = narrate::conclusion(conclusion);
+        return (class, format!("{heading}: {reason}"));
+    }
+    let worst = incidents.iter().map(|incident| incident.severity).max();
+    let worst = worst.unwrap_or(Severity::Info);
     let open = incidents.iter().filter(|incident| incident.open).count();
     let number = words::count(incidents.len() as u64, "incident");
     let holds = match (worst, incidents.len()) {
@@ -312,6 +317,8 @@ fn evidence_tables(verdict: &Verdict, paints: &[Paint], names: &StageNames) -> S
 
 #[cfg(test)]
 mod tests {
+    use model::Source;
+
     use super::*;
     use crate::sample;
 

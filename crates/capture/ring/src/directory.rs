@@ -27,13 +27,13 @@ pub struct RingDirectory {
 /// The right to read a job's rings and tell of it: one process has it at a time, and loses it
 /// with its life.
 #[derive(Debug)]
-pub struct Claim {
+pub struct WatchClaim {
     job: String,
     /// The lock is on the open file.
     _locked: File,
 }
 
-impl Claim {
+impl WatchClaim {
     /// What the job is called.
     pub fn job(&self) -> &str {
         &self.job
@@ -82,7 +82,7 @@ impl RingDirectory {
     ///
     /// # Errors
     /// [`RingError::Io`] if the file system refuses.
-    pub fn claim(&self, job: &str) -> Result<Option<Claim>, RingError> {
+    pub fn claim(&self, job: &str) -> Result<Option<WatchClaim>, RingError> {
         let path = self.path.join(CLAIM);
         let io_error = |action| {
             let path = path.clone();
@@ -105,7 +105,7 @@ impl RingDirectory {
             file.write_all_at(job.as_bytes(), 0).map_err(io_error("write"))?;
             job.clone_into(&mut known);
         }
-        Ok(Some(Claim { job: known, _locked: file }))
+        Ok(Some(WatchClaim { job: known, _locked: file }))
     }
 
     /// Whether somebody has claimed the job, if only in the past.

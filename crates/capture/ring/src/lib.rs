@@ -44,7 +44,7 @@ mod requests;
 mod slots;
 
 pub use {
-    directory::{Claim, RingDirectory, clean_stale, process_started},
+    directory::{RingDirectory, WatchClaim, clean_stale, process_started},
     error::RingError,
     header::{Identity, NameKind},
     job::{JobReader, RankState},

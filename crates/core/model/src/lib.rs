@@ -37,6 +37,7 @@ mod arrival;
 mod batch;
 mod claim;
 mod clock;
+mod conclusion;
 mod connection;
 mod context;
 mod device;
@@ -76,6 +77,7 @@ pub use arrival::{LateArrivals, LateIn, SlowCommunicator};
 pub use batch::{Batch, MAX_RANKS};
 pub use claim::{Claim, LateRanks, StepPlace, StepSpan};
 pub use clock::RankNs;
+pub use conclusion::Conclusion;
 pub use connection::{
     ConnectionClaim, ConnectionEnds, LinkFault, LostIterations, SlowConnection,
 };

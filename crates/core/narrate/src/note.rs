@@ -76,7 +76,7 @@ pub fn note(note: &VerdictNote) -> String {
             fold_ranks(ranks)
         ),
         VerdictNote::AmbiguousSteps { steps } => format!(
-            "in {steps} steps a rank was late, or waited for its device: which one cannot be told. \
+            "in {steps} steps a rank was late, or waited for its device: which one is unknown. \
              These hosts do not meet in each step, and fewer than four show no majority; device \
              marks would tell (`laggard doctor` says whether they are on)"
         ),

@@ -32,7 +32,7 @@ pub enum ReadBack {
 
 /// A part of the loop that can be slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spot {
+pub enum SlowSpot {
     /// The host loads data.
     Data,
     /// The host's part of the forward pass, at its begin.
@@ -49,7 +49,7 @@ pub enum Spot {
     DeviceOptimizer,
 }
 
-impl Spot {
+impl SlowSpot {
     /// All of them.
     pub const ALL: [Self; 7] = [
         Self::Data,
@@ -71,7 +71,7 @@ impl Spot {
 #[derive(Clone, Copy, Debug)]
 pub struct Slow {
     /// Where.
-    pub spot: Spot,
+    pub spot: SlowSpot,
     /// On which rank, on all if none.
     pub rank: Option<u32>,
     /// By how much a step, in seconds.
@@ -361,7 +361,7 @@ impl AheadJob {
         let mut noisy = |seconds: f64| {
             seconds * (1.0 + self.noise * (2.0 * rng.random::<f64>() - 1.0))
         };
-        let late_s = |spot: Spot| -> f64 {
+        let late_s = |spot: SlowSpot| -> f64 {
             let strikes = self.slow.iter().filter(|slow| {
                 slow.spot == spot
                     && slow.rank.is_none_or(|slow| slow == rank)
@@ -372,24 +372,24 @@ impl AheadJob {
         };
         let [data_s, forward_s, backward_s, optimizer_s, callback_s] = self.host_s;
         let [on_forward_s, on_backward_s, on_optimizer_s] = self.device_s;
-        let launches_s = late_s(Spot::Launches) / (2 * KERNELS) as f64;
+        let launches_s = late_s(SlowSpot::Launches) / (2 * KERNELS) as f64;
         let mut push = |act| acts.push((step, act));
         push(Act::Mark(MarkKind::DataBegin));
-        push(Act::Work(noisy(data_s) + late_s(Spot::Data)));
+        push(Act::Work(noisy(data_s) + late_s(SlowSpot::Data)));
         push(Act::Mark(MarkKind::DataEnd));
         let of_kernel = |seconds: f64| seconds / KERNELS as f64;
         let is_first_of_layer = |kernel: usize| kernel.is_multiple_of(KERNELS / BUCKETS);
         let gathers = |kernel: usize| self.sharded && is_first_of_layer(kernel);
         for kernel in 0..KERNELS {
             if is_first_of_layer(kernel) {
-                push(Act::Work(late_s(Spot::HostForward) / BUCKETS as f64));
+                push(Act::Work(late_s(SlowSpot::HostForward) / BUCKETS as f64));
             }
             if gathers(kernel) {
                 push(Act::Issue);
                 push(Act::Join);
             }
             push(Act::Work(of_kernel(noisy(forward_s)) + launches_s));
-            let late_s = late_s(Spot::DeviceForward);
+            let late_s = late_s(SlowSpot::DeviceForward);
             push(Act::Launch(of_kernel(noisy(on_forward_s) + late_s)));
         }
         if self.read_back == ReadBack::BeforeBackward {
@@ -402,7 +402,7 @@ impl AheadJob {
                 push(Act::Join);
             }
             push(Act::Work(of_kernel(noisy(backward_s)) + launches_s));
-            let late_s = late_s(Spot::DeviceBackward);
+            let late_s = late_s(SlowSpot::DeviceBackward);
             push(Act::Launch(of_kernel(noisy(on_backward_s) + late_s)));
             if is_first_of_layer(kernel + 1) {
                 push(Act::Issue);
@@ -418,13 +418,13 @@ impl AheadJob {
             push(Act::ReadBack);
         }
         push(Act::Work(noisy(optimizer_s)));
-        push(Act::Launch(noisy(on_optimizer_s) + late_s(Spot::DeviceOptimizer)));
+        push(Act::Launch(noisy(on_optimizer_s) + late_s(SlowSpot::DeviceOptimizer)));
         push(Act::Mark(MarkKind::OptimizerEnd));
         if matches!(self.read_back, ReadBack::Every(steps) if (step + 1).is_multiple_of(steps))
         {
             push(Act::ReadBack);
         }
-        push(Act::Work(noisy(callback_s) + late_s(Spot::Callback)));
+        push(Act::Work(noisy(callback_s) + late_s(SlowSpot::Callback)));
     }
 
     fn inputs(&self, ranks: &[AheadRank]) -> Vec<Input> {

@@ -33,12 +33,12 @@ pub struct Begun {
     /// Its number in the communicator.
     pub sequence: u64,
     /// Its connections.
-    pub flows: Vec<Route>,
+    pub flows: Vec<CallbackRoute>,
 }
 
 /// One connection of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Route {
+pub struct CallbackRoute {
     /// The channel.
     pub channel: u8,
     /// The peer, by its rank in the communicator.
@@ -70,7 +70,7 @@ impl Run {
         for (rank, entered) in self.entered() {
             for (operation, entered) in entered.iter().enumerate() {
                 let ends: Vec<(&Channel, bool, u32)> = self.ends(entered, rank);
-                let flows = ends.iter().map(|(channel, sends, peer)| Route {
+                let flows = ends.iter().map(|(channel, sends, peer)| CallbackRoute {
                     channel: channel.number,
                     peer: *peer,
                     sends: *sends,

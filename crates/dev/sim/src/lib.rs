@@ -68,8 +68,8 @@ mod transfer;
 mod watch;
 mod window;
 
-pub use ahead::{AheadJob, AheadRun, ReadBack, Slow, Spot as SlowSpot};
-pub use callbacks::{Begun, Callback, Route, Stage};
+pub use ahead::{AheadJob, AheadRun, ReadBack, Slow, SlowSpot};
+pub use callbacks::{Begun, Callback, CallbackRoute, Stage};
 pub use calls::{CalledJob, Delay, Primitive, Spot, Stop, log_text};
 pub use campaign::{Campaign, MAGNITUDES, Row, Scenario, Score, magnitude, simulate};
 pub use cluster::{Cluster, Fault, LOCALS, Run};

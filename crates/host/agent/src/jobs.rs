@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use ring::{Claim, RingDirectory, RingError, clean_stale};
+use ring::{RingDirectory, RingError, WatchClaim, clean_stale};
 use verdict::Settings;
 
 use crate::agent::Agent;
@@ -111,7 +111,10 @@ impl HostJobs {
     }
 
     /// Claims a job that has processes, or whose end nobody has told.
-    fn claim(&self, path: &Path) -> Result<Option<(RingDirectory, Claim)>, RingError> {
+    fn claim(
+        &self,
+        path: &Path,
+    ) -> Result<Option<(RingDirectory, WatchClaim)>, RingError> {
         let Some(name) = path.file_name().and_then(OsStr::to_str) else {
             return Ok(None);
         };
@@ -143,7 +146,7 @@ impl HostJobs {
         format!("{}-{directory}-{}", self.host.name, since_epoch.as_secs())
     }
 
-    fn watch(&mut self, directory: RingDirectory, claim: Claim) {
+    fn watch(&mut self, directory: RingDirectory, claim: WatchClaim) {
         let path = directory.path().to_owned();
         let (host, stop, log) =
             (Arc::clone(&self.host), Arc::clone(&self.stop), self.log);
@@ -183,7 +186,7 @@ impl HostJobs {
 /// Watches a job until its processes are gone, or we have to go.
 fn watch(
     directory: &RingDirectory,
-    claim: &Claim,
+    claim: &WatchClaim,
     host: &HostOptions,
     stop: &AtomicBool,
     say: &dyn Fn(&str),

@@ -1,0 +1,46 @@
+//! What a verdict comes to that has no incident.
+
+use crate::{Source, Verdict};
+
+/// What is concluded where nothing was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Conclusion {
+    /// All ranks are in the same collectives, at one moment.
+    NothingStuck,
+    /// Of timed collectives: nobody is late, none became slow.
+    NothingTimed,
+    /// Too little was seen.
+    TooLittleSeen,
+    /// Some rank was late, and which cannot be told.
+    Ambiguous,
+    /// Hosts and stages are alike; devices behind hosts that run ahead were not seen.
+    DevicesUnseen,
+    /// Everything that could be wrong was looked at.
+    Healthy,
+}
+
+impl Verdict {
+    /// What it comes to without an incident; `None` if there is one. Healthy comes last: in all
+    /// cases before it, what would show a fault was not seen.
+    pub fn conclusion(&self) -> Option<Conclusion> {
+        let job = &self.job;
+        if !self.incidents.is_empty() {
+            return None;
+        }
+        let is_untimed = self.pipeline.as_ref().is_some_and(|it| it.iteration_s == 0.0);
+        let runs_ahead = job.hosts_run_ahead || job.device_wait_share.is_some();
+        Some(if job.source == Source::Snapshot {
+            Conclusion::NothingStuck
+        } else if job.source == Source::Inspector {
+            Conclusion::NothingTimed
+        } else if job.analysed_steps == 0 || is_untimed {
+            Conclusion::TooLittleSeen
+        } else if job.ambiguous_steps > 0 {
+            Conclusion::Ambiguous
+        } else if runs_ahead && job.sampled_steps == 0 {
+            Conclusion::DevicesUnseen
+        } else {
+            Conclusion::Healthy
+        })
+    }
+}

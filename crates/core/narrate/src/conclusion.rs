@@ -1,0 +1,20 @@
+use model::Conclusion;
+
+/// What is concluded where nothing was found: a heading, and what it rests on.
+pub fn conclusion(conclusion: Conclusion) -> (&'static str, &'static str) {
+    match conclusion {
+        Conclusion::NothingStuck => {
+            ("Nothing stuck", "all ranks are in the same collectives")
+        }
+        Conclusion::NothingTimed => (
+            "Nothing found",
+            "no rank is constantly late and no communicator became slow",
+        ),
+        Conclusion::TooLittleSeen => ("No verdict", "too little was seen"),
+        Conclusion::Ambiguous => ("Nothing found", "which rank is late is unknown"),
+        Conclusion::DevicesUnseen => {
+            ("Nothing found", "no host and no stage stands out; devices were not seen")
+        }
+        Conclusion::Healthy => ("Healthy", "no rank and no stage stands out"),
+    }
+}
