@@ -492,4 +492,32 @@ mod tests {
             "rank 1: read (a.py:1) < main (a.py:9)"
         );
     }
+
+    #[test]
+    fn who_entered_something_else_did_not_enter_the_same() {
+        let other = |rank, op| Desync { rank, op, detail: String::new() };
+        let entered = vec![0, 1, 3];
+        let odd = Wait {
+            desyncs: vec![other(3, CollectiveOp::BROADCAST)],
+            entered: entered.clone(),
+            missing: Vec::new(),
+            ..a_wait()
+        };
+        assert_eq!(
+            wait(&odd, false).text,
+            "ranks 0-1 entered ALLREDUCE #46 of group default; rank 3 entered BROADCAST"
+        );
+        let both = [(0, CollectiveOp::ALLREDUCE), (1, CollectiveOp::ALLREDUCE)];
+        let desyncs = both.into_iter().chain([(3, CollectiveOp::BROADCAST)]);
+        let undecided = Wait {
+            desyncs: desyncs.map(|(rank, op)| other(rank, op)).collect(),
+            entered,
+            ..a_wait()
+        };
+        assert_eq!(
+            wait(&undecided, false).text,
+            "ranks 0-1 entered ALLREDUCE, rank 3 entered BROADCAST as #46 of group default; \
+             rank 2 is not seen here"
+        );
+    }
 }
