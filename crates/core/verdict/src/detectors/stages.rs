@@ -86,9 +86,9 @@ impl DeviceSteps {
         self.sampled_steps
     }
 
-    /// Whether hosts are seen to run ahead of their devices in most windows.
+    /// Whether hosts are seen to run ahead of their devices in half of the windows or more.
     pub(crate) fn hosts_run_ahead(&self) -> bool {
-        self.ahead > self.not_ahead
+        self.ahead > 0 && self.ahead >= self.not_ahead
     }
 
     /// What is read back, by what it may cost: the most first.
