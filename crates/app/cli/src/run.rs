@@ -140,7 +140,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         command.env_remove(secret);
     }
     if environment::is_off() {
-        // Nothing of us stays between the command and whoever started it.
+        // No process of laggard stays between the command and its parent.
         let failed = child::replace(command);
         say(&failed.text());
         return Ok(failed.exit_code());
@@ -324,8 +324,8 @@ impl JobWatch {
             std::thread::sleep(patience.unwrap_or(POLL_EVERY));
         };
         let job = agent.and_then(|agent| guarded(|| agent.finish().0));
-        // In this order: an agent of this host that got the claim would find rings whose end is
-        // told, and tell it again.
+        // In this order: an agent of this host that got the claim would find rings whose end was
+        // reported, and report it again.
         drop(directory.remove());
         drop(claim);
         Ok((status, job))

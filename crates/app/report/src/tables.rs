@@ -51,7 +51,7 @@ pub(crate) fn legend(verdict: &Verdict, paints: &[Paint]) -> String {
             entries += &legend_entry(*paint, &name, stage.advance_s, stage.share);
         }
     }
-    // Stages of one colour cannot be told apart in the picture: they are one entry.
+    // The picture does not distinguish stages of one colour: they are one entry.
     if shared > 0 {
         let name = words::count(shared, "further stage");
         entries += &legend_entry(Paint::Shared, &name, seconds, share);

@@ -132,22 +132,22 @@ impl Arrivals {
         // Costliest first: who is late because of another must not become a finding before it.
         found.sort_by(|(a, _), (b, _)| b.cost_s.total_cmp(&a.cost_s));
         found.truncate(MAX_FINDINGS);
-        let mut told: Vec<(LateArrivals, Places)> = Vec::new();
+        let mut kept: Vec<(LateArrivals, Places)> = Vec::new();
         for (late, places) in found {
-            if let Some((other, _)) = told.iter_mut().find(|(other, at)| {
+            if let Some((other, _)) = kept.iter_mut().find(|(other, at)| {
                 other.ranks.len() < MAX_FINDINGS && overlap(at, &places)
             }) {
                 other.ranks.extend(&late.ranks);
                 other.open |= late.open;
             } else if let Some((culprit, _)) =
-                told.iter_mut().find(|(other, _)| is_victim(&late, other, &seen))
+                kept.iter_mut().find(|(other, _)| is_victim(&late, other, &seen))
             {
                 culprit.victims.extend(&late.ranks);
             } else {
-                told.push((late, places));
+                kept.push((late, places));
             }
         }
-        for (late, places) in &mut told {
+        for (late, places) in &mut kept {
             late.ranks.sort_unstable();
             late.victims.sort_unstable();
             let sequences: BTreeSet<usize> = places.iter().map(|(at, _)| *at).collect();
@@ -158,7 +158,7 @@ impl Arrivals {
                 .collect();
             late.waited = waited.into_iter().collect();
         }
-        told.into_iter().map(|(late, _)| late).collect()
+        kept.into_iter().map(|(late, _)| late).collect()
     }
 
     /// The number of the last timed operation of each rank, where they differ: group name,

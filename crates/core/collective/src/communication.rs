@@ -261,8 +261,8 @@ mod tests {
             job.look(rank, RankNs(90 * SECOND), last, &[]);
         }
         let failures = job.failures();
-        let told = failures.iter().map(|failure| (failure.cause, failure.ranks.clone()));
-        assert_eq!(told.collect::<Vec<_>>(), [(HoldUp::NotEntered, vec![1])]);
+        let named = failures.iter().map(|failure| (failure.cause, failure.ranks.clone()));
+        assert_eq!(named.collect::<Vec<_>>(), [(HoldUp::NotEntered, vec![1])]);
     }
 
     #[test]

@@ -64,7 +64,7 @@ pub fn slow_links(
     found
 }
 
-/// How many ports are told, if nothing was in flight on any of them when its last request came
+/// How many ports reported, if nothing was in flight on any of them when its last request came
 /// back: [`Path::Unused`](crate::Path::Unused) since. `None` if something was.
 pub fn idle_ports(returned: &BTreeMap<ConnectionEnds, Vec<Returned>>) -> Option<usize> {
     let mut lasts: BTreeMap<&str, &Returned> = BTreeMap::new();

@@ -19,7 +19,7 @@ pub(crate) fn wait_in(group: &GroupProgress, seen: &BTreeSet<u32>) -> Option<Wai
         .iter()
         .any(|rank| !group.last.contains_key(rank) && seen.contains(rank));
     let least = if no_part { 0 } else { numbers.min()? };
-    // A disagreement comes before what numbers say, whoever has gone on since.
+    // A disagreement counts before numbers do, even if ranks have gone on since.
     if let Some(wait) = disagreement(group, seen) {
         return Some(wait);
     }

@@ -7,7 +7,7 @@ use model::{
 
 use crate::IncidentSettings;
 
-/// Places of one finding that are told.
+/// Places of one finding that are listed.
 const TOLD_PLACES: usize = 3;
 
 /// The finding about ranks that constantly arrive after the others.

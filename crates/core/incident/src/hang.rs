@@ -13,8 +13,8 @@ use model::{
 
 use crate::pause::pause;
 
-/// Frames of a stack that are told.
-const TOLD_FRAMES: usize = 4;
+/// Frames of a stack that are shown.
+const SHOWN_FRAMES: usize = 4;
 /// Frames of a folded stack, and different ones of one hang. Taste: more is no longer looked at.
 const FOLDED_FRAMES: usize = 64;
 const MAX_FOLDS: usize = 64;
@@ -271,7 +271,7 @@ fn of_stacks(stacks: &BTreeMap<u32, Stack>, culprits: &[u32]) -> Vec<Observation
         let from =
             stack.frames.iter().position(Frame::is_own).unwrap_or(0).saturating_sub(1);
         let frames: Vec<String> =
-            stack.frames.iter().skip(from).take(TOLD_FRAMES).map(Frame::text).collect();
+            stack.frames.iter().skip(from).take(SHOWN_FRAMES).map(Frame::text).collect();
         let unread = unread(stack).filter(|_| frames.is_empty());
         match folded.iter_mut().find(|known| known.0 == frames && known.1 == unread) {
             Some((.., ranks)) => ranks.push(*rank),
@@ -408,7 +408,7 @@ mod tests {
         );
     }
 
-    /// Only of two ends of a link that cannot be told apart both are looked at.
+    /// Both ends of a link are looked at only if either may be the cause.
     #[test]
     fn what_counters_say_comes_before_who_is_missing() {
         for (cause, ranks, part) in [

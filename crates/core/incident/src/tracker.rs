@@ -2,9 +2,9 @@ use std::collections::{BTreeSet, VecDeque};
 
 use frontier::{Gates, WindowFrontier, localise};
 use model::{
-    Action, Claim, Cost, Fact, Finding, IncidentKind, JobContext, Label, LateRanks,
-    Meeting, NextInLine, Observation, Origin, Pace, Ranks, Side, StageAccount, StageId,
-    StageNames, StepPart, StepSpan, Subject, Window,
+    Action, Claim, Cost, FEW_RANKS, Fact, Finding, IncidentKind, JobContext, Label,
+    LateRanks, Meeting, NextInLine, Observation, Origin, Pace, Ranks, Side, StageAccount,
+    StageId, StageNames, StepPart, StepSpan, Subject, Window,
 };
 
 use crate::cause::{Best, common_causes};
@@ -27,8 +27,6 @@ const MISSED_STRIKES: u64 = 3;
 const STEADY_PATIENCE: u64 = 10;
 const SPORADIC_PATIENCE: u64 = 50;
 
-/// Ranks of which those that wait may be most.
-const FEW_RANKS: usize = 3;
 /// Steps without an account of their devices that are remembered: more than ten windows.
 const MAX_UNACCOUNTED: usize = 1024;
 
@@ -36,17 +34,6 @@ const MAX_UNACCOUNTED: usize = 1024;
 /// so that it is the same group then, even if some left it.
 fn meet(group: &[u32], window: &Window) -> bool {
     group.iter().any(|rank| window.ranks.binary_search(rank).is_ok())
-}
-
-/// Whether hosts run ahead of their devices, and are too few for most of them to show what is usual:
-/// where a host waits for its device it looks as if it worked.
-fn may_mistake(window: &Window) -> bool {
-    window.runs_ahead && window.ranks.len() <= FEW_RANKS
-}
-
-/// Whether no place is seen at which such hosts meet, so that it is unknown which of them wait.
-fn is_ambiguous(window: &Window) -> bool {
-    may_mistake(window) && window.meeting == Meeting::Unseen
 }
 
 /// Follows the faults of a job from window to window.
@@ -81,7 +68,7 @@ struct Group {
 }
 
 impl Group {
-    /// Whether most of its windows tell who waits from who works. By chance a few seem to.
+    /// Whether most of its windows show which hosts wait and which work. By chance a few seem to.
     fn is_clear(&self) -> bool {
         self.clear > self.ambiguous || self.ambiguous == 0
     }
@@ -206,7 +193,11 @@ impl Tracker {
         group.unaccounted.drain(..forgotten);
         let (gates, settings) = (&self.gates, &self.settings);
         let mut late = find_faults(window, found, gates, settings);
-        let is_ambiguous = matches!(devices, Devices::Unseen) && is_ambiguous(window);
+        // Of few hosts that run ahead, one that waits for its device looks like one that works.
+        let may_mistake = window.runs_ahead
+            && window.ranks.len() <= FEW_RANKS
+            && matches!(devices, Devices::Unseen);
+        let is_ambiguous = may_mistake && window.meeting == Meeting::Unseen;
         if is_ambiguous {
             let notable = late.iter().filter(|fault| fault.notable);
             let struck = notable.map(|fault| fault.strikes.len() as u64).max();
@@ -217,7 +208,7 @@ impl Tracker {
         } else {
             group.clear += 1;
         }
-        if matches!(devices, Devices::Unseen) && may_mistake(window) {
+        if may_mistake {
             // What seems hidden behind a late rank may as well be the wait for it.
             late.retain(|fault| !fault.hidden);
             for fault in &mut late {
@@ -240,7 +231,7 @@ impl Tracker {
         // Faults of steps without an account are costs of more steps than these.
         let causes =
             common_causes(window, found, &faults, &group.best, devices, settings);
-        // What hosts wait for that run ahead may cost nothing.
+        // A host that runs ahead may wait for data and lose nothing.
         faults.extend(
             causes
                 .into_iter()
@@ -270,7 +261,7 @@ impl Tracker {
         told.map(|(track, ranks)| self.finding(track, &ranks, scene)).collect()
     }
 
-    /// Whether the ranks that a track names can be told apart from those that wait for them.
+    /// Whether the ranks that a track names are distinguishable from those that wait for them.
     fn is_clear(&self, track: &Track) -> bool {
         let names_ranks =
             matches!(track.fault.kind, FaultKind::LateRanks | FaultKind::Rotating);

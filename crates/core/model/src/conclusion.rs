@@ -11,7 +11,7 @@ pub enum Conclusion {
     NothingTimed,
     /// Too little was seen.
     TooLittleSeen,
-    /// Some rank was late, and which cannot be told.
+    /// Some rank was late, and which one is unknown.
     Ambiguous,
     /// Hosts and stages are alike; devices behind hosts that run ahead were not seen.
     DevicesUnseen,

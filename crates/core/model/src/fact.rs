@@ -126,7 +126,7 @@ pub enum Observation {
     },
     /// Nothing was in flight on any port when a job stood still.
     IdlePorts {
-        /// How many are told.
+        /// How many are known.
         ports: usize,
     },
     /// Slow operations waited for ranks.

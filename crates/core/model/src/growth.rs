@@ -16,7 +16,7 @@ const GROWTH_MIN: f64 = 0.5;
 /// usual.
 ///
 /// A rank that waits for a late one takes longer by as much as it is early; one that works does
-/// not. Where a rank is late by as much in every step, only what varies tells the two apart.
+/// not. Where a rank is late by as much in every step, only what varies distinguishes the two.
 /// # Source
 /// Ours: docs/math/meetings.md.
 #[derive(Clone, Copy, Debug)]
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_that_wait_are_told_from_ranks_that_work() {
+    fn ranks_that_wait_are_distinguished_from_ranks_that_work() {
         let early_s: Vec<f64> = (0..40).map(|row| f64::from(row * 7919 % 23)).collect();
         let noise = |row: usize| (row * 104_729 % 17) as f64 * 0.1;
         let waits = early_s.iter().enumerate().map(|(row, early)| early + noise(row));

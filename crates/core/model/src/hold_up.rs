@@ -66,7 +66,7 @@ pub struct RankChannel {
 pub struct Failure {
     /// What is wrong.
     pub cause: HoldUp,
-    /// The culprits, ascending; never empty. Two if the ends of a link cannot be told apart.
+    /// The culprits, ascending; never empty. Two if either end of a link may be the cause.
     pub ranks: Vec<u32>,
     /// The flows it shows in, if not all flows of the rank are struck.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -115,7 +115,7 @@ pub struct Straggler {
     pub cause: HoldUp,
     /// The culprits, ascending; never empty.
     pub ranks: Vec<u32>,
-    /// Whether the ranks are the two ends of links that cannot be told apart.
+    /// Whether the ranks are the two ends of links, either of which may be the cause.
     pub either: bool,
     /// The channels it shows in, if not in all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

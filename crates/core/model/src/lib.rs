@@ -130,6 +130,6 @@ pub use verdict::{
 pub use wait::{Desync, DeviceProgress, StallKind, Wait};
 pub use what_if::{Attribution, PartSlowdown, RankSlowdown, Removal, WhatIf};
 pub use window::{
-    Block, BlockTime, Boundary, Closure, Cut, DeviceEvents, DeviceWindow, HostTimes,
-    Meeting, ReadBacks, ReadBacksOfLine, Sync, Window,
+    Block, BlockTime, Boundary, Closure, Cut, DeviceEvents, DeviceWindow, FEW_RANKS,
+    HostTimes, Meeting, ReadBacks, ReadBacksOfLine, Sync, Window,
 };

@@ -94,7 +94,7 @@ pub enum VerdictNote {
         /// The lowest number that one of these ends with.
         first: u64,
     },
-    /// In some steps a rank was late, or waited for its device, and it cannot be told which.
+    /// In some steps a rank was late, or waited for its device, and which one is unknown.
     AmbiguousSteps {
         /// How many.
         steps: u64,

@@ -53,7 +53,7 @@ impl fmt::Display for SlowPart {
 /// What made a stretch of iterations slow, by calls of NCCL.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SlowIterations {
-    /// Who; more than one if they cannot be told apart, none if nobody that was seen.
+    /// Who; several if any of them may be the cause, none if no rank that was seen is.
     pub ranks: Vec<u32>,
     /// Ranks without a log that it may be instead.
     pub unseen: Vec<u32>,

@@ -20,7 +20,7 @@ pub enum RankPart {
     Stack,
     /// Hosts of which nothing is seen.
     UnseenHosts,
-    /// Why sides that cannot be told apart chose different branches.
+    /// Why the sides chose different branches, where it is unknown which is wrong.
     Branches,
     /// Sizes and types of tensors.
     Tensors,
@@ -30,7 +30,7 @@ pub enum RankPart {
     GroupOrder,
     /// Devices that are behind others in a collective.
     LaggingDevice,
-    /// Flight Recorder dumps with times, that tell whose device is behind.
+    /// Flight Recorder dumps with times: they show whose device is behind.
     RecorderDumps,
     /// Stacks and devices, where nobody is known to wait.
     StacksAndDevices,

@@ -18,7 +18,7 @@ pub enum StallKind {
     /// The culprits wait for one another, in different collectives.
     Deadlock,
     /// All entered, and inside the operation something stands still: at the culprits, if there
-    /// is a `failure` or recorders tell how far each rank has come; or nobody can tell where.
+    /// is a `failure` or recorders show how far each rank has come; or nothing shows where.
     Inside,
     /// No rank does anything, and none is known to wait for another.
     Nowhere,
@@ -43,7 +43,7 @@ pub struct Wait {
     /// Its sizes and types, as most of those in it say; empty if nothing is known.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
-    /// Ranks that entered something else under this number; all ranks if it cannot be told which
+    /// Ranks that entered something else under this number; all ranks if it is unknown which
     /// of them did.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub desyncs: Vec<Desync>,
@@ -96,7 +96,7 @@ impl DeviceProgress {
 }
 
 impl Wait {
-    /// Whether it cannot be told which of the ranks that entered different things is wrong.
+    /// Whether it is unknown which of the ranks that entered different things is wrong.
     pub fn is_undecided(&self) -> bool {
         self.desyncs
             .iter()

@@ -34,6 +34,9 @@ impl Cut {
     }
 }
 
+/// Ranks of which those that wait may be most: no median shows what is usual.
+pub const FEW_RANKS: usize = 3;
+
 /// What a window shows of where its ranks meet.
 ///
 /// # Source

@@ -1,9 +1,9 @@
 //! Blocks that hold up pipelines while a job runs.
 
-use model::{HeldUpSteps, Pace, Side};
+use model::{HeldUpSteps, Pace};
 
 use crate::claim::since;
-use crate::words::{are, duration, percent, who};
+use crate::words::{are, duration, percent, slow_side, who};
 
 pub(crate) fn headline(found: &HeldUpSteps) -> String {
     let HeldUpSteps { part, stage, .. } = found;
@@ -19,31 +19,19 @@ pub(crate) fn headline(found: &HeldUpSteps) -> String {
         Pace::Once { .. } => String::new(),
         _ => format!(", {} of exposed step time", percent(found.cost_share)),
     };
-    format!(
-        "{} in the {part} on pipeline stage {stage} {how}: {took} instead of {usual}, {lost} \
-         lost{of_all}",
-        subject(&found.ranks, found.side),
-    )
-}
-
-/// Who is slow there, or waits for a host.
-fn subject(ranks: &[u32], side: Option<Side>) -> String {
-    let (devices, their) = match ranks {
-        [rank] => (format!("rank {rank}'s device"), "its host"),
-        ranks => (format!("the devices of {}", who(ranks)), "their hosts"),
+    let slow = match found.side {
+        Some(side) => slow_side(&found.ranks, side),
+        None => format!("{} slow", are(&found.ranks, &who(&found.ranks))),
     };
-    let is_one = ranks.len() == 1;
-    match side {
-        Some(Side::Device) => format!("{} slow", are(ranks, &devices)),
-        Some(Side::Host) if is_one => format!("{devices} waits for {their}"),
-        Some(Side::Host) => format!("{devices} wait for {their}"),
-        None => format!("{} slow", are(ranks, &who(ranks))),
-    }
+    format!(
+        "{slow} in the {part} on pipeline stage {stage} {how}: {took} instead of {usual}, {lost} \
+         lost{of_all}",
+    )
 }
 
 #[cfg(test)]
 mod tests {
-    use model::{Pass, PipelineBlock, SlowPart, StepSpan};
+    use model::{Pass, PipelineBlock, Side, SlowPart, StepSpan};
 
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use model::{Claim, LateRanks, Pace, Side, StepPlace, StepSpan};
 
-use crate::words::{are, duration, percent, who};
+use crate::words::{are, duration, percent, slow_side, who};
 use crate::{
     arrival, blocks, connection, death, function, inside, pipeline, stall, straggler,
     what_if,
@@ -99,22 +99,24 @@ fn late_ranks(late: &LateRanks) -> String {
         since(late.steps)
     );
     let are_late = || format!("{} late in {stage}", are(ranks, &who(ranks)));
-    let mut text = match late.pace {
-        Pace::Steady if late.side.is_some() => {
-            format!("{} a step, {cost}", on_device(late))
+    let mut text = match (late.pace, late.side) {
+        (Pace::Steady, Some(side)) => {
+            format!("{} a step, {cost}", on_device(late, side))
         }
-        Pace::Once { step } => format!(
+        (Pace::Once { step }, _) => format!(
             "{} stalled once in {stage}{place}: {lateness} at step {step}",
             who(ranks)
         ),
-        Pace::Every { steps } => {
+        (Pace::Every { steps }, _) => {
             format!(
                 "{} every {steps} steps{place}: {lateness} each time, {cost}",
                 are_late()
             )
         }
-        Pace::Steady => format!("{}{place}: {lateness} a step, {cost}", are_late()),
-        Pace::Sporadic | Pace::Rotating => {
+        (Pace::Steady, None) => {
+            format!("{}{place}: {lateness} a step, {cost}", are_late())
+        }
+        (Pace::Sporadic | Pace::Rotating, _) => {
             format!("{} now and then{place}: {lateness} each time, {cost}", are_late())
         }
     };
@@ -140,22 +142,16 @@ fn late_ranks(late: &LateRanks) -> String {
 }
 
 /// What of late ranks is slow, and by how much: their devices, or their hosts that these wait for.
-fn on_device(late: &LateRanks) -> String {
+fn on_device(late: &LateRanks, side: Side) -> String {
     let (stage, place) = (&late.stage, place_words(late.place.as_ref()));
-    let lateness = duration(late.lateness_s);
-    let (devices, are, their) = match &late.ranks[..] {
-        [rank] => (format!("rank {rank}'s device"), "is", "its host"),
-        ranks => (format!("the devices of {}", who(ranks)), "are", "their hosts"),
+    let lateness = match side {
+        Side::Device => {
+            let own = duration(late.usual_s + late.lateness_s);
+            format!("{own} instead of {}", duration(late.usual_s))
+        }
+        Side::Host => duration(late.lateness_s),
     };
-    if late.side == Some(Side::Device) {
-        let usual = duration(late.usual_s);
-        let own = duration(late.usual_s + late.lateness_s);
-        return format!(
-            "{devices} {are} slow in {stage}{place}: {own} instead of {usual}"
-        );
-    }
-    let waits = if are == "is" { "waits" } else { "wait" };
-    format!("{devices} {waits} for {their} in {stage}{place}: {lateness}")
+    format!("{} in {stage}{place}: {lateness}", slow_side(&late.ranks, side))
 }
 
 pub(crate) fn since(steps: StepSpan) -> String {

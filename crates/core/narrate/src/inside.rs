@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use model::{Failure, HoldUp, fold_ranks};
+use model::{Failure, HoldUp};
 
 use crate::fact::Worded;
 use crate::stall::{collective, label};
-use crate::words::{duration, who};
+use crate::words::{self, duration, who};
 
 /// What is wrong, as a sentence without its beginning.
 pub(crate) fn what(failure: &Failure) -> String {
@@ -55,8 +55,7 @@ pub(crate) fn flows(failure: &Failure) -> Option<String> {
     let texts: Vec<String> = of_pairs
         .into_iter()
         .map(|((from, to), channels)| {
-            let plural = if channels.len() == 1 { "" } else { "s" };
-            format!("rank {from} to {to}, channel{plural} {}", fold_ranks(&channels))
+            format!("rank {from} to {to}, {}", words::channels(&channels))
         })
         .collect();
     (!texts.is_empty()).then(|| texts.join("; "))

@@ -48,7 +48,7 @@ mod rank_part;
 mod stall;
 mod straggler;
 mod what_if;
-pub mod words;
+mod words;
 
 use model::{Finding, Incident};
 

@@ -155,7 +155,7 @@ fn mismatch(wait: &Wait) -> String {
     )
 }
 
-/// What each side entered where it cannot be told which is wrong.
+/// What each side entered where it is unknown which is wrong.
 fn sides(wait: &Wait) -> String {
     let unseen = match &wait.missing[..] {
         [] => String::new(),

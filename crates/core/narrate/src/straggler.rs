@@ -1,10 +1,10 @@
 //! Ranks that make collectives slow from the inside.
 
-use model::{HoldUp, Straggler, fold_ranks};
+use model::{HoldUp, Straggler};
 
 use crate::fact::Worded;
 use crate::stall::label;
-use crate::words::{duration, percent, who};
+use crate::words::{self, duration, percent, who};
 
 pub(crate) fn headline(found: &Straggler, first_step: u64) -> String {
     let ratio = found.slow.took_s / found.slow.usual_s;
@@ -23,8 +23,7 @@ pub(crate) fn headline(found: &Straggler, first_step: u64) -> String {
 pub(crate) fn channels(found: &Straggler) -> Option<String> {
     let channels: Vec<u32> =
         found.channels.iter().map(|channel| u32::from(*channel)).collect();
-    let plural = if channels.len() == 1 { "" } else { "s" };
-    (!channels.is_empty()).then(|| format!("channel{plural} {}", fold_ranks(&channels)))
+    (!channels.is_empty()).then(|| words::channels(&channels))
 }
 
 fn what(found: &Straggler) -> String {

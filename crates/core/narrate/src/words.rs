@@ -1,28 +1,46 @@
 //! How ranks, times and shares are written.
 
-use model::fold_ranks;
+use model::{Side, fold_ranks};
 
 /// Ranks as a subject: "rank 2", "ranks 0-3".
-pub fn who(ranks: &[u32]) -> String {
+pub(crate) fn who(ranks: &[u32]) -> String {
     let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
     format!("{noun} {}", fold_ranks(ranks))
 }
 
 /// The same as an owner: "rank 2's", "the ranks'" of all.
-pub fn whose(ranks: &[u32]) -> String {
+pub(crate) fn whose(ranks: &[u32]) -> String {
     if ranks.is_empty() { "the ranks'".to_owned() } else { format!("{}'s", who(ranks)) }
 }
 
 /// A subject with its verb: "rank 2 is".
-pub fn are(ranks: &[u32], who: &str) -> String {
+pub(crate) fn are(ranks: &[u32], who: &str) -> String {
     format!("{who} {}", if ranks.len() == 1 { "is" } else { "are" })
+}
+
+/// What is slow of some ranks: "rank 2's device is slow", "rank 2's device waits for its host".
+pub(crate) fn slow_side(ranks: &[u32], side: Side) -> String {
+    let (devices, waits, hosts) = match ranks {
+        [rank] => (format!("rank {rank}'s device"), "waits", "its host"),
+        ranks => (format!("the devices of {}", who(ranks)), "wait", "their hosts"),
+    };
+    match side {
+        Side::Device => format!("{} slow", are(ranks, &devices)),
+        Side::Host => format!("{devices} {waits} for {hosts}"),
+    }
+}
+
+/// Channels of a connection: "channel 1", "channels 0-3".
+pub(crate) fn channels(channels: &[u32]) -> String {
+    let noun = if channels.len() == 1 { "channel" } else { "channels" };
+    format!("{noun} {}", fold_ranks(channels))
 }
 
 /// What less than a microsecond is called.
 pub(crate) const NOTHING: &str = "nothing";
 
 /// Seconds for reading: "50.1 ms", "2.40 s".
-pub fn duration(seconds: f64) -> String {
+pub(crate) fn duration(seconds: f64) -> String {
     if seconds >= 1.0 {
         format!("{seconds:.2} s")
     } else if seconds >= 1e-3 {
@@ -35,11 +53,11 @@ pub fn duration(seconds: f64) -> String {
 }
 
 /// A share for reading: small ones with a decimal.
-pub fn share(share: f64) -> String {
+pub(crate) fn share(share: f64) -> String {
     if share < 0.0995 { format!("{:.1} %", share * 100.0) } else { percent(share) }
 }
 
 /// A share for reading, without decimals.
-pub fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }

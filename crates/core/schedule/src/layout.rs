@@ -93,7 +93,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Whether the size of an axis was told.
+    /// Whether the size of an axis was given.
     pub(crate) fn is_told(&self, axis: Axis) -> bool {
         self.told.iter().any(|(told, _)| *told == axis)
     }

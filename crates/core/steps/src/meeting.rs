@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{Cut, Ending, Growth, MarkKind, Meeting, RankStep};
+use model::{Cut, Ending, FEW_RANKS, Growth, MarkKind, Meeting, RankStep};
 
 use crate::align::JobStep;
 use crate::build::{Agreement, Issues, RankRow, agree, rank_rows};
@@ -21,15 +21,13 @@ const APART_SHARE: f64 = 0.02;
 /// Lateness that must vanish at a cut, relative to the cut where most does: of those the first is
 /// where ranks met.
 const FIRST_SHARE: f64 = 0.7;
-/// Ranks of a job in which those who wait may be most: a median does not tell who is late.
-const FEW_RANKS: usize = 3;
 /// Ranks that are followed from collective to cut: more show no more.
 const MAX_FOLLOWED: usize = 16;
-/// How far from usual they must typically be at a collective to tell whether they are waited for, in
+/// How far from usual they must typically be at a collective to show whether they are waited for, in
 /// seconds. Ours: clocks do not tick finer.
 const VARIES_S: f64 = 1e-6;
 
-/// Chooses where steps are cut, and says whether ranks are seen to meet there, and whether hosts run
+/// Chooses where steps are cut. Also says whether ranks measurably meet there, and whether hosts run
 /// ahead of their devices.
 ///
 /// The cut is where ranks issue collectives unless the window speaks against it: then it is
@@ -47,27 +45,30 @@ pub(crate) fn choose_cut(
     if ranks.len() < 2 {
         return (issued, Meeting::Issued, false);
     }
-    let frames: Vec<CandidateCut> = [issued]
+    let candidates: Vec<CandidateCut> = [issued]
         .into_iter()
         .chain(cuts_behind(kind, steps, ranks))
         .map(|cut| CandidateCut::of(cut, previous, steps, ranks))
         .collect();
-    let most_s = frames.iter().map(CandidateCut::met_s).fold(0.0, f64::max);
-    // Those who wait may be most, so that lateness alone does not show who does.
+    let most_s = candidates.iter().map(CandidateCut::met_s).fold(0.0, f64::max);
+    // Where most ranks may be waiting, lateness alone does not show which of them wait.
     let few = ranks.len() <= FEW_RANKS;
-    let first = frames
-        .iter()
-        .find(|frame| frame.is_seen(few) && frame.met_s() >= FIRST_SHARE * most_s);
-    let runs_ahead = !frames[0].may_wait();
+    let first = candidates.iter().find(|candidate| {
+        candidate.is_seen(few) && candidate.met_s() >= FIRST_SHARE * most_s
+    });
+    let runs_ahead = !candidates[0].may_wait();
     let is_elsewhere = few && runs_ahead;
     let (cut, meeting) = match first {
-        Some(frame)
-            if frame.cut != issued
-                && (is_elsewhere || frames[0].met_s() <= ISSUED_SHARE * frame.late_s) =>
+        Some(candidate)
+            if candidate.cut != issued
+                && (is_elsewhere
+                    || candidates[0].met_s() <= ISSUED_SHARE * candidate.late_s) =>
         {
-            (frame.cut, Meeting::Seen)
+            (candidate.cut, Meeting::Seen)
         }
-        None if is_elsewhere || frames[0].is_refuted() => (Cut::Data, Meeting::Unseen),
+        None if is_elsewhere || candidates[0].is_refuted() => {
+            (Cut::Data, Meeting::Unseen)
+        }
         _ => (issued, Meeting::Issued),
     };
     (cut, meeting, runs_ahead || meeting != Meeting::Issued)
@@ -99,7 +100,7 @@ impl CandidateCut {
         ranks: &[u32],
     ) -> Self {
         let followed = ranks.len().min(MAX_FOLLOWED);
-        let mut frame = Self {
+        let mut candidate = Self {
             cut,
             late_s: 0.0,
             left_s: 0.0,
@@ -112,10 +113,10 @@ impl CandidateCut {
             let before = index.checked_sub(1).map_or(previous, |at| steps.get(at));
             let rows = rank_rows(before, step, ranks, cut).unwrap_or_default();
             if !rows.is_empty() && matches!(agree(&rows), Agreement::Whole) {
-                frame.add(&rows);
+                candidate.add(&rows);
             }
         }
-        frame
+        candidate
     }
 
     fn add(&mut self, rows: &[RankRow<'_>]) {

@@ -399,7 +399,7 @@ impl Job {
         self.detectors.what_if.shown = Some(findings);
     }
 
-    /// Takes what ranks called, the log of each once, and what work requests were told then.
+    /// Takes what ranks called, the log of each once, and what work requests showed then.
     pub fn take_calls(&mut self, logs: Vec<RankCalls>, requests: Option<WorkRequests>) {
         for log in &logs {
             self.seen_ranks.insert(log.rank);

@@ -124,7 +124,7 @@ impl HostJobs {
         let directory = RingDirectory::open(path)?;
         if !directory.has_writer() {
             // The job has ended. If somebody has watched it and its rings are still there, that
-            // watcher died before it told the end.
+            // watcher died before it reported the end.
             let is_untold = directory.was_claimed()
                 && directory.rings().is_ok_and(|rings| !rings.is_empty());
             if !is_untold {

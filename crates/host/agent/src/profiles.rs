@@ -280,7 +280,7 @@ fn read(
 }
 
 impl WrittenTrace {
-    /// Reads the trace; what to tell the analysis of it.
+    /// Reads the trace; returns what the analysis takes of it.
     fn load(self, settings: &PatternSettings) -> Input {
         let Self { rank, path, used, answer } = self;
         match load_window(&path, used.counters, settings) {

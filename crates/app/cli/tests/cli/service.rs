@@ -640,9 +640,9 @@ fn jobs_of_a_collector_are_compared_and_their_report_is_fetched() {
     assert_eq!((refused.status.code(), page.exists()), (Some(2), false));
     let begun = Instant::now();
     loop {
-        let told = ask("viewer-viewer-viewer", &report);
+        let answer = ask("viewer-viewer-viewer", &report);
         let page = fs::read_to_string(&page).unwrap_or_default();
-        if told.status.success() && page.contains("rank 2 is late in data.next_wait") {
+        if answer.status.success() && page.contains("rank 2 is late in data.next_wait") {
             break;
         }
         assert!(begun.elapsed() < PATIENCE);

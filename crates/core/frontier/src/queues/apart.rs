@@ -238,7 +238,7 @@ impl Apart {
             .map(|(it, _)| it.device_most_s())
             .collect();
         let device_level_s = median(&mut busy_s).unwrap_or_else(|| {
-            // Whoever may have waited for its host takes no longer than that.
+            // A device that may have waited for its host takes no longer than that.
             known.iter().map(RankPiece::device_most_s).fold(f64::INFINITY, f64::min)
         });
         let mut cells = Vec::with_capacity(known.len());

@@ -16,7 +16,7 @@ use crate::{LayoutSettings, Settings};
 pub struct WorkRequests {
     /// Connections that were slow, with the ranks at their ends if these are known.
     pub slow: Vec<(SlowConnection, Option<[u32; 2]>)>,
-    /// How many ports are told, if nothing is in flight on any of them at the end.
+    /// How many ports reported, if nothing is in flight on any of them at the end.
     pub idle_ports: Option<usize>,
 }
 
@@ -43,7 +43,7 @@ impl Calls {
         }
     }
 
-    /// Takes what ranks called, the log of each once, and what work requests were told then; what
+    /// Takes what ranks called, the log of each once, and what work requests showed then; what
     /// keeps the logs from being compared.
     pub(crate) fn take(
         &mut self,
@@ -81,7 +81,7 @@ impl Calls {
         self.logs.as_ref().or(self.called.found())
     }
 
-    /// Whether work requests were told of.
+    /// Whether there were work requests.
     pub(crate) fn has_requests(&self) -> bool {
         self.requests.is_some()
     }
@@ -110,7 +110,7 @@ impl Calls {
         let halt = self.logs.as_ref()?.halt.as_ref().filter(|halt| halt.overdue)?;
         let idle_ports = self.requests.as_ref().and_then(|requests| requests.idle_ports);
         let mut found = pipeline_halted(halt, context, "p0".to_owned());
-        // Says that it is not the network, as far as this is told.
+        // Says that it is not the network, as far as the ports show.
         let idle = idle_ports.map(|ports| Observation::IdlePorts { ports });
         found.facts.extend(idle.map(Fact::from));
         Some(found)
@@ -158,7 +158,7 @@ impl Detector for Calls {
 
 /// Seconds that must be lost to something, to speak of it. Without a pipeline what a host does
 /// between calls is all that is seen, so the rules for stages hold; by the published gate alone each
-/// hiccup of a busy host is told.
+/// hiccup of a busy host is reported.
 fn least_lost_s(calls: &Diagnosis, settings: &IncidentSettings) -> f64 {
     if calls.layout.size(Axis::Pipeline) > 1 {
         return 0.0;

@@ -9,7 +9,7 @@ use crate::detectors::pipeline_notes;
 
 /// Notes that are no mere counts, of which the first are kept: a recording may have any number.
 const MAX_SAID: usize = 1024;
-/// Collectives whose logs end at different places that are told.
+/// Collectives whose logs end at different places: at most so many are reported.
 const MAX_ENDS: usize = 8;
 
 /// What is worth a note so far.
