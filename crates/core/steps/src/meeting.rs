@@ -124,7 +124,8 @@ impl CandidateCut {
         let mut cells: Vec<_> = rows.iter().map(|row| row.cells(Issues::Kept)).collect();
         let (mut late_s, mut apart_s) = (0.0f64, 0.0f64);
         let mut issued = false;
-        let mut issued_s = ends_s.clone();
+        let followed = self.early_s.len();
+        let (mut issued_s, mut last_s) = (vec![0.0; followed], 0.0f64);
         loop {
             let mut ending = None;
             for (end_s, cells) in ends_s.iter_mut().zip(&mut cells) {
@@ -148,10 +149,10 @@ impl CandidateCut {
                 }
                 issued = true;
                 late_s = late_s.max(lateness(&ends_s));
-                issued_s.clone_from(&ends_s);
+                issued_s.copy_from_slice(&ends_s[..followed]);
+                last_s = ends_s.iter().copied().fold(0.0, f64::max);
             }
         }
-        let last_s = issued_s.iter().copied().fold(0.0, f64::max);
         let cells = self.early_s.iter_mut().zip(&mut self.takes_s);
         for ((early_s, takes_s), (issued_s, end_s)) in
             cells.zip(issued_s.iter().zip(&ends_s))
@@ -241,10 +242,10 @@ fn spread(ends_s: &[f64]) -> f64 {
 /// How far the last rank is behind the lower median: a rank ahead of all others is not met, they
 /// are not waited for.
 fn lateness(ends_s: &[f64]) -> f64 {
-    let mut sorted_s = ends_s.to_vec();
-    sorted_s.sort_unstable_by(f64::total_cmp);
-    let last = sorted_s.len() - 1;
-    sorted_s[last] - sorted_s[last / 2]
+    let mut ends_s = ends_s.to_vec();
+    let middle = (ends_s.len() - 1) / 2;
+    let (_, median_s, later_s) = ends_s.select_nth_unstable_by(middle, f64::total_cmp);
+    later_s.iter().copied().fold(*median_s, f64::max) - *median_s
 }
 
 /// Where ranks meet if to issue is to meet: after the last collective that most steps

@@ -1,3 +1,4 @@
+mod accounting;
 mod compared;
 mod deaths;
 mod devices;
@@ -7,18 +8,17 @@ mod notes;
 mod profile;
 mod window;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use diagnosis::SlowLink;
 use frontier::{
-    Baseline, WindowFrontier, analyse, assume_synchronisation, device_wait_s,
-    join_where_seen,
+    Baseline, WindowFrontier, analyse, assume_synchronisation, join_where_seen,
 };
 use model::{
-    Cut, Event, Finding, Input, JobContext, JobSummary, LinkEnd, Mark, Meeting, Method,
-    RankNs, SCHEMA, SideSummary, Source, StageId, StageNames, StageSummary, Sync,
-    Verdict, VerdictNote, Window, WindowSummary,
+    Event, Finding, Input, JobContext, JobSummary, LinkEnd, Mark, Meeting, Method,
+    RankNs, SCHEMA, SideSummary, Source, StageId, StageNames, Sync, Verdict, VerdictNote,
+    Window,
 };
 use schedule::RankCalls;
 use steps::{Aligner, Segmenter};
@@ -28,12 +28,10 @@ use crate::detectors::{Detectors, InCollectives, WorkRequests, pipeline_summary}
 use crate::escalation::Escalation;
 use crate::usages::Usages;
 use crate::{Remember, Series, Settings, WindowRecord};
+use accounting::Accounting;
 use notes::{Counted, Notes};
 
 pub use profile::ProfiledRank;
-
-/// Window summaries kept; the oldest make room.
-const MAX_WINDOWS: usize = 4096;
 
 /// Incidents of earlier starts that are kept, the latest.
 const MAX_EARLIER: usize = 256;
@@ -55,21 +53,14 @@ pub struct Job {
     detectors: Detectors,
     /// What was found before the job was started again, the latest start first.
     earlier: Vec<Finding>,
-    totals: BTreeMap<StageId, StageTotal>,
-    windows: VecDeque<(WindowSummary, BTreeMap<StageId, f64>)>,
+    accounting: Accounting,
     series: Series,
     lines: Vec<String>,
     /// Of windows since they were last taken; nothing where nobody takes them.
     records: Option<(Remember, Vec<WindowRecord>)>,
-    cut: Option<(Cut, Meeting)>,
-    /// Seconds that hosts waited for their devices where they meet.
-    device_wait_s: f64,
     notes: Notes,
-    exposed_s: f64,
     /// Steps of recordings' own windows, and of attempts before the last restart.
     pub(crate) earlier_steps: u64,
-    /// Steps in the accounting; each role's part of the ranks counts for as much.
-    analysed_steps: f64,
     pub(crate) seen_ranks: BTreeSet<u32>,
     /// Records of each rank that were overwritten before they were read.
     lost_records: BTreeMap<u32, u64>,
@@ -104,14 +95,6 @@ impl RankInput {
     }
 }
 
-#[derive(Debug, Default)]
-struct StageTotal {
-    advance_s: f64,
-    gained_s: f64,
-    /// Steps each rank led by more than noise.
-    led: BTreeMap<u32, u64>,
-}
-
 impl Job {
     /// A job nothing is known of yet.
     pub fn new(id: &str, source: Source, settings: Settings) -> Self {
@@ -126,17 +109,12 @@ impl Job {
             aligner: Aligner::new(settings.window.clone()),
             detectors: Detectors::new(&settings),
             earlier: Vec::new(),
-            totals: BTreeMap::new(),
-            windows: VecDeque::new(),
+            accounting: Accounting::default(),
             series: Series::default(),
             lines: Vec::new(),
             records: None,
-            cut: None,
-            device_wait_s: 0.0,
             notes: Notes::default(),
-            exposed_s: 0.0,
             earlier_steps: 0,
-            analysed_steps: 0.0,
             seen_ranks: BTreeSet::new(),
             lost_records: BTreeMap::new(),
             side_channels: BTreeMap::new(),
@@ -290,8 +268,8 @@ impl Job {
 
     pub(crate) fn context(&self) -> JobContext<'_> {
         JobContext {
-            exposed_s: self.exposed_s,
-            has_stages: self.analysed_steps > 0.0,
+            exposed_s: self.accounting.exposed_s,
+            has_stages: self.accounting.steps > 0.0,
             left_out: self.aligner.left_out(),
             ..JobContext::new(&self.names, &self.hosts, &self.seen_ranks)
         }
@@ -393,8 +371,8 @@ impl Job {
         let what_if = &findings.what_if;
         self.seen_ranks.extend(what_if.ranks.iter().map(|rank| rank.rank));
         self.earlier_steps += (what_if.steps.len() + findings.left_out_steps) as u64;
-        self.analysed_steps += what_if.steps.len() as f64;
-        self.exposed_s += what_if.recorded_s.iter().sum::<f64>();
+        self.accounting.steps += what_if.steps.len() as f64;
+        self.accounting.exposed_s += what_if.recorded_s.iter().sum::<f64>();
         self.notes.count(Counted::IncompleteSteps, findings.left_out_steps as u64);
         self.detectors.what_if.shown = Some(findings);
     }
@@ -472,10 +450,7 @@ impl Job {
     }
 
     fn account(&mut self, window: &Window, found: &WindowFrontier) {
-        self.cut = Some((window.cut, window.meeting));
-        self.device_wait_s += device_wait_s(window) * window.group_share;
-        self.exposed_s += found.exposed_s * window.group_share;
-        self.analysed_steps += found.steps.len() as f64 * window.group_share;
+        self.accounting.add(window, found, &self.settings.frontier);
         for rank in &window.missing_ranks {
             self.notes.count(Counted::MissingRank(*rank), window.steps);
         }
@@ -484,7 +459,6 @@ impl Job {
         }
         self.notes.count(Counted::IncompleteSteps, window.incomplete_steps);
         self.notes.count(Counted::MismatchedSteps, window.mismatched_steps);
-        self.add_totals(window, found);
         self.series.add(window, found);
     }
 
@@ -508,66 +482,12 @@ impl Job {
     }
 
     fn list(&mut self, window: &Window, found: &WindowFrontier) {
-        let shares = found.stages.iter().copied().zip(found.share.iter().copied());
-        self.windows.push_back((self.summary(window, found), shares.collect()));
-        if self.windows.len() > MAX_WINDOWS {
-            self.windows.pop_front();
-            self.notes.count(Counted::WindowsDropped, 1);
-        }
-    }
-
-    fn add_totals(&mut self, window: &Window, found: &WindowFrontier) {
-        for (slot, stage) in found.stages.iter().enumerate() {
-            let total = self.totals.entry(*stage).or_default();
-            total.advance_s += found.advance_s[slot] * window.group_share;
-            total.gained_s += found.gain[slot] * found.exposed_s * window.group_share;
-            for account in &found.steps {
-                let Some(at) = account.stages[slot] else { continue };
-                let notable = self.settings.frontier.notable_s(account.makespan_s);
-                if window.ranks.len() > 1 && at.gap_s > notable {
-                    *total.led.entry(window.ranks[at.leader]).or_default() += 1;
-                }
-            }
-        }
-    }
-
-    fn summary(&self, window: &Window, found: &WindowFrontier) -> WindowSummary {
-        let name = |stage: &StageId| self.names.name(*stage).to_owned();
-        WindowSummary {
-            first_step: window.first_step,
-            steps: window.steps,
-            labels: found.labels.clone(),
-            candidates: found.candidates.iter().map(name).collect(),
-            co_critical_stages: found.co_critical.iter().map(name).collect(),
-            downgrades: found.downgrades.clone(),
-            step_s: found.step_s(),
-            shares: Vec::new(),
-            missing_ranks: window.missing_ranks.clone(),
-        }
+        let dropped = self.accounting.list(window, found, &self.names);
+        self.notes.count(Counted::WindowsDropped, dropped);
     }
 
     /// What is to be said of the job now.
     pub fn verdict(&self) -> Verdict {
-        let part = |seconds: f64| {
-            if self.exposed_s > 0.0 { seconds / self.exposed_s } else { 0.0 }
-        };
-        let stages = self.totals.iter().map(|(stage, total)| StageSummary {
-            name: self.names.name(*stage).to_owned(),
-            advance_s: total.advance_s,
-            share: part(total.advance_s),
-            gain: part(total.gained_s),
-            lead_ranks: total
-                .led
-                .iter()
-                .filter(|(_, led)| **led as f64 * 2.0 > self.analysed_steps)
-                .map(|(rank, _)| *rank)
-                .collect(),
-        });
-        let windows = self.windows.iter().map(|(window, shares)| {
-            let share = |stage| shares.get(stage).copied().unwrap_or(0.0);
-            let shares = self.totals.keys().map(share).collect();
-            WindowSummary { shares, ..window.clone() }
-        });
         let side_channels = self.side_channels.iter().map(|(channel, total)| {
             let mean_s = total.sum_s / total.samples.max(1) as f64;
             SideSummary {
@@ -586,13 +506,11 @@ impl Job {
                 steps: self.steps(),
                 analysed_steps: match self.detectors.calls.logs() {
                     Some(said) => said.timed,
-                    None => self.analysed_steps.round() as u64,
+                    None => self.accounting.steps.round() as u64,
                 },
                 source: self.source,
-                cut: self
-                    .cut
-                    .map_or("none".into(), |(cut, meeting)| meeting.describe(cut)),
-                exposed_s: self.exposed_s,
+                cut: self.accounting.cut(),
+                exposed_s: self.accounting.exposed_s,
                 device_wait_share: self.device_wait_share(),
                 hosts_run_ahead: self.detectors.stages.devices.hosts_run_ahead(),
                 ambiguous_steps: self.detectors.stages.tracker.ambiguous_steps(),
@@ -600,8 +518,8 @@ impl Job {
                 read_backs: self.detectors.stages.devices.read_backs(&self.names),
                 lost_records: self.lost_records(),
             },
-            stages: stages.collect(),
-            windows: windows.collect(),
+            stages: self.accounting.stages(&self.names),
+            windows: self.accounting.windows(),
             pipeline: self.detectors.calls.all().map(pipeline_summary),
             incidents: self.findings().into_iter().map(narrate::incident).collect(),
             absorbed: match self.detectors.calls.logs() {

@@ -62,7 +62,7 @@ impl Job {
 
     /// Share of exposed time in which all hosts waited for their devices, if that is most of it.
     pub(super) fn device_wait_share(&self) -> Option<f64> {
-        let share = self.device_wait_s / self.exposed_s;
+        let share = self.accounting.device_wait_share();
         (share >= DEVICE_WAIT_SHARE).then_some(share)
     }
 

@@ -110,7 +110,8 @@ impl Job {
 
     /// What stands beside the incidents.
     pub(super) fn all_notes(&self) -> Vec<VerdictNote> {
-        let mut notes: Vec<VerdictNote> = self.notes.all(self.windows.len()).collect();
+        let mut notes: Vec<VerdictNote> =
+            self.notes.all(self.accounting.listed()).collect();
         notes.extend(self.nothing_analysed());
         if self.detectors.functions.profiled.is_none() {
             notes.extend(self.timed_notes());
@@ -138,7 +139,7 @@ impl Job {
                 || self.detectors.calls.has_requests();
             return (!is_known).then_some(VerdictNote::NoTraining);
         }
-        let is_due = self.analysed_steps == 0.0
+        let is_due = self.accounting.steps == 0.0
             && self.detectors.functions.profiled.is_none()
             && self.source.has_steps();
         is_due.then(|| VerdictNote::NoWindow {

@@ -63,12 +63,7 @@ impl Job {
             share_the_longest(&mut ranks);
         }
         self.add_profiled_steps(&mut ranks, entries.as_ref());
-        let steps = self.windows.iter().map(|(window, _)| window);
-        let last = |window: &model::WindowSummary| window.first_step + window.steps;
-        let steps = (
-            steps.clone().map(|window| window.first_step).min().unwrap_or(0),
-            steps.map(last).max().map_or(0, |last| last.saturating_sub(1)),
-        );
+        let steps = self.accounting.span();
         let mut profiled = self.compare(&ranks, steps);
         profiled.summary.collectives =
             collective_times(&ranks, matches, entries.as_ref());

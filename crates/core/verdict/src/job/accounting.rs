@@ -1,0 +1,144 @@
+//! Where the time of steps went, over all windows of a job.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use frontier::{Gates, WindowFrontier, device_wait_s};
+use model::{Cut, Meeting, StageId, StageNames, StageSummary, Window, WindowSummary};
+
+/// Window summaries kept; the oldest make room.
+const MAX_WINDOWS: usize = 4096;
+
+/// The accounts of all windows of a job.
+#[derive(Debug, Default)]
+pub(super) struct Accounting {
+    totals: BTreeMap<StageId, StageTotal>,
+    windows: VecDeque<(WindowSummary, BTreeMap<StageId, f64>)>,
+    cut: Option<(Cut, Meeting)>,
+    /// Seconds that hosts waited for their devices where they meet.
+    device_wait_s: f64,
+    pub(super) exposed_s: f64,
+    /// Steps in it; each role's part of the ranks counts for as much.
+    pub(super) steps: f64,
+}
+
+#[derive(Debug, Default)]
+struct StageTotal {
+    advance_s: f64,
+    gained_s: f64,
+    /// Steps each rank led by more than noise.
+    led: BTreeMap<u32, u64>,
+}
+
+impl Accounting {
+    /// Adds what was found in a window.
+    pub(super) fn add(&mut self, window: &Window, found: &WindowFrontier, gates: &Gates) {
+        self.cut = Some((window.cut, window.meeting));
+        self.device_wait_s += device_wait_s(window) * window.group_share;
+        self.exposed_s += found.exposed_s * window.group_share;
+        self.steps += found.steps.len() as f64 * window.group_share;
+        for (slot, stage) in found.stages.iter().enumerate() {
+            let total = self.totals.entry(*stage).or_default();
+            total.advance_s += found.advance_s[slot] * window.group_share;
+            total.gained_s += found.gain[slot] * found.exposed_s * window.group_share;
+            for account in &found.steps {
+                let Some(at) = account.stages[slot] else { continue };
+                let notable = gates.notable_s(account.makespan_s);
+                if window.ranks.len() > 1 && at.gap_s > notable {
+                    *total.led.entry(window.ranks[at.leader]).or_default() += 1;
+                }
+            }
+        }
+    }
+
+    /// Lists a window; how many make room for it.
+    pub(super) fn list(
+        &mut self,
+        window: &Window,
+        found: &WindowFrontier,
+        names: &StageNames,
+    ) -> u64 {
+        let shares = found.stages.iter().copied().zip(found.share.iter().copied());
+        self.windows.push_back((summary(window, found, names), shares.collect()));
+        if self.windows.len() <= MAX_WINDOWS {
+            return 0;
+        }
+        self.windows.pop_front();
+        1
+    }
+
+    /// How many windows are listed.
+    pub(super) fn listed(&self) -> usize {
+        self.windows.len()
+    }
+
+    /// The first and last step of the listed windows.
+    pub(super) fn span(&self) -> (u64, u64) {
+        let windows = self.windows.iter().map(|(window, _)| window);
+        let last = windows.clone().map(|window| window.first_step + window.steps).max();
+        (
+            windows.map(|window| window.first_step).min().unwrap_or(0),
+            last.map_or(0, |last| last.saturating_sub(1)),
+        )
+    }
+
+    /// How steps are cut, in words.
+    pub(super) fn cut(&self) -> String {
+        self.cut.map_or("none".into(), |(cut, meeting)| meeting.describe(cut))
+    }
+
+    /// The share of exposed time in which hosts waited for their devices; no number without any.
+    pub(super) fn device_wait_share(&self) -> f64 {
+        self.device_wait_s / self.exposed_s
+    }
+
+    /// Each stage over the run.
+    pub(super) fn stages(&self, names: &StageNames) -> Vec<StageSummary> {
+        let share_of_exposed = |seconds: f64| {
+            if self.exposed_s > 0.0 { seconds / self.exposed_s } else { 0.0 }
+        };
+        self.totals
+            .iter()
+            .map(|(stage, total)| StageSummary {
+                name: names.name(*stage).to_owned(),
+                advance_s: total.advance_s,
+                share: share_of_exposed(total.advance_s),
+                gain: share_of_exposed(total.gained_s),
+                lead_ranks: total
+                    .led
+                    .iter()
+                    .filter(|(_, led)| **led as f64 * 2.0 > self.steps)
+                    .map(|(rank, _)| *rank)
+                    .collect(),
+            })
+            .collect()
+    }
+
+    /// Each listed window, with the shares of all stages of the run.
+    pub(super) fn windows(&self) -> Vec<WindowSummary> {
+        self.windows
+            .iter()
+            .map(|(window, shares)| {
+                let shares = self
+                    .totals
+                    .keys()
+                    .map(|stage| shares.get(stage).copied().unwrap_or(0.0));
+                WindowSummary { shares: shares.collect(), ..window.clone() }
+            })
+            .collect()
+    }
+}
+
+fn summary(window: &Window, found: &WindowFrontier, names: &StageNames) -> WindowSummary {
+    let name = |stage: &StageId| names.name(*stage).to_owned();
+    WindowSummary {
+        first_step: window.first_step,
+        steps: window.steps,
+        labels: found.labels.clone(),
+        candidates: found.candidates.iter().map(name).collect(),
+        co_critical_stages: found.co_critical.iter().map(name).collect(),
+        downgrades: found.downgrades.clone(),
+        step_s: found.step_s(),
+        shares: Vec::new(),
+        missing_ranks: window.missing_ranks.clone(),
+    }
+}
