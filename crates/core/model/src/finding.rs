@@ -159,3 +159,30 @@ impl Finding {
         self.facts.iter().any(|fact| fact.what.cause() == Some(cause))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::StepSpan;
+
+    #[test]
+    fn what_is_over_went_on_until_its_last_step() {
+        let steps = StepSpan { first: 10, last: 20, open: false };
+        let stage = "any".to_owned();
+        let claim = Claim::UnknownRank { stage, stage_share: 0.0, steps };
+        let finding = Finding::new(Origin::Stages, "s1".to_owned(), claim);
+        let over =
+            Finding { open: false, first_step: 10, last_step: 20, ..finding.clone() };
+        let open = Finding { open: true, ..over.clone() };
+        for (first, last, is_over_in, is_open_in) in [
+            (0, 9, false, false),
+            (0, 10, true, true),
+            (12, 15, true, true),
+            (20, 30, true, true),
+            (21, 30, false, true),
+        ] {
+            assert_eq!(over.went_on_in(first, last), is_over_in, "{first} to {last}");
+            assert_eq!(open.went_on_in(first, last), is_open_in, "{first} to {last}");
+        }
+    }
+}
