@@ -470,7 +470,8 @@ impl Job {
         let (settings, baseline) = (&self.settings, &self.baseline);
         let stages = &mut self.detectors.stages;
         let mut shown = stages.close_window(window, found, settings, baseline, context);
-        if self.detectors.pipelines.has_waits() {
+        // Fusion takes all findings of the job: nobody asks for it over a healthy window.
+        if !shown.is_empty() && self.detectors.pipelines.has_waits() {
             // Ranks that only wait for another stage are part of what that stage's say.
             let fused = self.findings();
             shown.retain(|one| fused.iter().any(|finding| finding.claim == one.claim));

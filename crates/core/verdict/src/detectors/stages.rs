@@ -129,7 +129,7 @@ impl Stages {
         }
     }
 
-    /// Takes a window that is closed; what it shows for the first time.
+    /// Takes a window that is closed; what it shows.
     pub(crate) fn close_window(
         &mut self,
         window: &Window,
