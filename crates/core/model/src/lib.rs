@@ -33,6 +33,7 @@
 //! ```
 
 mod action;
+mod announcement;
 mod arrival;
 mod batch;
 mod claim;
@@ -73,6 +74,7 @@ mod what_if;
 mod window;
 
 pub use action::{Action, DevicePart, FunctionNeed, LinkEnd, StepPart};
+pub use announcement::Announcement;
 pub use arrival::{LateArrivals, LateIn, SlowCommunicator};
 pub use batch::{Batch, MAX_RANKS};
 pub use claim::{Claim, LateRanks, StepPlace, StepSpan};

@@ -1,7 +1,7 @@
 //! The sentences of incidents: headline, evidence and advice from typed findings.
 //!
 //! [`incident`] words a whole [`Finding`], [`headline`] its claim alone, [`evidence`] one of its
-//! facts, [`advice`] its actions. docs/incidents.md shows what they say.
+//! facts, [`advice`] its actions, [`announcement`] what is said of a job that runs. docs/incidents.md shows what they say.
 //!
 //! ```
 //! use model::{Claim, LateRanks, Pace, StepSpan};
@@ -30,6 +30,7 @@
 //! Pure: the same finding gives the same words, and no word depends on anything else.
 
 mod advice;
+mod announcement;
 mod arrival;
 mod blocks;
 mod claim;
@@ -54,6 +55,7 @@ use model::{Finding, Incident};
 
 pub use advice::advice;
 use advice::link;
+pub use announcement::announcement;
 pub use claim::headline;
 pub use conclusion::conclusion;
 pub use disagreement::contradiction;

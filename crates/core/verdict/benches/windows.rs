@@ -95,6 +95,6 @@ fn closes(bencher: Bencher<'_, '_>, ranks: u32, late: u64) {
     let job = || before_a_window(ranks, late);
     bencher.with_inputs(job).bench_local_refs(|(job, step)| {
         take(job, ranks - 1..ranks, *step, (ranks, late));
-        black_box(job.take_lines());
+        black_box(job.take_announcements());
     });
 }

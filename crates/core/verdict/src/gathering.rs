@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
-use model::{Batch, Input, RankNs, Source};
+use model::{Announcement, Batch, Input, RankNs, Source};
 
 use crate::{Job, Remember, Settings, Suspicion, WantedProfile, WindowRecord};
 
@@ -228,9 +228,9 @@ impl Gathering {
         self.device_steps.as_ref()
     }
 
-    /// Lines about what happened since the last call.
-    pub fn take_lines(&mut self) -> Vec<String> {
-        self.job.take_lines()
+    /// What was announced since the last call, for people who watch.
+    pub fn take_announcements(&mut self) -> Vec<Announcement> {
+        self.job.take_announcements()
     }
 
     fn furthest(&self) -> RankNs {
@@ -513,8 +513,10 @@ mod tests {
         for host in ["a", "b"] {
             gathering.take(batch(host, 16, Vec::new()));
         }
-        let lines = gathering.take_lines();
-        assert!(lines[0].contains("rank 1 never entered ALLREDUCE #47"), "{lines:?}");
+        let said = gathering.take_announcements();
+        let [Announcement::Hang { claim, .. }] = &said[..] else { panic!("{said:?}") };
+        let headline = narrate::headline(claim);
+        assert!(headline.contains("rank 1 never entered ALLREDUCE #47"), "{headline}");
         assert_eq!(gathering.wanted_stacks(), [] as [u32; 0]);
     }
 

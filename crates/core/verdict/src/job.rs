@@ -1,4 +1,5 @@
 mod accounting;
+mod announcements;
 mod compared;
 mod deaths;
 mod devices;
@@ -16,7 +17,7 @@ use frontier::{
     Baseline, WindowFrontier, analyse, assume_synchronisation, join_where_seen,
 };
 use model::{
-    Event, Finding, Input, JobContext, JobSummary, LinkEnd, Mark, Meeting, Method,
+    Announcement, Event, Finding, Input, JobContext, JobSummary, LinkEnd, Mark, Meeting,
     RankNs, SCHEMA, SideSummary, Source, StageId, StageNames, Sync, Verdict, VerdictNote,
     Window,
 };
@@ -29,6 +30,7 @@ use crate::escalation::Escalation;
 use crate::usages::Usages;
 use crate::{Remember, Series, Settings, WindowRecord};
 use accounting::Accounting;
+use announcements::Announcements;
 use notes::{Counted, Notes};
 
 pub use profile::ProfiledRank;
@@ -55,7 +57,7 @@ pub struct Job {
     earlier: Vec<Finding>,
     accounting: Accounting,
     series: Series,
-    lines: Vec<String>,
+    announcements: Announcements,
     /// Of windows since they were last taken; nothing where nobody takes them.
     records: Option<(Remember, Vec<WindowRecord>)>,
     notes: Notes,
@@ -111,7 +113,7 @@ impl Job {
             earlier: Vec::new(),
             accounting: Accounting::default(),
             series: Series::default(),
-            lines: Vec::new(),
+            announcements: Announcements::default(),
             records: None,
             notes: Notes::default(),
             earlier_steps: 0,
@@ -214,8 +216,8 @@ impl Job {
                 let moves = hangs.look(rank, at, in_progress, &ended, &late);
                 let context = JobContext::new(&self.names, &self.hosts, &self.seen_ranks);
                 let found = holdups.look(at, hangs.communication(), context);
-                self.moves_again(moves);
-                self.lines.extend(found.map(|found| narrate::headline(&found.claim)));
+                self.announcements.moves_again(moves);
+                self.announcements.found(found.map(|found| found.claim));
             }
             Input::Left { rank, step, .. } => {
                 self.finish_rank(rank);
@@ -282,16 +284,13 @@ impl Job {
             ..JobContext::new(&self.names, &self.hosts, &self.seen_ranks)
         };
         let claims = self.detectors.observe(input, context);
-        self.lines.extend(claims.iter().map(narrate::headline));
+        self.announcements.found(claims);
     }
 
     fn tell_hang(&mut self) {
         let scene = JobContext::new(&self.names, &self.hosts, &self.seen_ranks);
         let Some(hang) = self.detectors.collectives.hangs.tell(scene) else { return };
-        let stacks = hang.facts.iter().filter(|it| it.what.method() == Method::Stack);
-        self.lines.push(narrate::headline(&hang.claim));
-        self.lines
-            .extend(stacks.map(|stack| format!("  {}", narrate::evidence(stack).text)));
+        self.announcements.hang(hang);
     }
 
     fn mark(&mut self, rank: u32, mark: &Mark) {
@@ -300,7 +299,7 @@ impl Job {
             return;
         }
         let moves = self.detectors.collectives.hangs.mark(rank, mark);
-        self.moves_again(moves);
+        self.announcements.moves_again(moves);
         if matches!(mark.event, Event::ProfilerBegin | Event::ProfilerEnd) {
             self.aligner.leave_out_until(self.step());
         }
@@ -325,12 +324,6 @@ impl Job {
             self.take_windows();
         } else if mark.event == Event::OptimizerEnd {
             self.seen_ranks.insert(rank);
-        }
-    }
-
-    fn moves_again(&mut self, after_s: Option<f64>) {
-        if let Some(quiet_s) = after_s {
-            self.lines.push(format!("the job moves again after {quiet_s:.1} s"));
         }
     }
 
@@ -363,7 +356,7 @@ impl Job {
         self.take_windows();
         let context = JobContext::new(&self.names, &self.hosts, &self.seen_ranks);
         let claims = self.detectors.finish(context);
-        self.lines.extend(claims.iter().map(narrate::headline));
+        self.announcements.found(claims);
     }
 
     /// Takes what a what-if trace shows: the job is its sampled steps.
@@ -389,9 +382,9 @@ impl Job {
         self.earlier_steps += found.map_or(0, |found| found.iterations);
     }
 
-    /// Lines about the windows closed since the last call, for people who watch.
-    pub fn take_lines(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.lines)
+    /// What was announced since the last call, for people who watch.
+    pub fn take_announcements(&mut self) -> Vec<Announcement> {
+        self.announcements.take()
     }
 
     /// Number of ranks seen so far.
@@ -476,10 +469,9 @@ impl Job {
             let fused = self.findings();
             shown.retain(|one| fused.iter().any(|finding| finding.claim == one.claim));
         }
-        let last = window.first_step + window.steps.saturating_sub(1);
-        let steps = format!("steps {}-{last}", window.first_step);
-        let line = |one: Finding| format!("{steps}: {}", narrate::headline(&one.claim));
-        self.lines.extend(shown.into_iter().map(line));
+        let first_step = window.first_step;
+        let last_step = first_step + window.steps.saturating_sub(1);
+        self.announcements.in_window((first_step, last_step), shown);
     }
 
     fn list(&mut self, window: &Window, found: &WindowFrontier) {

@@ -1,7 +1,7 @@
 //! One job from marks to verdict: the methods put together, without I/O or clock.
 //!
 //! A [`Job`] takes [`model::Input`]s, or whole windows where a recording has them, and
-//! answers with lines while the job runs and a [`model::Verdict`] at any time. The same
+//! answers with announcements while the job runs and a [`model::Verdict`] at any time. The same
 //! input gives the same answer, byte for byte, whether it is read live or from a file.
 //!
 //! # Example

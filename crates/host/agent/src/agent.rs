@@ -148,7 +148,9 @@ impl Agent {
         self.mark_devices();
         let Self { ras, settings, told, job, .. } = self;
         ras.poll(settings, &mut |input| keep(told, job, input));
-        let mut lines = self.job.take_lines();
+        let announcements = self.job.take_announcements();
+        let mut lines: Vec<_> =
+            announcements.iter().flat_map(narrate::announcement).collect();
         if let Some(uplink) = &self.told.uplink {
             uplink.told_until(self.flight.told_until(monotonic_now()));
             lines.extend(uplink.take_lines());

@@ -304,7 +304,7 @@ impl JobWorker {
         alerts: Option<JobAlerts>,
     ) -> Vec<Effect> {
         if let Some(mut gathering) = self.reading.take() {
-            gathering.take_lines();
+            gathering.take_announcements();
             *self.handle.gathering() = Some(gathering);
         }
         (self.bytes, self.alerts) = (bytes, alerts);
@@ -529,7 +529,7 @@ impl JobWorker {
             if let Some(gathering) = handle.gathering().as_mut() {
                 gathering.take(batch);
                 // Nobody watches here: incidents are told as alerts.
-                drop(gathering.take_lines());
+                drop(gathering.take_announcements());
                 effects.extend(self.record(gathering));
             }
         }

@@ -9,7 +9,7 @@ impl Job {
     pub(super) fn killed(&mut self, rank: u32, signal: Option<i32>) {
         let is_first = self.death().is_none();
         if self.detectors.collectives.hangs.kill(rank, signal) && is_first {
-            self.lines.extend(self.death().map(|death| narrate::headline(&death.claim)));
+            self.announcements.found(self.death().map(|death| death.claim));
         }
         self.tell_given_up();
     }
@@ -28,6 +28,6 @@ impl Job {
     fn tell_given_up(&mut self) {
         let scene = JobContext::new(&self.names, &self.hosts, &self.seen_ranks);
         let hang = self.detectors.collectives.hangs.given_up(scene);
-        self.lines.extend(hang.map(|hang| narrate::headline(&hang.claim)));
+        self.announcements.found(hang.map(|hang| hang.claim));
     }
 }

@@ -34,7 +34,7 @@ impl Job {
     pub(super) fn tell_blocks(&mut self, new: Option<usize>) {
         let claim =
             new.and_then(|new| self.detectors.pipelines.claim(new, self.context()));
-        self.lines.extend(claim.map(|claim| narrate::headline(&claim)));
+        self.announcements.found(claim);
     }
 
     /// Steps in which all devices should be marked: something is suspected, and hosts run ahead of

@@ -8,6 +8,11 @@ use diagnosis::Witnesses;
 
 use super::*;
 
+/// What was announced, in words.
+fn lines(job: &mut Job) -> Vec<String> {
+    job.take_announcements().iter().flat_map(narrate::announcement).collect()
+}
+
 #[test]
 fn the_largest_numbers_are_taken_as_they_come() {
     let mut job = Job::new("job", Source::Marks, Settings::default());
@@ -52,7 +57,7 @@ fn the_rank_that_was_killed_first_is_told_also_after_a_restart() {
     job.take(Input::Killed { rank: 0, signal: Some(6) });
     let told = "rank 1 was killed by signal 9 (SIGKILL) in step 40, before it entered \
                 ALLREDUCE #47 of group default (ranks 0,2-3 were in it)";
-    assert_eq!(job.take_lines(), [told]);
+    assert_eq!(lines(&mut job), [told]);
     let deaths = |job: &Job| {
         let deaths = job.verdict().incidents.into_iter();
         deaths.map(|death| (death.text, death.open)).collect::<Vec<_>>()
@@ -88,7 +93,7 @@ fn a_rank_that_a_watchdog_aborts_is_a_victim_of_the_one_that_never_came() {
     job.take(Input::Killed { rank: 2, signal: Some(6) });
     job.take(Input::Left { rank: 0, step: 40, orderly: false });
     job.take(Input::Left { rank: 2, step: 40, orderly: false });
-    assert_eq!(job.take_lines(), [NEVER]);
+    assert_eq!(lines(&mut job), [NEVER]);
     let [hang] = &job.verdict().incidents[..] else { panic!("{:?}", job.verdict()) };
     assert_eq!((&hang.subject.ranks[..], hang.severity), (&[1][..], Severity::Critical));
     assert_eq!(hang.victims, [0, 2].into_iter().collect());
@@ -113,7 +118,7 @@ fn ranks_that_fail_once_another_has_ended_gave_up_waiting_for_it() {
         job.take(Input::Failed { rank, code: 1 });
         job.take(Input::Left { rank, step: 40, orderly: true });
     }
-    assert_eq!(job.take_lines(), [format!("{NEVER}; rank 1 has ended")]);
+    assert_eq!(lines(&mut job), [format!("{NEVER}; rank 1 has ended")]);
     let [hang] = &job.verdict().incidents[..] else { panic!("{:?}", job.verdict()) };
     assert_eq!((&hang.subject.ranks[..], hang.severity), (&[1][..], Severity::Critical));
 }
@@ -158,7 +163,7 @@ fn a_hang_that_was_told_stays_when_ranks_give_up() {
         let mut job = waits_for_one();
         quiet(&mut job, 12);
         job.take(Input::StacksTold);
-        assert_eq!(job.take_lines(), [NEVER]);
+        assert_eq!(lines(&mut job), [NEVER]);
         for rank in [0, 1, 2] {
             // Leaving the loop is no movement.
             take_mark(&mut job, rank, 20, Event::BackwardEnd);
@@ -169,7 +174,7 @@ fn a_hang_that_was_told_stays_when_ranks_give_up() {
                 job.take(input);
             }
         }
-        assert!(job.take_lines().is_empty());
+        assert!(lines(&mut job).is_empty());
         let [hang] = &job.verdict().incidents[..] else { panic!("{:?}", job.verdict()) };
         assert_eq!(
             (&hang.subject.ranks[..], hang.severity),
@@ -188,7 +193,7 @@ fn a_job_in_which_nothing_moves_and_nobody_waits_is_told() {
     let said = "nothing has moved for 61.00 s since step 40: ranks 0-2 issued ALLREDUCE #47 of \
                 group default and did nothing since: whether devices stand still or hosts are \
                 busy cannot be told";
-    assert_eq!(job.take_lines(), [said]);
+    assert_eq!(lines(&mut job), [said]);
     let [hang] = &job.verdict().incidents[..] else { panic!("{:?}", job.verdict()) };
     assert_eq!((hang.subject.ranks.len(), hang.severity), (0, Severity::Warning));
     // After as long as pauses may last at most it is serious.
@@ -197,7 +202,7 @@ fn a_job_in_which_nothing_moves_and_nobody_waits_is_told() {
     assert_eq!(job.verdict().incidents[0].severity, Severity::Critical);
     take_mark(&mut job, 1, 701, Event::DataBegin);
     assert!(
-        job.take_lines()
+        lines(&mut job)
             .last()
             .is_some_and(|line| line.starts_with("the job moves again"))
     );
@@ -220,7 +225,7 @@ fn a_rank_that_does_not_come_to_the_start_is_told_of_once_it_is_found() {
     job.take(Input::StacksTold);
     let waits = "the start stands still: rank 0 waits in INIT_PROCESS_GROUP #1 of group \
                  default for rank 1, of which nothing is seen here";
-    assert_eq!(job.take_lines()[0], waits);
+    assert_eq!(lines(&mut job)[0], waits);
     assert!(!quiet(&mut job, 131).contains(&1));
     assert!(quiet(&mut job, 135).contains(&1), "asked again after twice as long");
     let frame =
@@ -230,7 +235,7 @@ fn a_rank_that_does_not_come_to_the_start_is_told_of_once_it_is_found() {
     job.take(Input::StacksTold);
     let never = "the start stands still: rank 1 never entered INIT_PROCESS_GROUP #1 of group \
                  default (rank 0 waits in it); rank 1 is in prepare (train.py:7)";
-    assert_eq!(job.take_lines()[0], never);
+    assert_eq!(lines(&mut job)[0], never);
     let verdict = job.verdict();
     assert_eq!(verdict.incidents[0].text, never);
     assert!(verdict.notes.is_empty(), "{:?}", verdict.notes);
@@ -445,7 +450,7 @@ fn a_pause_that_becomes_a_hang_is_told_again() {
         assert_eq!(quiet(job, at_s), [1, 0], "at {at_s} s");
         job.take(Input::Stack { rank: 1, stack: stack(function) });
         job.take(Input::StacksTold);
-        job.take_lines().into_iter().next().unwrap_or_default()
+        lines(job).into_iter().next().unwrap_or_default()
     };
     let told = "rank 1 never entered ALLREDUCE #47 of group default (rank 0 waits in it); \
                 rank 1 is in save_checkpoint (train.py:7) and writes a checkpoint";
@@ -667,7 +672,7 @@ fn roles_that_become_slower_together_are_one_incident() {
             job.add_window(Window { ranks, group_share: 0.5, roles: 2, ..block.into() });
         }
     }
-    let lines = job.take_lines();
+    let lines = lines(&mut job);
     let told: Vec<_> = lines.iter().filter(|line| line.contains("slower")).collect();
     assert_eq!(told.len(), 2, "one for each window but the first: {lines:?}");
     let [incident] = &job.verdict().incidents[..] else { panic!("one") };

@@ -97,7 +97,7 @@ impl Job {
         let facts = found.flat_map(|finding| finding.facts);
         let of_window = facts
             .filter(|fact| matches!(fact.what.method(), Method::Pattern | Method::Host));
-        self.lines.extend(of_window.map(|fact| narrate::evidence(&fact).text));
+        self.announcements.profiled(of_window);
     }
 
     /// Says what the window cost.
