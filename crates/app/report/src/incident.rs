@@ -178,7 +178,7 @@ fn place(incident: &Incident, names: &StageNames) -> String {
 pub(crate) fn plain_name(stage: &str, names: &StageNames) -> Option<String> {
     let built_in = (0..).map(StageId).take_while(|id| !id.is_named());
     let id = built_in.into_iter().find(|id| names.name(*id) == stage)?;
-    (id != StageId::FORWARD_EVENT).then(|| id.plain_name(names))
+    (id != StageId::FORWARD_EVENT).then(|| narrate::plain_name(id, names))
 }
 
 /// The run from left to right, the time of the incident marked.

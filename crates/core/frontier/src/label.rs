@@ -1,4 +1,4 @@
-use model::{Label, StageId, Window, median};
+use model::{Downgrade, Label, StageId, Window, median};
 
 use crate::{Gates, WindowFrontier, localise, ranking};
 
@@ -9,8 +9,8 @@ pub struct Axes {
     pub labels: Vec<Label>,
     /// Stages that cannot be told apart; empty unless [`Label::CoCritical`] is set.
     pub co_critical: Vec<StageId>,
-    /// Why strong labels were withheld, in plain words.
-    pub downgrades: Vec<String>,
+    /// Why strong labels were withheld.
+    pub downgrades: Vec<Downgrade>,
 }
 
 /// Labels an accounted window, always in the same order and from the same gates.
@@ -22,7 +22,7 @@ pub struct Axes {
 /// StageFrontier (2026), its labeler; docs/labels.md.
 pub fn label(window: &Window, found: &WindowFrontier, gates: &Gates) -> Axes {
     if found.steps.is_empty() || window.ranks.is_empty() {
-        let downgrades = vec!["no step was seen whole on every rank".into()];
+        let downgrades = vec![Downgrade::NoWholeStep];
         let labels = vec![Label::TelemetryLimited];
         return Axes { labels, co_critical: Vec::new(), downgrades };
     }
@@ -35,13 +35,11 @@ pub fn label(window: &Window, found: &WindowFrontier, gates: &Gates) -> Axes {
     let heterogeneous = window.roles > 1;
     if heterogeneous {
         axes.labels.push(Label::RoleAwareNeeded);
-        let text =
-            format!("{} parallel roles were compared without grouping", window.roles);
-        axes.downgrades.push(text);
+        axes.downgrades.push(Downgrade::RolesUngrouped { roles: window.roles });
     }
     if window.accumulation_collapsed || window.odd_accumulation_steps * 5 > window.steps {
         axes.labels.push(Label::GradientAccumulationAmbiguous);
-        axes.downgrades.push("micro-steps were summed or differ in number".into());
+        axes.downgrades.push(Downgrade::MicroSteps);
     }
     if found.exposed_s >= gates.denom_floor_s {
         let cause_allowed = !limited && !heterogeneous;
@@ -53,30 +51,28 @@ pub fn label(window: &Window, found: &WindowFrontier, gates: &Gates) -> Axes {
 }
 
 /// Reasons why the telemetry of a window is incomplete.
-fn limits(window: &Window, gates: &Gates) -> Vec<String> {
+fn limits(window: &Window, gates: &Gates) -> Vec<Downgrade> {
     let mut limits = Vec::new();
     if window.closure.residual_share > gates.closure_residual_max {
-        let percent = window.closure.residual_share * 100.0;
-        limits.push(format!("{percent:.1} % of the step lies outside every stage"));
+        let share = window.closure.residual_share;
+        limits.push(Downgrade::Uncovered { share });
     }
     if window.closure.overlap_share > gates.overlap_error_max {
-        let percent = window.closure.overlap_share * 100.0;
-        limits.push(format!("stages claim {percent:.1} % of the step twice"));
+        let share = window.closure.overlap_share;
+        limits.push(Downgrade::ClaimedTwice { share });
     }
     if window.missing_ranks.len() > gates.missing_rank_max {
-        let ranks = model::fold_ranks(&window.missing_ranks);
-        limits.push(format!("no records of rank {ranks}"));
+        let ranks = window.missing_ranks.clone();
+        limits.push(Downgrade::MissingRanks { ranks });
     }
     if window.unseen_ranks > gates.missing_rank_max {
-        limits.push(format!("{} ranks on other hosts are not seen", window.unseen_ranks));
+        limits.push(Downgrade::UnseenRanks { ranks: window.unseen_ranks });
     }
     if window.incomplete_steps > 0 {
-        let steps = window.incomplete_steps;
-        limits.push(format!("{steps} steps were not seen whole on every rank"));
+        limits.push(Downgrade::IncompleteSteps { steps: window.incomplete_steps });
     }
     if window.unsafe_prefetch {
-        limits
-            .push("data waits could not be given to the step that uses the batch".into());
+        limits.push(Downgrade::BatchesReadAhead);
     }
     limits
 }

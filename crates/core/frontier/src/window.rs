@@ -1,4 +1,4 @@
-use model::{Label, StageId, Window, median};
+use model::{Downgrade, Label, StageId, Window, median};
 
 use crate::{
     Axes, Baseline, Front, Gates, RowAccount, StageBaseline, account_row, label,
@@ -54,7 +54,7 @@ pub struct WindowFrontier {
     /// Stages that cannot be told apart.
     pub co_critical: Vec<StageId>,
     /// Why labels were weakened.
-    pub downgrades: Vec<String>,
+    pub downgrades: Vec<Downgrade>,
 }
 
 impl WindowFrontier {

@@ -43,6 +43,7 @@ mod connection;
 mod context;
 mod device;
 mod disagreement;
+mod downgrade;
 mod event;
 mod fact;
 mod finding;
@@ -86,6 +87,7 @@ pub use connection::{
 pub use context::JobContext;
 pub use device::{Device, DeviceUsage, Gauge, Mean};
 pub use disagreement::{Disagreement, Position, Trust};
+pub use downgrade::Downgrade;
 pub use event::{BlockPlace, CollectiveIssue, DeviceReached, DeviceTime, Event, Pass};
 pub use fact::{
     Beside, Brake, CoresBusy, During, Fact, Observation, StageAccount, Unlike,

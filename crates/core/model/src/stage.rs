@@ -49,21 +49,6 @@ impl StageId {
     pub fn is_named(self) -> bool {
         usize::from(self.0) >= BUILT_IN.len()
     }
-
-    /// A short word for a person: "data loading" for `data.next_wait`, the name of a stage
-    /// the user named.
-    pub fn plain_name(self, names: &StageNames) -> String {
-        match self {
-            Self::DATA => "data loading".into(),
-            Self::FORWARD => "the forward pass".into(),
-            Self::BACKWARD => "the backward pass".into(),
-            Self::CALLBACKS => "callbacks".into(),
-            Self::OPTIMIZER => "the optimizer step".into(),
-            Self::OTHER => "code outside every stage".into(),
-            Self::DATA_GAP => "the code between optimizer and forward pass".into(),
-            _ => format!("stage {}", names.name(self)),
-        }
-    }
 }
 
 /// Job-wide table of stage names.

@@ -17,23 +17,6 @@ pub enum Cut {
     After(MarkKind),
 }
 
-impl Cut {
-    /// A name for people and JSON.
-    pub fn name(self) -> String {
-        let mark = match self {
-            Self::Data => return "data".into(),
-            Self::After(mark) => mark,
-        };
-        match mark {
-            MarkKind::BackwardEnd => "backward end".into(),
-            MarkKind::OptimizerBegin => "optimizer begin".into(),
-            MarkKind::OptimizerEnd => "optimizer end".into(),
-            MarkKind::ForwardEnd => "forward end".into(),
-            other => format!("{other:?}"),
-        }
-    }
-}
-
 /// Ranks of which those that wait may be most: no median shows what is usual.
 pub const FEW_RANKS: usize = 3;
 
@@ -50,17 +33,6 @@ pub enum Meeting {
     Seen,
     /// Nowhere, although they get apart: the cut is the published one.
     Unseen,
-}
-
-impl Meeting {
-    /// Where a cut stands, for people and JSON.
-    pub fn describe(self, cut: Cut) -> String {
-        match self {
-            Self::Issued => cut.name(),
-            Self::Seen => format!("{}, seen", cut.name()),
-            Self::Unseen => format!("{}, no meeting seen", cut.name()),
-        }
-    }
 }
 
 /// How a boundary joins the ranks.

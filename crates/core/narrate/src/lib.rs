@@ -29,6 +29,7 @@
 //!
 //! Pure: the same finding gives the same words, and no word depends on anything else.
 
+mod accounting;
 mod advice;
 mod announcement;
 mod arrival;
@@ -53,6 +54,7 @@ mod words;
 
 use model::{Finding, Incident};
 
+pub use accounting::{cut, downgrade, plain_name};
 pub use advice::advice;
 use advice::link;
 pub use announcement::announcement;

@@ -83,7 +83,7 @@ impl Accounting {
 
     /// How steps are cut, in words.
     pub(super) fn cut(&self) -> String {
-        self.cut.map_or("none".into(), |(cut, meeting)| meeting.describe(cut))
+        narrate::cut(self.cut)
     }
 
     /// The share of exposed time in which hosts waited for their devices; no number without any.
@@ -136,7 +136,7 @@ fn summary(window: &Window, found: &WindowFrontier, names: &StageNames) -> Windo
         labels: found.labels.clone(),
         candidates: found.candidates.iter().map(name).collect(),
         co_critical_stages: found.co_critical.iter().map(name).collect(),
-        downgrades: found.downgrades.clone(),
+        downgrades: found.downgrades.iter().map(narrate::downgrade).collect(),
         step_s: found.step_s(),
         shares: Vec::new(),
         missing_ranks: window.missing_ranks.clone(),
