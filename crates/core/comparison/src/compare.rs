@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use model::{Incident, IncidentKind, Severity, Verdict};
+use model::{ComparedRun, ComparisonNote, Incident, IncidentKind, Severity, Verdict};
 use serde::{Deserialize, Serialize};
 
 use crate::blocks::{MIN_BLOCKS, Run};
@@ -167,7 +167,7 @@ pub fn compare(a: &Run, b: &Run, min_change_share: f64) -> Comparison {
         ranks: Vec::new(),
         functions: Vec::new(),
         incidents,
-        notes: notes(a, b),
+        notes: notes(a, b).iter().map(narrate::comparison_note).collect(),
     };
     if a.blocks.len().min(b.blocks.len()) < MIN_BLOCKS {
         return comparison;
@@ -345,28 +345,28 @@ fn functions(a: &Run, b: &Run, step: Change, least_s: f64) -> Vec<FunctionChange
     changes
 }
 
-fn notes(a: &Run, b: &Run) -> Vec<String> {
+fn notes(a: &Run, b: &Run) -> Vec<ComparisonNote> {
     let mut notes = Vec::new();
     let (in_a, in_b) = (&a.verdict.job, &b.verdict.job);
     if in_a.ranks != in_b.ranks {
-        let text = format!("A has {} ranks and B {}", in_a.ranks, in_b.ranks);
-        notes.push(text + ": that alone changes what a step takes");
+        notes.push(ComparisonNote::OtherRanks { ranks: [in_a.ranks, in_b.ranks] });
     }
     if in_a.cut != in_b.cut {
-        let (a, b) = (&in_a.cut, &in_b.cut);
-        notes.push(format!("steps are cut elsewhere ({a}, {b}): stages may not compare"));
+        let cuts = [in_a.cut.clone(), in_b.cut.clone()];
+        notes.push(ComparisonNote::OtherCut { cuts });
     }
-    for (name, run) in [("A", a), ("B", b)] {
-        if run.blocks.len() < MIN_BLOCKS {
-            let what = if run.ranks.is_empty() { "windows" } else { "steps" };
-            notes.push(format!(
-                "{name} has {} analysed {what}, and at least {MIN_BLOCKS} are needed: train \
-                 longer, or compare recordings (--record), in which each step counts",
-                run.blocks.len()
-            ));
+    for (which, run) in [(ComparedRun::A, a), (ComparedRun::B, b)] {
+        let (analysed, records) = (run.blocks.len(), run.verdict.job.lost_records);
+        if analysed < MIN_BLOCKS {
+            notes.push(ComparisonNote::TooLittle {
+                run: which,
+                analysed,
+                are_steps: !run.ranks.is_empty(),
+                needed: MIN_BLOCKS,
+            });
         }
-        if run.verdict.job.lost_records > 0 {
-            notes.push(format!("{name} lost {} records", run.verdict.job.lost_records));
+        if records > 0 {
+            notes.push(ComparisonNote::LostRecords { run: which, records });
         }
     }
     notes

@@ -38,6 +38,7 @@ mod arrival;
 mod batch;
 mod claim;
 mod clock;
+mod comparison;
 mod conclusion;
 mod connection;
 mod context;
@@ -80,6 +81,7 @@ pub use arrival::{LateArrivals, LateIn, SlowCommunicator};
 pub use batch::{Batch, MAX_RANKS};
 pub use claim::{Claim, LateRanks, StepPlace, StepSpan};
 pub use clock::RankNs;
+pub use comparison::{ComparedRun, ComparisonNote};
 pub use conclusion::Conclusion;
 pub use connection::{
     ConnectionClaim, ConnectionEnds, LinkFault, LostIterations, SlowConnection,
