@@ -12,7 +12,8 @@ use model::{CollectiveIssue, Event, Mark, MarkKind, RankNs};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use ring::{
-    Identity, Launched, NameKind, ProfileDesk, RingDirectory, RingWriter, process_started,
+    Identity, Launched, NameKind, ProfileMailbox, RingDirectory, RingWriter,
+    process_started,
 };
 use steps::StepCounter;
 
@@ -36,7 +37,7 @@ pub(crate) struct Probe {
     of_loop: LoopState,
     step: AtomicU32,
     pid: u32,
-    /// Touched under the interpreter's lock only; `None` if there was no room for a desk.
+    /// Touched under the interpreter's lock only; `None` if there was no room for a mailbox.
     windows: Option<Windows>,
     device: DeviceMarks,
 }
@@ -303,12 +304,12 @@ pub(crate) fn activate(
         job,
     };
     let root = directory.unwrap_or_else(RingDirectory::default_root);
-    let (ring, desk) = RingDirectory::create(&root, &identity.job)
+    let (ring, mailbox) = RingDirectory::create(&root, &identity.job)
         .and_then(|directory| {
             let slots = slots.unwrap_or(ring::default_slots());
-            // The desk first: it is there once the ring is seen.
-            let desk = ProfileDesk::create(&directory, &identity);
-            Ok((RingWriter::create(&directory, &identity, slots)?, desk))
+            // The mailbox first: it is there once the ring is seen.
+            let mailbox = ProfileMailbox::create(&directory, &identity);
+            Ok((RingWriter::create(&directory, &identity, slots)?, mailbox))
         })
         .map_err(|error| match error {
             ring::RingError::Slots { .. } => PyValueError::new_err(error.to_string()),
@@ -325,7 +326,7 @@ pub(crate) fn activate(
         of_loop: LoopState::default(),
         step: AtomicU32::new(0),
         pid,
-        windows: desk.ok().map(Windows::new),
+        windows: mailbox.ok().map(Windows::new),
         device: DeviceMarks::default(),
     }));
     PROBE.store(probe, Release);

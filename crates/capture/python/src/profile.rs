@@ -5,7 +5,7 @@ use std::cell::Cell;
 use model::{Event, RankNs};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use ring::{ProfileAnswer, ProfileDesk, ProfileOrder, ProfileState};
+use ring::{ProfileAnswer, ProfileMailbox, ProfileOrder, ProfileState};
 
 use crate::probe::now;
 
@@ -14,7 +14,7 @@ static RECORDER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 /// What a rank keeps of its orders. Touched under the interpreter's lock only.
 pub(crate) struct Windows {
-    desk: ProfileDesk,
+    mailbox: ProfileMailbox,
     /// The last order that needs no more looking at.
     done: Cell<u32>,
     recording: Cell<Option<OrderInProgress>>,
@@ -29,21 +29,21 @@ struct OrderInProgress {
 }
 
 impl Windows {
-    pub(crate) fn new(desk: ProfileDesk) -> Self {
-        Self { desk, done: Cell::new(0), recording: Cell::new(None) }
+    pub(crate) fn new(mailbox: ProfileMailbox) -> Self {
+        Self { mailbox, done: Cell::new(0), recording: Cell::new(None) }
     }
 
     /// Whether device marks of a step are asked for.
     #[inline]
     pub(crate) fn wants_device(&self, step: u32) -> bool {
-        self.desk.wants_device(step)
+        self.mailbox.wants_device(step)
     }
 
     /// A step begins. Costs one load unless there is an order. `mark` takes note of when the
     /// loop begins to stand still for it, and when it goes on.
     #[inline]
     pub(crate) fn on_step(&self, step: u32, mark: impl Fn(Event)) {
-        if self.desk.last_order() != self.done.get() {
+        if self.mailbox.last_order() != self.done.get() {
             self.attend(step, &mark);
         }
     }
@@ -57,7 +57,7 @@ impl Windows {
     }
 
     fn begin(&self, step: u32, mark: &dyn Fn(Event)) {
-        let order = self.desk.order();
+        let order = self.mailbox.order();
         if step < order.first_step {
             return;
         }
@@ -81,7 +81,7 @@ impl Windows {
         let since = now();
         let start_ns = since.0.saturating_sub(before.0);
         let answer = ProfileAnswer { state, start_ns, ..ProfileAnswer::default() };
-        self.desk.answer(order.number, answer);
+        self.mailbox.answer(order.number, answer);
         if state == ProfileState::Recording {
             self.recording.set(Some(OrderInProgress { order, since, start_ns }));
         } else {
@@ -102,7 +102,7 @@ impl Windows {
         let stopped = ask("stop", ());
         let after = now();
         let written = stopped.filter(|stopped| *stopped).and_then(|_| {
-            let path = self.desk.trace_path(order.number);
+            let path = self.mailbox.trace_path(order.number);
             ask("write", (path,))
         });
         mark(Event::ProfilerEnd);
@@ -115,7 +115,7 @@ impl Windows {
             stop_ns: after.0.saturating_sub(before.0),
             write_ns: now().0.saturating_sub(after.0),
         };
-        self.desk.answer(order.number, answer);
+        self.mailbox.answer(order.number, answer);
         self.recording.set(None);
         self.done.set(order.number);
     }

@@ -4,7 +4,7 @@
 //! the steady state of a ring nobody reads.
 
 use divan::{Bencher, black_box};
-use laggard_ring::{Identity, ProfileDesk, RingDirectory, RingReader, RingWriter};
+use laggard_ring::{Identity, ProfileMailbox, RingDirectory, RingReader, RingWriter};
 use model::{Event, Mark, RankNs};
 
 fn main() {
@@ -44,10 +44,11 @@ fn drain_1000(bencher: Bencher<'_, '_>) {
 
 /// What each step looks at while no profile window is ordered.
 #[divan::bench(sample_size = 10_000)]
-fn look_at_the_desk(bencher: Bencher<'_, '_>) {
+fn look_at_the_mailbox(bencher: Bencher<'_, '_>) {
     let root = tempfile::tempdir().expect("a temporary directory");
     let directory =
         RingDirectory::create(root.path(), "bench").expect("a ring directory");
-    let desk = ProfileDesk::create(&directory, &Identity::default()).expect("a desk");
-    bencher.bench_local(|| black_box(&desk).last_order());
+    let mailbox =
+        ProfileMailbox::create(&directory, &Identity::default()).expect("a mailbox");
+    bencher.bench_local(|| black_box(&mailbox).last_order());
 }

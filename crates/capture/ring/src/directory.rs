@@ -159,8 +159,9 @@ impl RingDirectory {
         self.path.join(format!("rank{}.{}.requests", identity.rank, identity.pid))
     }
 
-    /// Where the desk of a process stands.
-    pub fn desk_path(&self, identity: &Identity) -> PathBuf {
+    /// Where the profile mailbox of a process stands. The extension is older than the name, and part
+    /// of the layout that agents and ranks of different builds share.
+    pub fn mailbox_path(&self, identity: &Identity) -> PathBuf {
         self.path.join(format!("rank{}.{}.desk", identity.rank, identity.pid))
     }
 

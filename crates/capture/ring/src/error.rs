@@ -55,9 +55,9 @@ pub enum RingError {
         /// The file.
         path: PathBuf,
     },
-    /// The file is not the desk of a rank.
-    #[error("{} is not the desk of a rank", path.display())]
-    NotADesk {
+    /// The file is not the mailbox of a rank.
+    #[error("{} is not the profile mailbox of a rank", path.display())]
+    NotAProfileMailbox {
         /// The file.
         path: PathBuf,
     },

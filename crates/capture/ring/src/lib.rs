@@ -6,8 +6,8 @@
 //! last seconds before a crash can be read.
 //!
 //! Beside its ring a process may have a live table, of the communication it is in
-//! ([`LiveWriter`], [`LiveReader`]), and has a desk where profile windows are ordered
-//! ([`ProfileDesk`], [`ProfileClerk`]).
+//! ([`LiveWriter`], [`LiveReader`]), and has a mailbox where profile windows are ordered
+//! ([`ProfileMailbox`], [`ProfileController`]).
 //!
 //! [`RingWriter`] is for the process, [`RingReader`] for everyone else, [`JobReader`] reads
 //! all rings of a job as one stream of [`model::Input`]s. docs/formats.md has the layouts.
@@ -54,6 +54,8 @@ pub use {
         LiveWriter, OperationToken, Reached, Route, STEP_BITS, Sent,
     },
     map::{Drained, RingReader, RingWriter, default_slots},
-    profile::{ProfileAnswer, ProfileClerk, ProfileDesk, ProfileOrder, ProfileState},
+    profile::{
+        ProfileAnswer, ProfileController, ProfileMailbox, ProfileOrder, ProfileState,
+    },
     requests::{QUEUE_PAIRS, QueuePair, QueuePairIndex, RequestReader, RequestWriter},
 };

@@ -1,5 +1,5 @@
-//! The desk of a rank: where the agent orders a profile window, and the rank says how it went; and
-//! where it asks for device marks of more steps.
+//! The profile mailbox of a rank: where the agent orders a profile window, and the rank says how it
+//! went; and where it asks for device marks of more steps.
 //!
 //! One page that both map. The rank looks at two words as each step begins; an order is written
 //! before its word counts it, and so is an answer.
@@ -14,12 +14,12 @@ use memmap2::MmapMut;
 use crate::{Identity, RingDirectory, RingError, file};
 
 const MAGIC: [u8; 8] = *b"LAGDESK\0";
-/// Bump it with any change of [`Desk`].
+/// Bump it with any change of [`Mailbox`].
 const LAYOUT: u32 = 2;
 const BYTES: usize = 4096;
 
 #[repr(C)]
-struct Desk {
+struct Mailbox {
     magic: [u8; 8],
     layout: u32,
     /// Number of the order, from 1 on; 0 before the first.
@@ -39,7 +39,7 @@ struct Desk {
     device_steps: AtomicU64,
 }
 
-const _: () = assert!(size_of::<Desk>() == 72);
+const _: () = assert!(size_of::<Mailbox>() == 72);
 
 /// A window that is to be profiled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,14 +110,14 @@ pub struct ProfileAnswer {
 /// The rank's side. Nothing here waits, allocates or makes a system call, except for
 /// [`Self::create`].
 #[derive(Debug)]
-pub struct ProfileDesk {
+pub struct ProfileMailbox {
     map: MmapMut,
     path: PathBuf,
 }
 
 /// The agent's side.
 #[derive(Debug)]
-pub struct ProfileClerk {
+pub struct ProfileController {
     map: MmapMut,
     path: PathBuf,
     /// Number of the order before: an agent that was started anew counts from 1 again, and the
@@ -126,14 +126,14 @@ pub struct ProfileClerk {
 }
 
 #[expect(clippy::cast_ptr_alignment, reason = "a mapping begins at a page")]
-fn desk(map: &MmapMut) -> &Desk {
-    // SAFETY: both sides map whole pages, larger than a desk; every bit pattern is valid, and
+fn mailbox(map: &MmapMut) -> &Mailbox {
+    // SAFETY: both sides map whole pages, larger than a mailbox; every bit pattern is valid, and
     // what changes is atomic.
-    unsafe { &*map.as_ptr().cast::<Desk>() }
+    unsafe { &*map.as_ptr().cast::<Mailbox>() }
 }
 
-impl ProfileDesk {
-    /// Sets up the desk of a process.
+impl ProfileMailbox {
+    /// Sets up the mailbox of a process.
     ///
     /// # Errors
     /// [`RingError::Io`] if the file system refuses.
@@ -141,14 +141,14 @@ impl ProfileDesk {
         directory: &RingDirectory,
         identity: &Identity,
     ) -> Result<Self, RingError> {
-        let path = directory.desk_path(identity);
+        let path = directory.mailbox_path(identity);
         let map = file::create(&path, BYTES, |map| {
-            // SAFETY: the map is larger than a desk, page-aligned and zero-filled, for which all
+            // SAFETY: the map is larger than a mailbox, page-aligned and zero-filled, for which all
             // fields are valid; `map` is the only access.
             #[expect(clippy::cast_ptr_alignment, reason = "a mapping begins at a page")]
-            let desk = unsafe { &mut *map.as_mut_ptr().cast::<Desk>() };
-            desk.magic = MAGIC;
-            desk.layout = LAYOUT;
+            let mailbox = unsafe { &mut *map.as_mut_ptr().cast::<Mailbox>() };
+            mailbox.magic = MAGIC;
+            mailbox.layout = LAYOUT;
         })?;
         Ok(Self { map, path })
     }
@@ -156,36 +156,36 @@ impl ProfileDesk {
     /// Number of the last order; one load.
     #[inline]
     pub fn last_order(&self) -> u32 {
-        desk(&self.map).order.load(Relaxed)
+        mailbox(&self.map).order.load(Relaxed)
     }
 
     /// The last order.
     pub fn order(&self) -> ProfileOrder {
-        let desk = desk(&self.map);
+        let mailbox = mailbox(&self.map);
         ProfileOrder {
-            number: desk.order.load(Acquire),
-            first_step: desk.first_step.load(Relaxed),
-            steps: desk.steps.load(Relaxed),
-            limit_ms: desk.limit_ms.load(Relaxed),
+            number: mailbox.order.load(Acquire),
+            first_step: mailbox.first_step.load(Relaxed),
+            steps: mailbox.steps.load(Relaxed),
+            limit_ms: mailbox.limit_ms.load(Relaxed),
         }
     }
 
     /// Whether device marks of a step are asked for; one load.
     #[inline]
     pub fn wants_device(&self, step: u32) -> bool {
-        let steps = desk(&self.map).device_steps.load(Relaxed);
+        let steps = mailbox(&self.map).device_steps.load(Relaxed);
         (steps as u32..(steps >> 32) as u32).contains(&step)
     }
 
     /// Answers an order.
     pub fn answer(&self, number: u32, answer: ProfileAnswer) {
-        let desk = desk(&self.map);
-        desk.recorded.store(answer.recorded_steps, Relaxed);
-        desk.start_ns.store(answer.start_ns, Relaxed);
-        desk.stop_ns.store(answer.stop_ns, Relaxed);
-        desk.write_ns.store(answer.write_ns, Relaxed);
-        desk.state.store(answer.state as u32, Relaxed);
-        desk.answered.store(number, Release);
+        let mailbox = mailbox(&self.map);
+        mailbox.recorded.store(answer.recorded_steps, Relaxed);
+        mailbox.start_ns.store(answer.start_ns, Relaxed);
+        mailbox.stop_ns.store(answer.stop_ns, Relaxed);
+        mailbox.write_ns.store(answer.write_ns, Relaxed);
+        mailbox.state.store(answer.state as u32, Relaxed);
+        mailbox.answered.store(number, Release);
     }
 
     /// Where the trace of an order is to be.
@@ -194,96 +194,97 @@ impl ProfileDesk {
     }
 }
 
-impl ProfileClerk {
-    /// Opens the desk of a rank.
+impl ProfileController {
+    /// Opens the mailbox of a rank.
     ///
     /// # Errors
-    /// [`RingError::NotADesk`] and [`RingError::Layout`] for foreign files, [`RingError::Io`] if
+    /// [`RingError::NotAProfileMailbox`] and [`RingError::Layout`] for foreign files, [`RingError::Io`] if
     /// the file cannot be mapped.
     pub fn open(path: &Path) -> Result<Self, RingError> {
         let map = file::open_shared(path)?;
         if map.len() < BYTES || !map.starts_with(&MAGIC) {
-            return Err(RingError::NotADesk { path: path.to_owned() });
+            return Err(RingError::NotAProfileMailbox { path: path.to_owned() });
         }
-        let found = desk(&map).layout;
+        let found = mailbox(&map).layout;
         if found != LAYOUT {
             let path = path.to_owned();
             return Err(RingError::Layout { path, found, supported: LAYOUT });
         }
-        let before = desk(&map).order.load(Relaxed);
+        let before = mailbox(&map).order.load(Relaxed);
         Ok(Self { map, path: path.to_owned(), before })
     }
 
     /// Places an order; the one before must have come to its end.
     pub fn order(&self, order: ProfileOrder) {
-        let desk = desk(&self.map);
-        desk.first_step.store(order.first_step, Relaxed);
-        desk.steps.store(order.steps, Relaxed);
-        desk.limit_ms.store(order.limit_ms, Relaxed);
-        desk.order.store(self.on_desk(order.number), Release);
+        let mailbox = mailbox(&self.map);
+        mailbox.first_step.store(order.first_step, Relaxed);
+        mailbox.steps.store(order.steps, Relaxed);
+        mailbox.limit_ms.store(order.limit_ms, Relaxed);
+        mailbox.order.store(self.in_mailbox(order.number), Release);
     }
 
     /// Asks for device marks of these steps, and no longer of others.
     pub fn ask_for_device(&self, steps: &Range<u32>) {
         let both = u64::from(steps.start) | u64::from(steps.end) << 32;
-        desk(&self.map).device_steps.store(both, Relaxed);
+        mailbox(&self.map).device_steps.store(both, Relaxed);
     }
 
     /// What the rank says of order `number`.
     pub fn answer(&self, number: u32) -> ProfileAnswer {
-        let desk = desk(&self.map);
-        if desk.answered.load(Acquire) != self.on_desk(number) {
+        let mailbox = mailbox(&self.map);
+        if mailbox.answered.load(Acquire) != self.in_mailbox(number) {
             return ProfileAnswer::default();
         }
-        let state = desk.state.load(Relaxed) as usize;
+        let state = mailbox.state.load(Relaxed) as usize;
         ProfileAnswer {
             state: ProfileState::ALL.get(state).copied().unwrap_or(ProfileState::Failed),
-            recorded_steps: desk.recorded.load(Relaxed),
-            start_ns: desk.start_ns.load(Relaxed),
-            stop_ns: desk.stop_ns.load(Relaxed),
-            write_ns: desk.write_ns.load(Relaxed),
+            recorded_steps: mailbox.recorded.load(Relaxed),
+            start_ns: mailbox.start_ns.load(Relaxed),
+            stop_ns: mailbox.stop_ns.load(Relaxed),
+            write_ns: mailbox.write_ns.load(Relaxed),
         }
     }
 
     /// Where the trace of an order is to be.
     pub fn trace_path(&self, number: u32) -> PathBuf {
-        trace_path(&self.path, self.on_desk(number))
+        trace_path(&self.path, self.in_mailbox(number))
     }
 
     /// The number the rank knows an order by.
-    fn on_desk(&self, number: u32) -> u32 {
+    fn in_mailbox(&self, number: u32) -> u32 {
         self.before.wrapping_add(number)
     }
 }
 
-/// In [`RingDirectory::traces`], which need not be in memory as the desk is.
-fn trace_path(desk: &Path, number: u32) -> PathBuf {
-    let name = desk.file_stem().unwrap_or_default().to_string_lossy();
-    desk.with_file_name(RingDirectory::TRACES).join(format!("{name}.{number}.json"))
+/// In [`RingDirectory::traces`], which need not be in memory as the mailbox is.
+fn trace_path(mailbox: &Path, number: u32) -> PathBuf {
+    let name = mailbox.file_stem().unwrap_or_default().to_string_lossy();
+    mailbox.with_file_name(RingDirectory::TRACES).join(format!("{name}.{number}.json"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn both() -> (tempfile::TempDir, ProfileDesk, ProfileClerk) {
+    fn both() -> (tempfile::TempDir, ProfileMailbox, ProfileController) {
         let root = tempfile::tempdir().unwrap();
         let directory = RingDirectory::create(root.path(), "job").unwrap();
         let identity = Identity { rank: 3, pid: 77, ..Identity::default() };
-        let desk = ProfileDesk::create(&directory, &identity).unwrap();
-        let clerk = ProfileClerk::open(&directory.desk_path(&identity)).unwrap();
-        (root, desk, clerk)
+        let mailbox = ProfileMailbox::create(&directory, &identity).unwrap();
+        let controller =
+            ProfileController::open(&directory.mailbox_path(&identity)).unwrap();
+        (root, mailbox, controller)
     }
 
     #[test]
     fn an_order_arrives_and_its_answer_comes_back() {
-        let (_root, desk, clerk) = both();
-        assert_eq!(desk.last_order(), 0);
+        let (_root, mailbox, controller) = both();
+        assert_eq!(mailbox.last_order(), 0);
         let order =
             ProfileOrder { number: 1, first_step: 40, steps: 10, limit_ms: 20_000 };
-        clerk.order(order);
-        assert_eq!((desk.last_order(), desk.order()), (1, order));
-        assert_eq!(clerk.answer(1).state, ProfileState::Waiting);
+        controller.order(order);
+        assert_eq!((mailbox.last_order(), mailbox.order()), (1, order));
+        assert_eq!(controller.answer(1).state, ProfileState::Waiting);
         let answer = ProfileAnswer {
             state: ProfileState::Written,
             recorded_steps: 10,
@@ -291,49 +292,52 @@ mod tests {
             stop_ns: 2,
             write_ns: 3,
         };
-        desk.answer(1, answer);
-        assert_eq!(clerk.answer(1), answer);
-        assert_eq!(clerk.answer(2), ProfileAnswer::default(), "of another order");
-        assert_eq!(desk.trace_path(1), clerk.trace_path(1));
-        assert!(desk.trace_path(1).ends_with("traces/rank3.77.1.json"));
+        mailbox.answer(1, answer);
+        assert_eq!(controller.answer(1), answer);
+        assert_eq!(controller.answer(2), ProfileAnswer::default(), "of another order");
+        assert_eq!(mailbox.trace_path(1), controller.trace_path(1));
+        assert!(mailbox.trace_path(1).ends_with("traces/rank3.77.1.json"));
     }
 
     #[test]
     fn the_first_order_of_the_next_agent_is_a_new_one() {
-        let (_root, desk, clerk) = both();
+        let (_root, mailbox, controller) = both();
         let order = ProfileOrder { number: 1, ..ProfileOrder::default() };
-        clerk.order(order);
+        controller.order(order);
         let written =
             ProfileAnswer { state: ProfileState::Written, ..ProfileAnswer::default() };
-        desk.answer(1, written);
-        let next = ProfileClerk::open(&clerk.path).unwrap();
+        mailbox.answer(1, written);
+        let next = ProfileController::open(&controller.path).unwrap();
         next.order(order);
         assert_eq!(next.answer(1).state, ProfileState::Waiting);
-        assert_ne!(desk.last_order(), 1);
-        desk.answer(desk.last_order(), written);
+        assert_ne!(mailbox.last_order(), 1);
+        mailbox.answer(mailbox.last_order(), written);
         assert_eq!(next.answer(1), written);
-        assert_eq!(next.trace_path(1), desk.trace_path(desk.last_order()));
+        assert_eq!(next.trace_path(1), mailbox.trace_path(mailbox.last_order()));
     }
 
     #[test]
     fn device_marks_are_asked_for_by_step() {
-        let (_root, desk, clerk) = both();
-        assert!(!desk.wants_device(0));
-        clerk.ask_for_device(&(40..48));
-        let wanted = (0..60).filter(|step| desk.wants_device(*step));
+        let (_root, mailbox, controller) = both();
+        assert!(!mailbox.wants_device(0));
+        controller.ask_for_device(&(40..48));
+        let wanted = (0..60).filter(|step| mailbox.wants_device(*step));
         assert_eq!(wanted.collect::<Vec<u32>>(), (40..48).collect::<Vec<u32>>());
     }
 
     #[test]
-    fn a_foreign_file_is_no_desk() {
+    fn a_foreign_file_is_no_mailbox() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("x.desk");
         std::fs::write(&path, vec![1; BYTES]).unwrap();
-        assert!(matches!(ProfileClerk::open(&path), Err(RingError::NotADesk { .. })));
+        assert!(matches!(
+            ProfileController::open(&path),
+            Err(RingError::NotAProfileMailbox { .. })
+        ));
         let other = MAGIC.into_iter().chain([9]).chain([0; BYTES]);
         std::fs::write(&path, other.collect::<Vec<u8>>()).unwrap();
         assert!(matches!(
-            ProfileClerk::open(&path),
+            ProfileController::open(&path),
             Err(RingError::Layout { found: 9, .. })
         ));
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use formats::JournalWriter;
 use model::{Input, Source};
-use ring::{JobReader, ProfileClerk, RankState, RingDirectory};
+use ring::{JobReader, ProfileController, RankState, RingDirectory};
 use verdict::{Job, MAX_WINDOW_S, Settings};
 
 use crate::asked::ProfileRequest;
@@ -175,8 +175,10 @@ impl Agent {
         // Whoever asks.
         let steps = start..end.min(start.saturating_add(steps::MAX_ASKED_STEPS));
         for rank in self.reader.ranks().filter(|rank| rank.alive) {
-            if let Ok(clerk) = ProfileClerk::open(&rank.ring.with_extension("desk")) {
-                clerk.ask_for_device(&steps);
+            if let Ok(controller) =
+                ProfileController::open(&rank.ring.with_extension("desk"))
+            {
+                controller.ask_for_device(&steps);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Profile windows: ordered at the desks of ranks, read once they are written, never kept.
+//! Profile windows: ordered in the mailboxes of ranks, read once they are written, never kept.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,8 @@ use formats::load_window;
 use model::{Input, ProfileWindow};
 use pattern::PatternSettings;
 use ring::{
-    ProfileAnswer, ProfileClerk, ProfileOrder, ProfileState, RankState, RingDirectory,
+    ProfileAnswer, ProfileController, ProfileOrder, ProfileState, RankState,
+    RingDirectory,
 };
 use verdict::{ProfileSettings, Settings, WantedProfile};
 
@@ -48,7 +49,7 @@ struct OrderedWindow {
 #[derive(Debug)]
 struct OrderedRank {
     pid: u32,
-    clerk: ProfileClerk,
+    controller: ProfileController,
     /// When it was first seen to record, by the wall clock in nanoseconds.
     recorded_ns: Option<u64>,
     /// What it used since then.
@@ -100,7 +101,7 @@ impl Profiles {
         Ok(wanted)
     }
 
-    /// Orders a window at the desks of its ranks; what to tell the analysis, or why it cannot
+    /// Orders a window in the mailboxes of its ranks; what to tell the analysis, or why it cannot
     /// be.
     pub(crate) fn order(
         &mut self,
@@ -112,40 +113,42 @@ impl Profiles {
         if let Err(text) = self.make_traces(directory) {
             return Input::Note { text };
         }
-        let (mut desks, mut step) = (BTreeMap::new(), 0);
+        let (mut ordered_ranks, mut step) = (BTreeMap::new(), 0);
         for rank in ranks.iter().filter(|rank| wanted.ranks.contains(&rank.rank)) {
             let Some(at) = rank.step else { continue };
-            let Ok(clerk) = ProfileClerk::open(&rank.ring.with_extension("desk")) else {
+            let Ok(controller) =
+                ProfileController::open(&rank.ring.with_extension("desk"))
+            else {
                 continue;
             };
             step = step.max(at);
             let ordered = OrderedRank {
                 pid: rank.pid,
-                clerk,
+                controller,
                 recorded_ns: None,
                 used: Used::default(),
                 answer: ProfileAnswer::default(),
             };
-            desks.insert(rank.rank, ordered);
+            ordered_ranks.insert(rank.rank, ordered);
         }
-        if desks.is_empty() {
-            let text = "no rank could be profiled: none has a desk".to_owned();
+        if ordered_ranks.is_empty() {
+            let text = "no rank could be profiled: none has a mailbox".to_owned();
             return Input::Note { text };
         }
         self.orders += 1;
         self.ordered_at = Some(Instant::now());
         let WantedProfile { first_step, steps, limit_ms, .. } = *wanted;
         let order = ProfileOrder { number: self.orders, first_step, steps, limit_ms };
-        for ordered in desks.values() {
-            ordered.clerk.order(order);
+        for ordered in ordered_ranks.values() {
+            ordered.controller.order(order);
         }
-        let ordered = desks.keys().copied().collect();
+        let ordered = ordered_ranks.keys().copied().collect();
         let ahead = first_step.saturating_sub(step).saturating_add(steps);
         let lasts_s = usual_step_s.unwrap_or(UNKNOWN_STEP_S) * f64::from(ahead);
         let patience_s = PATIENCE * lasts_s + PATIENCE_S;
         self.under_way = Some(OrderedWindow {
             order,
-            ranks: desks,
+            ranks: ordered_ranks,
             // Bounded, as a step far ahead would be too long for an `Instant`.
             until: Instant::now() + Duration::from_secs_f64(patience_s.min(1e6)),
         });
@@ -220,7 +223,7 @@ impl OrderedWindow {
     fn look(&mut self, probes: &Probes, is_alive: &impl Fn(u32) -> bool) -> bool {
         let mut over = true;
         for ordered in self.ranks.values_mut() {
-            ordered.answer = ordered.clerk.answer(self.order.number);
+            ordered.answer = ordered.controller.answer(self.order.number);
             let state = ordered.answer.state;
             if state == ProfileState::Recording {
                 let since_ns = *ordered.recorded_ns.get_or_insert_with(wall_ns);
@@ -235,10 +238,10 @@ impl OrderedWindow {
     fn written(self) -> (Vec<WrittenTrace>, Vec<Input>) {
         let number = self.order.number;
         let (mut written, mut refused) = (Vec::new(), Vec::new());
-        for (rank, OrderedRank { clerk, used, answer, .. }) in self.ranks {
+        for (rank, OrderedRank { controller, used, answer, .. }) in self.ranks {
             let why = match answer.state {
                 ProfileState::Written => {
-                    let path = clerk.trace_path(number);
+                    let path = controller.trace_path(number);
                     written.push(WrittenTrace { rank, path, used, answer });
                     continue;
                 }
