@@ -5,7 +5,7 @@
 use formats::{StoredJob, input_line, pack_batch, unpack_batch};
 use fuzz::{eager, judge};
 use model::Batch;
-use verdict::Gathering;
+use verdict::HostMerger;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     if let Ok((mut stored, _)) = StoredJob::open(bytes) {
@@ -26,10 +26,10 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     }
     let again = pack_batch(&head, &again).expect("room");
     assert_eq!(unpack_batch(&again).expect("what was written"), (head.clone(), inputs.clone()));
-    let mut gathering = Gathering::new("job", eager());
+    let mut merger = HostMerger::new("job", eager());
     for (sequence, host) in ["a", "b", "a", "a"].into_iter().enumerate() {
         let epoch = (sequence / 2).to_string();
-        gathering.take(Batch {
+        merger.take(Batch {
             host: host.to_owned(),
             epoch,
             sequence: sequence as u64,
@@ -39,7 +39,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
             inputs: inputs.clone(),
         });
     }
-    gathering.lose("b");
-    gathering.finish();
-    judge(gathering.job());
+    merger.lose("b");
+    merger.finish();
+    judge(merger.job());
 });

@@ -17,9 +17,9 @@
 mod called;
 mod detectors;
 mod escalation;
-mod gathering;
 mod hangs;
 mod holdups;
+mod host_merger;
 mod job;
 mod pipelines;
 mod policy;
@@ -30,7 +30,7 @@ mod usages;
 
 pub use detectors::WorkRequests;
 pub use escalation::{MAX_WINDOW_S, ProfileSettings, WantedProfile};
-pub use gathering::Gathering;
+pub use host_merger::HostMerger;
 pub use job::{Job, ProfiledRank};
 pub use policy::{Rule, Suspicion};
 pub use record::{LateRank, Remember, StageRecord, WindowRecord};

@@ -14,7 +14,7 @@ use model::Verdict;
 use tokio::sync::watch;
 use tokio_stream::wrappers::WatchStream;
 use tokio_stream::{Stream, StreamExt};
-use verdict::Gathering;
+use verdict::HostMerger;
 
 use crate::collector::Inner;
 use crate::job_thread::{JobThread, WorkerExit};
@@ -32,7 +32,7 @@ const AGAIN_AFTER: Duration = Duration::from_secs(5);
 pub(crate) struct JobHandle {
     pub(crate) id: String,
     /// `None` once the job has ended: then all there is to say is on disk.
-    gathering: Mutex<Option<Gathering>>,
+    merger: Mutex<Option<HostMerger>>,
     verdict: Mutex<Arc<str>>,
     summary: watch::Sender<ListedJob>,
     inbox: Mutex<Option<SyncSender<PendingBatch>>>,
@@ -87,7 +87,7 @@ impl JobHandle {
     pub(crate) fn known(summary: ListedJob) -> Self {
         Self {
             id: summary.id.clone(),
-            gathering: Mutex::new(None),
+            merger: Mutex::new(None),
             verdict: Mutex::new(Arc::from("")),
             summary: watch::Sender::new(summary),
             inbox: Mutex::new(None),
@@ -100,8 +100,8 @@ impl JobHandle {
         }
     }
 
-    pub(crate) fn gathering(&self) -> MutexGuard<'_, Option<Gathering>> {
-        locked(&self.gathering)
+    pub(crate) fn merger(&self) -> MutexGuard<'_, Option<HostMerger>> {
+        locked(&self.merger)
     }
 
     /// The verdict as JSON; empty before it was told, and once all there is to say is on disk.
@@ -127,11 +127,11 @@ impl JobHandle {
 
     /// Tells readers how the job is; its verdict.
     pub(crate) fn publish(&self, last_seen_s: u64) -> Option<Verdict> {
-        let guard = self.gathering();
-        let gathering = guard.as_ref()?;
-        let verdict = gathering.job().verdict();
-        let silent = gathering.silent_hosts();
-        let (hosts, ended) = (gathering.hosts(), gathering.ended());
+        let guard = self.merger();
+        let merger = guard.as_ref()?;
+        let verdict = merger.job().verdict();
+        let silent = merger.silent_hosts();
+        let (hosts, ended) = (merger.hosts(), merger.ended());
         let state = JobState::of(&verdict, hosts, silent.len(), ended);
         let silent_hosts = silent.into_iter().map(str::to_owned).collect();
         // The analysis goes on while the document is written.
@@ -344,6 +344,6 @@ impl JobHandle {
         if let Err(error) = dropped {
             inner.say(&self.id, &error);
         }
-        *self.gathering() = None;
+        *self.merger() = None;
     }
 }

@@ -125,9 +125,9 @@ impl JobThread {
         let Pages { report, live, .. } = self.inner.pages;
         let pages = self
             .handle
-            .gathering()
+            .merger()
             .as_ref()
-            .map(|gathering| (report(gathering.job()), live(gathering.job())));
+            .map(|merger| (report(merger.job()), live(merger.job())));
         let Some((report, live)) = pages else { return Ok(()) };
         let folder = self.store.folder();
         write_whole(&folder.join(REPORT), report.as_bytes())?;
@@ -142,7 +142,7 @@ impl JobThread {
         write_whole(&folder.join(ENDED), &serde_json::to_vec(&ended)?)?;
         self.inner.list_ended(&ended, &self.handle.verdict());
         info!(job = self.handle.id, bytes = ended.batches_bytes, "job ended");
-        *self.handle.gathering() = None;
+        *self.handle.merger() = None;
         Ok(())
     }
 

@@ -66,7 +66,7 @@ impl Rendered {
 fn make(held: &JobHandle, render: fn(&Job) -> String) -> Option<MadePage> {
     let version = held.version();
     let begun = Instant::now();
-    let text = held.gathering().as_ref().map(|gathering| render(gathering.job()))?;
+    let text = held.merger().as_ref().map(|merger| render(merger.job()))?;
     let (took, at) = (begun.elapsed(), Instant::now());
     let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
     // What is written to memory has room.
@@ -79,7 +79,7 @@ fn make(held: &JobHandle, render: fn(&Job) -> String) -> Option<MadePage> {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use verdict::{Gathering, Settings};
+    use verdict::{HostMerger, Settings};
 
     use super::*;
 
@@ -97,20 +97,20 @@ mod tests {
     async fn a_page_is_made_once_for_all_who_look_until_there_is_something_new() {
         let held = Arc::new(JobHandle::new("job"));
         let alive = held.count_thread();
-        *held.gathering() = Some(Gathering::new("job", Settings::default()));
+        *held.merger() = Some(HostMerger::new("job", Settings::default()));
         held.publish(0);
         let rendered = Rendered::default();
         for _ in 0..3 {
             let page = rendered.page(&held, counted).await.unwrap();
             assert_eq!(page.plain, "page 0 of job");
         }
-        if let Some(gathering) = held.gathering().as_mut() {
-            gathering.lose("nobody");
+        if let Some(merger) = held.merger().as_mut() {
+            merger.lose("nobody");
         }
         // Nothing new is told of it.
         held.publish(1);
         assert_eq!(rendered.page(&held, counted).await.unwrap().plain, "page 0 of job");
-        *held.gathering() = Some(Gathering::new("another", Settings::default()));
+        *held.merger() = Some(HostMerger::new("another", Settings::default()));
         held.publish(2);
         let page = rendered.page(&held, counted).await.unwrap();
         assert_eq!(page.plain, "page 1 of another");
@@ -118,7 +118,7 @@ mod tests {
         let mut packed = flate2::read::GzDecoder::new(page.gzip.as_ref());
         std::io::Read::read_to_string(&mut packed, &mut unpacked).unwrap();
         assert_eq!(unpacked, "page 1 of another");
-        *held.gathering() = None;
+        *held.merger() = None;
         drop(alive);
         assert!(rendered.page(&held, counted).await.is_none());
     }

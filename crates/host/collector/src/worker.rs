@@ -14,7 +14,7 @@ use model::{Batch, Incident};
 use protocol::HostOrders;
 use tokio::sync::oneshot;
 use tracing::{Span, debug};
-use verdict::{Gathering, Remember, Settings, WindowRecord};
+use verdict::{HostMerger, Remember, Settings, WindowRecord};
 
 use crate::alert_queue::Alert;
 use crate::alerts::{Announcements, JobAlerts};
@@ -213,7 +213,7 @@ pub(crate) struct JobWorker {
     /// Bytes of the append under way.
     appending: u64,
     /// The analysis while what is kept is read; then it is where readers find it.
-    reading: Option<Gathering>,
+    reading: Option<HostMerger>,
     ledger: Ledger,
     timeline: Timeline,
     alerts: Option<JobAlerts>,
@@ -242,15 +242,15 @@ impl JobWorker {
         most_bytes: u64,
         now: Now,
     ) -> Self {
-        let mut gathering = Gathering::new(&handle.id, settings);
-        gathering.remember(remember);
+        let mut merger = HostMerger::new(&handle.id, settings);
+        merger.remember(remember);
         Self {
             handle,
             silences,
             most_bytes,
             bytes: 0,
             appending: 0,
-            reading: Some(gathering),
+            reading: Some(merger),
             ledger: Ledger::default(),
             timeline: Timeline::default(),
             alerts: None,
@@ -276,17 +276,17 @@ impl JobWorker {
             StoredEntry::Batch(stored) => {
                 self.ledger.note(&stored);
                 self.heard.insert(stored.host, now.at);
-                let mut gathering = self.reading.take()?;
+                let mut merger = self.reading.take()?;
                 if let Some(batch) = batch {
-                    gathering.take(batch);
+                    merger.take(batch);
                 }
-                let recorded = self.record(&mut gathering);
-                self.reading = Some(gathering);
+                let recorded = self.record(&mut merger);
+                self.reading = Some(merger);
                 return recorded;
             }
             StoredEntry::Silent { host, .. } => {
-                if let Some(gathering) = &mut self.reading {
-                    gathering.lose(&host);
+                if let Some(merger) = &mut self.reading {
+                    merger.lose(&host);
                 }
                 self.heard.remove(&host);
             }
@@ -303,9 +303,9 @@ impl JobWorker {
         bytes: u64,
         alerts: Option<JobAlerts>,
     ) -> Vec<Effect> {
-        if let Some(mut gathering) = self.reading.take() {
-            gathering.take_announcements();
-            *self.handle.gathering() = Some(gathering);
+        if let Some(mut merger) = self.reading.take() {
+            merger.take_announcements();
+            *self.handle.merger() = Some(merger);
         }
         (self.bytes, self.alerts) = (bytes, alerts);
         self.publish(now, Over::No)
@@ -484,12 +484,12 @@ impl JobWorker {
     ) -> Vec<Effect> {
         let wanted = self
             .handle
-            .gathering()
+            .merger()
             .as_ref()
-            .map(|gathering| HostOrders {
-                stacks: gathering.wanted_stacks(),
-                profile: gathering.wanted_profile().cloned(),
-                device_steps: gathering.wanted_device_steps().cloned(),
+            .map(|merger| HostOrders {
+                stacks: merger.wanted_stacks(),
+                profile: merger.wanted_profile().cloned(),
+                device_steps: merger.wanted_device_steps().cloned(),
             })
             .unwrap_or_default();
         let mut effects = Vec::new();
@@ -526,24 +526,24 @@ impl JobWorker {
             self.ledger.note(&stored);
             self.heard.insert(stored.host, now.at);
             let handle = Arc::clone(&self.handle);
-            if let Some(gathering) = handle.gathering().as_mut() {
-                gathering.take(batch);
+            if let Some(merger) = handle.merger().as_mut() {
+                merger.take(batch);
                 // Nobody watches here: incidents are told as alerts.
-                drop(gathering.take_announcements());
-                effects.extend(self.record(gathering));
+                drop(merger.take_announcements());
+                effects.extend(self.record(merger));
             }
         }
         effects
     }
 
     /// Dates the windows that were closed since the last call.
-    fn record(&mut self, gathering: &mut Gathering) -> Option<Effect> {
-        let windows = gathering.take_records();
+    fn record(&mut self, merger: &mut HostMerger) -> Option<Effect> {
+        let windows = merger.take_records();
         let origin = self.ledger.origin?;
         let mut recorded = Vec::with_capacity(windows.len());
         for window in windows {
             if self.timeline.starts_over(window.first_step) {
-                let incidents = gathering.job().verdict().incidents;
+                let incidents = merger.job().verdict().incidents;
                 self.timeline.date(&incidents, origin.begun_s as f64);
             }
             let steps = window.first_step..window.first_step + window.steps;
@@ -579,12 +579,12 @@ impl JobWorker {
             // Hosts may speak all the time: we cannot hear them, or not yet.
             self.heard.values_mut().for_each(|heard| *heard = now.at);
         }
-        let gathering = self.handle.gathering();
+        let merger = self.handle.merger();
         let (left, silent): (Vec<_>, Vec<_>) = self
             .heard
             .extract_if(.., |_, heard| now.since(*heard) >= SILENT_AFTER)
-            .partition(|(host, _)| gathering.as_ref().is_none_or(|it| it.has_left(host)));
-        drop((gathering, left));
+            .partition(|(host, _)| merger.as_ref().is_none_or(|it| it.has_left(host)));
+        drop((merger, left));
         // Until that is on disk they were heard of when they were.
         self.heard.extend(silent.iter().cloned());
         silent.into_iter().map(|(host, _)| host).collect()
@@ -595,8 +595,8 @@ impl JobWorker {
         self.is_fresh = true;
         for host in hosts {
             self.heard.remove(host);
-            if let Some(gathering) = self.handle.gathering().as_mut() {
-                gathering.lose(host);
+            if let Some(merger) = self.handle.merger().as_mut() {
+                merger.lose(host);
             }
         }
     }
@@ -610,7 +610,7 @@ impl JobWorker {
         } else {
             Vec::new()
         };
-        let ended = self.handle.gathering().as_ref().is_some_and(Gathering::ended);
+        let ended = self.handle.merger().as_ref().is_some_and(HostMerger::ended);
         let quiet = now.since(self.last_batch_at);
         if ended && quiet >= LINGER || self.heard.is_empty() && quiet >= GIVEN_UP_AFTER {
             effects.push(Effect::Exit);
@@ -652,9 +652,9 @@ impl JobWorker {
         // Once, however often the end is tried: its last windows must not count twice.
         if !mem::replace(&mut self.is_finished, true) {
             let handle = Arc::clone(&self.handle);
-            if let Some(gathering) = handle.gathering().as_mut() {
-                gathering.finish();
-                effects.extend(self.record(gathering));
+            if let Some(merger) = handle.merger().as_mut() {
+                merger.finish();
+                effects.extend(self.record(merger));
             }
         }
         effects.extend(self.publish(now, Over::Yes));

@@ -11,7 +11,7 @@ use std::path::Path;
 use model::{Batch, Input};
 use protocol::BatchHead;
 use serde::{Deserialize, Serialize};
-use verdict::{Gathering, Job, Settings};
+use verdict::{HostMerger, Job, Settings};
 
 use crate::batch::unpack;
 use crate::{BatchError, FormatError};
@@ -144,16 +144,16 @@ impl StoredBatches {
     }
 
     pub(crate) fn replay(&self, id: &str, settings: Settings) -> Job {
-        let mut gathering = Gathering::new(id, settings);
+        let mut merger = HostMerger::new(id, settings);
         for (entry, batch) in self.0.iter().cloned() {
             match (entry, batch) {
-                (_, Some(batch)) => gathering.take(batch),
-                (StoredEntry::Silent { host, .. }, _) => gathering.lose(&host),
+                (_, Some(batch)) => merger.take(batch),
+                (StoredEntry::Silent { host, .. }, _) => merger.lose(&host),
                 _ => {}
             }
         }
-        gathering.finish();
-        gathering.into_job()
+        merger.finish();
+        merger.into_job()
     }
 }
 

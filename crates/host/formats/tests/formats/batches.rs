@@ -10,7 +10,7 @@ use laggard_formats::{
 use model::{Batch, Input, RankNs, Source, Verdict};
 use proptest::prelude::*;
 use protocol::BatchHead;
-use verdict::{Gathering, Settings};
+use verdict::{HostMerger, Settings};
 
 fn inputs(job: &str) -> Vec<Input> {
     let jobs = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../testdata/jobs");
@@ -26,16 +26,16 @@ fn batch(host: &str, sequence: u64, inputs: Vec<Input>, last: bool) -> Batch {
     Batch { host, epoch, sequence, shift_ns: 0, until, last, inputs }
 }
 
-fn verdict(mut gathering: Gathering) -> Verdict {
-    gathering.finish();
-    gathering.job().verdict()
+fn verdict(mut merger: HostMerger) -> Verdict {
+    merger.finish();
+    merger.job().verdict()
 }
 
 /// What one host of the whole job tells.
 fn alone(inputs: Vec<Input>) -> Verdict {
-    let mut gathering = Gathering::new("job", Settings::default());
-    gathering.take(batch("a", 0, inputs, true));
-    verdict(gathering)
+    let mut merger = HostMerger::new("job", Settings::default());
+    merger.take(batch("a", 0, inputs, true));
+    verdict(merger)
 }
 
 #[test]
@@ -51,11 +51,11 @@ fn one_host_is_heard_as_its_recording_is_read() {
         replayed.job.source = Source::Run;
         let all = inputs(job);
         assert_eq!(alone(all.clone()), replayed);
-        let mut gathering = Gathering::new("job", Settings::default());
+        let mut merger = HostMerger::new("job", Settings::default());
         for (sequence, inputs) in all.chunks(97).enumerate() {
-            gathering.take(batch("a", sequence as u64, inputs.to_vec(), false));
+            merger.take(batch("a", sequence as u64, inputs.to_vec(), false));
         }
-        assert_eq!(verdict(gathering), replayed, "{job}");
+        assert_eq!(verdict(merger), replayed, "{job}");
     }
 }
 
@@ -82,18 +82,18 @@ proptest! {
                 a.push(input);
             }
         }
-        let mut gathering = Gathering::new("job", Settings::default());
+        let mut merger = HostMerger::new("job", Settings::default());
         let (mut a, mut b) = (a.into_iter(), b.into_iter());
         let mut sequence = 0;
         // The host of the first batch has the job's clock.
-        gathering.take(batch("a", 0, a.by_ref().take(40).collect(), false));
+        merger.take(batch("a", 0, a.by_ref().take(40).collect(), false));
         for (is_a, size) in sizes.iter().cycle() {
             let (host, from, shift_ns) =
                 if *is_a { ("a", &mut a, 0) } else { ("b", &mut b, -ahead_ns) };
             let some: Vec<Input> = from.by_ref().take(*size).collect();
             sequence += 1;
             if !some.is_empty() {
-                gathering.take(Batch { shift_ns, ..batch(host, sequence, some, false) });
+                merger.take(Batch { shift_ns, ..batch(host, sequence, some, false) });
             }
             if a.len() + b.len() == 0 || sequence > 5000 {
                 break;
@@ -101,10 +101,10 @@ proptest! {
         }
         for (host, from, shift_ns) in [("a", a, 0), ("b", b, -ahead_ns)] {
             let rest = batch(host, sequence + 1, from.collect(), true);
-            gathering.take(Batch { shift_ns, ..rest });
+            merger.take(Batch { shift_ns, ..rest });
         }
-        prop_assert!(gathering.ended());
-        let (found, whole) = (verdict(gathering), alone(all));
+        prop_assert!(merger.ended());
+        let (found, whole) = (verdict(merger), alone(all));
         prop_assert_eq!(&found.incidents, &whole.incidents);
         prop_assert_eq!(&found.windows, &whole.windows);
         prop_assert_eq!(&found.stages, &whole.stages);

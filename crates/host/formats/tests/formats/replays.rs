@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use laggard_formats::{Limits, Recording, load};
 use model::{Batch, Incident, Input, Verdict};
 use proptest::prelude::*;
-use verdict::{Gathering, Settings};
+use verdict::{HostMerger, Settings};
 
 const RECORDINGS: [&str; 9] = [
     "jobs/backward_fsdp2",
@@ -42,13 +42,13 @@ fn restarted(name: &str) -> Vec<Input> {
 /// What is said at the end, and what was said on the way, of inputs that came in batches of these
 /// sizes, by turns.
 fn told(inputs: &[Input], sizes: &[usize]) -> (String, Vec<Verdict>) {
-    let mut gathering = Gathering::new("job", Settings::default());
+    let mut merger = HostMerger::new("job", Settings::default());
     let (mut rest, mut on_the_way) = (inputs, Vec::new());
     for (sequence, size) in (0..).zip(sizes.iter().cycle()) {
         let (batch, later) = rest.split_at(rest.len().min(*size));
         rest = later;
         let until = batch.iter().filter_map(Input::at).max().unwrap_or_default();
-        gathering.take(Batch {
+        merger.take(Batch {
             host: "a".to_owned(),
             epoch: "e".to_owned(),
             sequence,
@@ -57,13 +57,13 @@ fn told(inputs: &[Input], sizes: &[usize]) -> (String, Vec<Verdict>) {
             last: rest.is_empty(),
             inputs: batch.to_vec(),
         });
-        on_the_way.push(gathering.job().verdict());
+        on_the_way.push(merger.job().verdict());
         if rest.is_empty() {
             break;
         }
     }
-    gathering.finish();
-    let verdict = gathering.job().verdict();
+    merger.finish();
+    let verdict = merger.job().verdict();
     (serde_json::to_string(&verdict).expect("a document"), on_the_way)
 }
 

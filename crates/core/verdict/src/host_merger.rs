@@ -25,7 +25,7 @@ const ORDER_AHEAD_S: f64 = 4.0;
 /// A job of one host is told exactly what the host told, at once and in its order. The same
 /// batches in the same order give the same verdict.
 #[derive(Debug)]
-pub struct Gathering {
+pub struct HostMerger {
     job: Job,
     hosts: Vec<Host>,
     places: BTreeMap<String, usize>,
@@ -93,7 +93,7 @@ struct Again {
     passed: u64,
 }
 
-impl Gathering {
+impl HostMerger {
     /// A job nothing is known of yet.
     pub fn new(id: &str, settings: Settings) -> Self {
         Self {
@@ -111,7 +111,7 @@ impl Gathering {
         }
     }
 
-    /// Begins to remember windows for [`Gathering::take_records`].
+    /// Begins to remember windows for [`HostMerger::take_records`].
     pub fn remember(&mut self, remember: Remember) {
         self.job.remember(remember);
     }
@@ -479,64 +479,64 @@ mod tests {
         vec![Input::Quiet { at: RankNs(at_s * SECOND) }]
     }
 
-    fn two_hosts() -> Gathering {
-        let mut gathering = Gathering::new("job", Settings::default());
-        gathering.take(batch("a", 2, entered(0, 47)));
-        gathering.take(batch("b", 2, entered(1, 46)));
-        gathering
+    fn two_hosts() -> HostMerger {
+        let mut merger = HostMerger::new("job", Settings::default());
+        merger.take(batch("a", 2, entered(0, 47)));
+        merger.take(batch("b", 2, entered(1, 46)));
+        merger
     }
 
     #[test]
     fn a_job_hangs_only_up_to_where_every_host_has_spoken() {
-        let mut gathering = two_hosts();
-        gathering.take(batch("a", 12, quiet(12)));
-        assert_eq!(gathering.wanted_stacks(), [] as [u32; 0], "b may have moved");
-        gathering.take(batch("b", 12, Vec::new()));
-        assert_eq!(gathering.wanted_stacks(), [1, 0]);
+        let mut merger = two_hosts();
+        merger.take(batch("a", 12, quiet(12)));
+        assert_eq!(merger.wanted_stacks(), [] as [u32; 0], "b may have moved");
+        merger.take(batch("b", 12, Vec::new()));
+        assert_eq!(merger.wanted_stacks(), [1, 0]);
         // One that is far behind is not waited for, and nobody is accused meanwhile.
-        let mut gathering = two_hosts();
-        gathering.take(batch("a", 60, quiet(60)));
-        assert_eq!(gathering.wanted_stacks(), [] as [u32; 0]);
-        gathering.lose("b");
-        gathering.take(batch("a", 61, quiet(61)));
-        assert_eq!(gathering.wanted_stacks(), [1, 0]);
-        assert_eq!(gathering.silent_hosts(), ["b"]);
+        let mut merger = two_hosts();
+        merger.take(batch("a", 60, quiet(60)));
+        assert_eq!(merger.wanted_stacks(), [] as [u32; 0]);
+        merger.lose("b");
+        merger.take(batch("a", 61, quiet(61)));
+        assert_eq!(merger.wanted_stacks(), [1, 0]);
+        assert_eq!(merger.silent_hosts(), ["b"]);
     }
 
     #[test]
     fn one_host_that_has_told_its_stacks_does_not_end_the_wait_for_the_others() {
-        let mut gathering = two_hosts();
-        gathering.take(batch("b", 12, Vec::new()));
+        let mut merger = two_hosts();
+        merger.take(batch("b", 12, Vec::new()));
         let told = [quiet(12), vec![Input::StacksTold]].concat();
-        gathering.take(batch("a", 12, told));
-        assert_eq!(gathering.wanted_stacks(), [1, 0]);
+        merger.take(batch("a", 12, told));
+        assert_eq!(merger.wanted_stacks(), [1, 0]);
         for host in ["a", "b"] {
-            gathering.take(batch(host, 16, Vec::new()));
+            merger.take(batch(host, 16, Vec::new()));
         }
-        let said = gathering.take_announcements();
+        let said = merger.take_announcements();
         let [Announcement::Hang { claim, .. }] = &said[..] else { panic!("{said:?}") };
         let headline = narrate::headline(claim);
         assert!(headline.contains("rank 1 never entered ALLREDUCE #47"), "{headline}");
-        assert_eq!(gathering.wanted_stacks(), [] as [u32; 0]);
+        assert_eq!(merger.wanted_stacks(), [] as [u32; 0]);
     }
 
     #[test]
     fn a_restart_that_every_host_tells_of_counts_once() {
-        let mut gathering = two_hosts();
+        let mut merger = two_hosts();
         for host in ["a", "b"] {
-            gathering.take(batch(host, 3, vec![Input::Restart { attempt: 1 }]));
+            merger.take(batch(host, 3, vec![Input::Restart { attempt: 1 }]));
         }
         for host in ["a", "b"] {
-            gathering.take(Batch { last: true, ..batch(host, 4, Vec::new()) });
+            merger.take(Batch { last: true, ..batch(host, 4, Vec::new()) });
         }
-        assert!(gathering.ended());
+        assert!(merger.ended());
         // The same job anew, and a host that was not there before.
         for host in ["a", "b", "c"] {
             let epoch = "later".to_owned();
-            gathering.take(Batch { epoch, ..batch(host, 5, entered(0, 1)) });
+            merger.take(Batch { epoch, ..batch(host, 5, entered(0, 1)) });
         }
-        assert!(!gathering.ended());
-        let notes = gathering.job().verdict().notes;
+        assert!(!merger.ended());
+        let notes = merger.job().verdict().notes;
         let restarts = "the job was restarted (2); steps are counted from the last start";
         assert!(notes.iter().any(|note| note == restarts), "{notes:?}");
     }
@@ -636,8 +636,8 @@ mod tests {
     }
 
     /// The ranks that were compared, and of each function that stands out on which.
-    fn compared(gathering: &Gathering) -> Option<(Vec<u32>, Vec<Vec<u32>>)> {
-        let profile = gathering.job().verdict().profile?;
+    fn compared(merger: &HostMerger) -> Option<(Vec<u32>, Vec<Vec<u32>>)> {
+        let profile = merger.job().verdict().profile?;
         let ranks = profile.ranks.iter().map(|rank| rank.rank).collect();
         let abnormal = profile.functions.iter().map(|function| {
             function.abnormal.iter().map(|abnormal| abnormal.rank).collect()
@@ -647,24 +647,24 @@ mod tests {
 
     #[test]
     fn ranks_of_all_hosts_are_compared_once_each_has_told_its_part_of_the_window() {
-        let mut gathering = Gathering::new("job", Settings::default());
-        gathering.take(batch("a", 2, ordered([0, 1])));
-        gathering.take(batch("b", 2, ordered([2, 3])));
-        gathering.take(batch("a", 3, profiled([0, 1])));
-        gathering.take(batch("b", 3, Vec::new()));
-        assert_eq!(compared(&gathering), None, "the ranks of b are waited for");
-        gathering.take(batch("b", 4, profiled([2, 3])));
-        gathering.take(batch("a", 4, Vec::new()));
-        assert_eq!(compared(&gathering), Some((vec![0, 1, 2, 3], vec![vec![1]])));
+        let mut merger = HostMerger::new("job", Settings::default());
+        merger.take(batch("a", 2, ordered([0, 1])));
+        merger.take(batch("b", 2, ordered([2, 3])));
+        merger.take(batch("a", 3, profiled([0, 1])));
+        merger.take(batch("b", 3, Vec::new()));
+        assert_eq!(compared(&merger), None, "the ranks of b are waited for");
+        merger.take(batch("b", 4, profiled([2, 3])));
+        merger.take(batch("a", 4, Vec::new()));
+        assert_eq!(compared(&merger), Some((vec![0, 1, 2, 3], vec![vec![1]])));
     }
 
     #[test]
     fn a_host_that_falls_silent_does_not_keep_a_window_from_its_end() {
-        let mut gathering = Gathering::new("job", Settings::default());
-        gathering.take(batch("a", 2, ordered([0, 1])));
-        gathering.take(batch("b", 2, ordered([2, 3])));
-        gathering.take(batch("a", 3, profiled([0, 1])));
-        gathering.lose("b");
-        assert_eq!(compared(&gathering).map(|found| found.0), Some(vec![0, 1]));
+        let mut merger = HostMerger::new("job", Settings::default());
+        merger.take(batch("a", 2, ordered([0, 1])));
+        merger.take(batch("b", 2, ordered([2, 3])));
+        merger.take(batch("a", 3, profiled([0, 1])));
+        merger.lose("b");
+        assert_eq!(compared(&merger).map(|found| found.0), Some(vec![0, 1]));
     }
 }
