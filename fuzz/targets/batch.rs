@@ -28,10 +28,10 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     assert_eq!(unpack_batch(&again).expect("what was written"), (head.clone(), inputs.clone()));
     let mut merger = HostMerger::new("job", eager());
     for (sequence, host) in ["a", "b", "a", "a"].into_iter().enumerate() {
-        let epoch = (sequence / 2).to_string();
+        let session = (sequence / 2).to_string();
         merger.take(Batch {
             host: host.to_owned(),
-            epoch,
+            session,
             sequence: sequence as u64,
             shift_ns: if host == "a" { 0 } else { -3_000_000_000 },
             until: head.until_ns,

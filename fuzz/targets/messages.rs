@@ -16,7 +16,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     };
     if let Some((job, batch)) = BusBatch::of(&subject, header, bytes.to_vec().into()) {
         assert!(!job.is_empty() && !batch.host.is_empty());
-        assert_eq!(batch.epoch, headers[0]);
+        assert_eq!(batch.session, headers[0]);
         assert_eq!(batch.body.len(), bytes.len());
     }
     if let Some(command) = Command::read(bytes) {

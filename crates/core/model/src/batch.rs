@@ -8,15 +8,15 @@ pub const MAX_RANKS: u32 = 1 << 17;
 pub struct Batch {
     /// The host.
     pub host: String,
-    /// The teller: each agent that watches the job on this host has an epoch of its own.
-    pub epoch: String,
-    /// Place among the batches of the epoch, from 0.
+    /// The agent session: each agent that watches the job on this host has one of its own.
+    pub session: String,
+    /// Place among the batches of the session, from 0.
     pub sequence: u64,
     /// What leads from the host's clock to the job's, in nanoseconds.
     pub shift_ns: i64,
     /// The host's time up to which everything was told with this batch.
     pub until: RankNs,
-    /// Whether the epoch ends with it.
+    /// Whether the session ends with it.
     pub last: bool,
     /// What is told, in order; times are the host's.
     pub inputs: Vec<Input>,

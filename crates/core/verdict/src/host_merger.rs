@@ -54,7 +54,7 @@ struct Start {
 
 #[derive(Debug, Default)]
 struct Host {
-    epoch: String,
+    session: String,
     /// What is held back; nothing where its next agent begins after the last took leave.
     queue: VecDeque<(RankNs, Option<Input>)>,
     /// The latest time in the queue so far.
@@ -149,16 +149,16 @@ impl HostMerger {
 
     /// Takes the next batch of a host.
     pub fn take(&mut self, batch: Batch) {
-        let Batch { host, epoch, shift_ns, until, last, inputs, .. } = batch;
+        let Batch { host, session, shift_ns, until, last, inputs, .. } = batch;
         let new = self.hosts.len();
         let place = *self.places.entry(host).or_insert(new);
         if place == new {
             let start = Start { run: self.start.run, attempt: 0 };
-            self.hosts.push(Host { epoch: epoch.clone(), start, ..Host::default() });
+            self.hosts.push(Host { session: session.clone(), start, ..Host::default() });
         }
         let told = &mut self.hosts[place];
-        if told.epoch != epoch {
-            told.epoch = epoch;
+        if told.session != session {
+            told.session = session;
             told.begin_anew();
         }
         for mut input in inputs {
@@ -470,9 +470,9 @@ mod tests {
     }
 
     fn batch(host: &str, until_s: u64, inputs: Vec<Input>) -> Batch {
-        let (host, epoch) = (host.to_owned(), "e".to_owned());
+        let (host, session) = (host.to_owned(), "e".to_owned());
         let until = RankNs(until_s * SECOND);
-        Batch { host, epoch, sequence: 0, shift_ns: 0, until, last: false, inputs }
+        Batch { host, session, sequence: 0, shift_ns: 0, until, last: false, inputs }
     }
 
     fn quiet(at_s: u64) -> Vec<Input> {
@@ -532,8 +532,8 @@ mod tests {
         assert!(merger.ended());
         // The same job anew, and a host that was not there before.
         for host in ["a", "b", "c"] {
-            let epoch = "later".to_owned();
-            merger.take(Batch { epoch, ..batch(host, 5, entered(0, 1)) });
+            let session = "later".to_owned();
+            merger.take(Batch { session, ..batch(host, 5, entered(0, 1)) });
         }
         assert!(!merger.ended());
         let notes = merger.job().verdict().notes;

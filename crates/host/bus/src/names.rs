@@ -13,8 +13,8 @@ pub(crate) const COLLECTORS: &str = "laggard_collectors";
 /// Who keeps a job, by its name.
 pub(crate) const JOBS: &str = "laggard_jobs";
 
-/// Headers of a batch.
-pub(crate) const EPOCH: &str = "Laggard-Epoch";
+/// Headers of a batch. An agent session is an epoch there: that is what the first version called it.
+pub(crate) const SESSION: &str = "Laggard-Epoch";
 pub(crate) const SEQUENCE: &str = "Laggard-Sequence";
 pub(crate) const NOW_NS: &str = "Laggard-Now-Ns";
 

@@ -104,7 +104,7 @@ impl Publisher {
     /// [`NotPublished`].
     pub fn publish(
         &self,
-        epoch: &str,
+        session: &str,
         sequence: u64,
         now_ns: u64,
         body: Vec<u8>,
@@ -118,8 +118,8 @@ impl Publisher {
         // By the id the bus knows a batch that is sent again, and keeps it once.
         let message = PublishMessage::build()
             .payload(body.into())
-            .message_id(format!("{job}/{host}/{epoch}/{sequence}"))
-            .header(names::EPOCH, epoch)
+            .message_id(format!("{job}/{host}/{session}/{sequence}"))
+            .header(names::SESSION, session)
             .header(names::SEQUENCE, sequence.to_string().as_str())
             .header(names::NOW_NS, now_ns.to_string().as_str());
         let subject = names::batches(&self.job, &self.host);

@@ -88,9 +88,9 @@ pub struct KeeperNote {
 pub struct BusBatch {
     /// The host.
     pub host: String,
-    /// The agent, from its start on.
-    pub epoch: String,
-    /// Its number, from 0 on in each epoch.
+    /// The agent session: from the start of an agent on.
+    pub session: String,
+    /// Its number, from 0 on in each session.
     pub sequence: u64,
     /// The host's clock when it was sent.
     pub now_ns: u64,
@@ -109,7 +109,7 @@ impl BusBatch {
         let (job, host) = names::job_and_host(subject)?;
         let batch = Self {
             host,
-            epoch: header(names::EPOCH)?,
+            session: header(names::SESSION)?,
             sequence: header(names::SEQUENCE)?.parse().ok()?,
             now_ns: header(names::NOW_NS)?.parse().ok()?,
             body,

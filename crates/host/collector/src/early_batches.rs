@@ -26,7 +26,7 @@ fn session_of(arrival: &StreamMessage) -> HostSession {
     arrival
         .batch
         .as_ref()
-        .map(|batch| (batch.host.clone(), batch.epoch.clone()))
+        .map(|batch| (batch.host.clone(), batch.session.clone()))
         .unwrap_or_default()
 }
 
@@ -204,12 +204,15 @@ mod campaign;
 mod tests {
     use super::*;
 
-    fn arrivals(epoch: &str, sequences: impl Iterator<Item = u64>) -> Vec<StreamMessage> {
+    fn arrivals(
+        session: &str,
+        sequences: impl Iterator<Item = u64>,
+    ) -> Vec<StreamMessage> {
         sequences
             .map(|sequence| {
-                let (host, epoch) = ("h".to_owned(), epoch.to_owned());
+                let (host, session) = ("h".to_owned(), session.to_owned());
                 let body = Vec::new().into();
-                let batch = bus::BusBatch { host, epoch, sequence, now_ns: 0, body };
+                let batch = bus::BusBatch { host, session, sequence, now_ns: 0, body };
                 StreamMessage { position: 1, pending: 0, at_ns: 0, batch: Some(batch) }
             })
             .collect()
@@ -239,7 +242,7 @@ mod tests {
             .iter()
             .map(|it| (session_of(it).1, it.batch.as_ref().unwrap().sequence))
             .collect();
-        let of = |epoch: &str, sequence| (epoch.to_owned(), sequence);
+        let of = |session: &str, sequence| (session.to_owned(), sequence);
         assert_eq!(order, [of("old", 6), of("old", 7), of("new", 0), of("new", 1)]);
     }
 

@@ -44,7 +44,7 @@ pub(crate) async fn take_batch(
 
 async fn take(
     shared: &ApiState,
-    (job, host, epoch, sequence): BatchAddressPath,
+    (job, host, session, sequence): BatchAddressPath,
     headers: &HeaderMap,
     request: Request,
 ) -> Response {
@@ -80,7 +80,7 @@ async fn take(
     let Ok(_place) = shared.places.try_acquire() else {
         return refused("busy", too_many());
     };
-    if ![&job, &host, &epoch].into_iter().all(|name| is_name(name)) {
+    if ![&job, &host, &session].into_iter().all(|name| is_name(name)) {
         return refused("malformed", refuse(StatusCode::BAD_REQUEST, NAMES));
     }
     let now = headers.get(CLOCK_HEADER).and_then(|now| now.to_str().ok()?.parse().ok());
@@ -97,7 +97,7 @@ async fn take(
         }
         let batch = Batch {
             host,
-            epoch,
+            session,
             sequence,
             shift_ns: 0,
             until: head.until_ns,

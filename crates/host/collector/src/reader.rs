@@ -159,21 +159,21 @@ fn hand(
     arrival: &StreamMessage,
     row: u64,
 ) -> Option<oneshot::Receiver<BatchOutcome>> {
-    let bus::BusBatch { host, epoch, sequence, now_ns, body } = arrival.batch.as_ref()?;
-    let is_named = [host, epoch].into_iter().all(|name| is_name(name));
+    let bus::BusBatch { host, session, sequence, now_ns, body } =
+        arrival.batch.as_ref()?;
+    let is_named = [host, session].into_iter().all(|name| is_name(name));
     let (begin, inputs) = unpack_batch(body).ok().filter(|_| is_named)?;
     let mut memory = inner.memory.none();
     let has_room = memory.hold(unpacked_bytes(body, &inputs));
     let batch = Batch {
         host: host.clone(),
-        epoch: epoch.clone(),
+        session: session.clone(),
         sequence: *sequence,
         shift_ns: 0,
         until: begin.until_ns,
         last: begin.last,
         inputs,
     };
-    let session = epoch;
     let span = debug_span!("batch", job = held.id, host, session, sequence);
     let (asker, answered) = PendingAnswer::new(span);
     let (now_ns, at_ns, body) = (*now_ns, arrival.at_ns, body.clone());

@@ -10,7 +10,7 @@ use percent_encoding::{
     AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode,
 };
 
-/// Longest name of a job, host or epoch.
+/// Longest name of a job, host or agent session.
 const LONGEST_NAME_BYTES: usize = 128;
 /// The same of a job's folder: file systems take 255, and the history puts something before it.
 const LONGEST_FOLDER_BYTES: usize = 240;
@@ -161,7 +161,7 @@ fn job_name(folder: &str) -> Option<String> {
 pub(crate) const NAMES: &str = "names have 1 to 128 bytes and no control characters; those other \
     than a-z, A-Z, 0-9, - and _ count three times, and all together at most 240";
 
-/// Whether something may be the name of a job, a host or an epoch.
+/// Whether something may be the name of a job, a host or an agent session.
 pub(crate) fn is_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= LONGEST_NAME_BYTES

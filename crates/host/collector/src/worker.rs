@@ -158,8 +158,7 @@ struct Ledger {
 
 impl Ledger {
     fn note(&mut self, batch: &StoredBatch) {
-        let StoredBatch { host, epoch: session, sequence, boot, offset_ns, at_s, .. } =
-            batch;
+        let StoredBatch { host, session, sequence, boot, offset_ns, at_s, .. } = batch;
         let known = self.next.insert((host.clone(), session.clone()), sequence + 1);
         if known.is_none() {
             self.newest.insert(host.clone(), session.clone());
@@ -170,7 +169,7 @@ impl Ledger {
     }
 
     fn next(&self, batch: &Batch) -> u64 {
-        let key = (batch.host.clone(), batch.epoch.clone());
+        let key = (batch.host.clone(), batch.session.clone());
         self.next.get(&key).copied().unwrap_or(0)
     }
 
@@ -179,7 +178,8 @@ impl Ledger {
     }
 
     fn has_room(&self, batch: &Batch) -> bool {
-        let is_known = self.next.contains_key(&(batch.host.clone(), batch.epoch.clone()));
+        let is_known =
+            self.next.contains_key(&(batch.host.clone(), batch.session.clone()));
         is_known || self.next.len() < MAX_SESSIONS && self.offsets_ns.len() < MAX_HOSTS
     }
 }
@@ -349,7 +349,7 @@ impl JobWorker {
             let next = kept
                 .iter()
                 .rfind(|(stored, ..)| {
-                    (&stored.host, &stored.epoch) == (&batch.host, &batch.epoch)
+                    (&stored.host, &stored.session) == (&batch.host, &batch.session)
                 })
                 .map_or_else(
                     || self.ledger.next(&batch),
@@ -364,9 +364,9 @@ impl JobWorker {
             let newest = kept
                 .iter()
                 .rfind(|(stored, ..)| stored.host == batch.host)
-                .map(|(stored, ..)| &stored.epoch)
+                .map(|(stored, ..)| &stored.session)
                 .or_else(|| self.ledger.newest.get(&batch.host));
-            if next > 0 && newest != Some(&batch.epoch) {
+            if next > 0 && newest != Some(&batch.session) {
                 effects.push(Effect::Answer(asker, BatchOutcome::Stale));
                 continue;
             }
@@ -390,7 +390,7 @@ impl JobWorker {
             batch.shift_ns = offset_ns.saturating_sub(first_ns);
             let stored = StoredBatch {
                 host: batch.host.clone(),
-                epoch: batch.epoch.clone(),
+                session: batch.session.clone(),
                 sequence: batch.sequence,
                 boot,
                 offset_ns,

@@ -51,8 +51,9 @@ pub enum StoredEntry {
 pub struct StoredBatch {
     /// [`Batch::host`].
     pub host: String,
-    /// [`Batch::epoch`].
-    pub epoch: String,
+    /// [`Batch::session`], by the name that the first version gave it.
+    #[serde(rename = "epoch")]
+    pub session: String,
     /// [`Batch::sequence`].
     pub sequence: u64,
     /// The boot of the host: its clock is one while this is.
@@ -222,10 +223,10 @@ impl<R: Read> StoredJob<R> {
         let (BatchHead { until_ns, last, .. }, inputs) =
             unpack(&body, wants_marks(head))?;
         self.whole_bytes += u64::from(head.bytes);
-        let StoredBatch { host, epoch, sequence, offset_ns, .. } = head.clone();
+        let StoredBatch { host, session, sequence, offset_ns, .. } = head.clone();
         let shift_ns = offset_ns.saturating_sub(*self.offset_ns.get_or_insert(offset_ns));
         let until = until_ns;
-        let batch = Batch { host, epoch, sequence, shift_ns, until, last, inputs };
+        let batch = Batch { host, session, sequence, shift_ns, until, last, inputs };
         Ok(Some((entry, Some(batch))))
     }
 

@@ -275,13 +275,13 @@ fn an_agent_that_was_replaced_is_told_so_and_counts_no_more() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut server = Server::start(folder.path(), &[]);
     let batches = batches(4);
-    let post = |server: &Server, epoch: &str, at: usize| {
-        let place = format!("job/hosts/h/epochs/{epoch}/batches/{at}");
+    let post = |server: &Server, session: &str, at: usize| {
+        let place = format!("job/hosts/h/epochs/{session}/batches/{at}");
         server.post(&place, &batches[at]).expect("an answer")
     };
     let taken = [("old", 0), ("old", 1), ("new", 0), ("new", 1), ("old", 1)];
-    for (epoch, at) in taken {
-        assert_eq!(post(&server, epoch, at).0, 200, "{epoch} {at}");
+    for (session, at) in taken {
+        assert_eq!(post(&server, session, at).0, 200, "{session} {at}");
     }
     for _ in 0..2 {
         let (status, reply) = post(&server, "old", 2);

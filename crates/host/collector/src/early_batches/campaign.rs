@@ -37,7 +37,7 @@ impl Stream {
     ) {
         let batch = bus::BusBatch {
             host: "h".to_owned(),
-            epoch: session.to_owned(),
+            session: session.to_owned(),
             sequence: sequence as u64,
             now_ns: 1000,
             body: Vec::new().into(),
@@ -132,7 +132,7 @@ impl PlayedCollector {
                     .iter()
                     .filter_map(|(arrival, (at_ns, sent))| {
                         let batch = arrival.batch.as_ref()?;
-                        Some((&*batch.epoch, batch.sequence as usize, sent, *at_ns))
+                        Some((&*batch.session, batch.sequence as usize, sent, *at_ns))
                     })
                     .collect();
                 let starts = self.played.starts;

@@ -218,7 +218,7 @@ impl Played {
             answers.push(answered);
             let batch = Batch {
                 host: "h".to_owned(),
-                epoch: (*session).to_owned(),
+                session: (*session).to_owned(),
                 sequence: *sequence as u64,
                 shift_ns: 0,
                 until: sent.until,
@@ -269,8 +269,8 @@ impl Played {
     fn entries(&self) -> String {
         let mut entries = String::new();
         store::read(self.kept.as_slice(), &mut |entry, _| match entry {
-            StoredEntry::Batch(StoredBatch { epoch, sequence, .. }) => {
-                write!(entries, "{epoch}{sequence} ").unwrap();
+            StoredEntry::Batch(StoredBatch { session, sequence, .. }) => {
+                write!(entries, "{session}{sequence} ").unwrap();
             }
             StoredEntry::Silent { host, .. } => {
                 write!(entries, "silent:{host} ").unwrap();

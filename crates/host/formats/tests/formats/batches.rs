@@ -22,8 +22,8 @@ fn inputs(job: &str) -> Vec<Input> {
 
 fn batch(host: &str, sequence: u64, inputs: Vec<Input>, last: bool) -> Batch {
     let until = inputs.iter().filter_map(Input::at).max().unwrap_or_default();
-    let (host, epoch) = (host.to_owned(), "e".to_owned());
-    Batch { host, epoch, sequence, shift_ns: 0, until, last, inputs }
+    let (host, session) = (host.to_owned(), "e".to_owned());
+    Batch { host, session, sequence, shift_ns: 0, until, last, inputs }
 }
 
 fn verdict(mut merger: HostMerger) -> Verdict {
@@ -155,7 +155,7 @@ fn a_stored_job_is_read_up_to_where_its_writer_was_killed() {
     for sequence in 0..3_u64 {
         let stored = StoredBatch {
             host: "a".to_owned(),
-            epoch: "e".to_owned(),
+            session: "e".to_owned(),
             sequence,
             boot: "boot".to_owned(),
             offset_ns: 5 + sequence.cast_signed(),
@@ -188,4 +188,15 @@ fn a_stored_job_is_read_up_to_where_its_writer_was_killed() {
     for cut in 0..ends[0] {
         assert!(StoredJob::open(Cursor::new(&bytes[..cut])).is_err());
     }
+}
+
+#[test]
+fn a_stored_head_is_written_as_in_the_first_version() {
+    let line = r#"{"stored":"batch","host":"a","epoch":"e","sequence":1,"boot":"b","offset_ns":-5,"at_s":2,"bytes":3}"#;
+    let entry: StoredEntry = serde_json::from_str(line).unwrap();
+    let StoredEntry::Batch(StoredBatch { session, .. }) = &entry else {
+        panic!("{entry:?}")
+    };
+    assert_eq!(session, "e");
+    assert_eq!(serde_json::to_string(&entry).unwrap(), line);
 }

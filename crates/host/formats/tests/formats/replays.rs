@@ -50,7 +50,7 @@ fn told(inputs: &[Input], sizes: &[usize]) -> (String, Vec<Verdict>) {
         let until = batch.iter().filter_map(Input::at).max().unwrap_or_default();
         merger.take(Batch {
             host: "a".to_owned(),
-            epoch: "e".to_owned(),
+            session: "e".to_owned(),
             sequence,
             shift_ns: 0,
             until,

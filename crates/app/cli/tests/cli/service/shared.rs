@@ -130,9 +130,9 @@ impl Raw {
     }
 
     /// Puts a batch there that the bus itself would not know again.
-    pub(super) fn batch(&mut self, epoch: &str, sequence: usize, body: &[u8]) {
+    pub(super) fn batch(&mut self, session: &str, sequence: usize, body: &[u8]) {
         let headers = format!(
-            "Laggard-Epoch: {epoch}\r\nLaggard-Sequence: {sequence}\r\nLaggard-Now-Ns: 1000\r\n"
+            "Laggard-Epoch: {session}\r\nLaggard-Sequence: {sequence}\r\nLaggard-Now-Ns: 1000\r\n"
         );
         let answer = self.request("laggard.batches.job.h", &headers, body);
         assert!(answer["seq"].as_u64() > Some(0), "{answer}");
@@ -147,14 +147,14 @@ fn publish(publisher: &Publisher, sequence: usize, body: &[u8]) {
 /// The same as one of several agents, by a clock of its own.
 pub(super) fn publish_of(
     publisher: &Publisher,
-    epoch: &str,
+    session: &str,
     sequence: usize,
     now_ns: u64,
     body: &[u8],
 ) {
     let begun = Instant::now();
     while let Err(error) =
-        publisher.publish(epoch, sequence as u64, now_ns, body.to_vec())
+        publisher.publish(session, sequence as u64, now_ns, body.to_vec())
     {
         assert!(begun.elapsed() < PATIENCE, "{error}");
         sleep(Duration::from_millis(50));

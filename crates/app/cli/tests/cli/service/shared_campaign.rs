@@ -51,7 +51,7 @@ struct Trial<'a> {
     told: &'a Told,
     seed: u16,
     /// How often the agent was started anew.
-    epoch: u32,
+    session: u32,
     now_ns: u64,
     /// What befell it, and when.
     log: String,
@@ -115,8 +115,8 @@ impl Trial<'_> {
     }
 
     fn publish(&self, sequence: usize, body: &[u8]) {
-        let epoch = format!("e{}", self.epoch);
-        publish_of(&self.publisher, &epoch, sequence, self.now_ns, body);
+        let session = format!("e{}", self.session);
+        publish_of(&self.publisher, &session, sequence, self.now_ns, body);
     }
 
     /// Something that may happen while the next batch is `at`.
@@ -192,7 +192,7 @@ impl Trial<'_> {
             }
             13 => {
                 // It reads again what the rings have, and tells all of it.
-                self.epoch += 1;
+                self.session += 1;
                 let chunk = self.told.inputs.len().div_ceil(batches.len());
                 for (sequence, inputs) in
                     self.told.inputs.chunks(chunk).take(at).enumerate()
@@ -206,7 +206,7 @@ impl Trial<'_> {
     }
 
     fn raw(&self, sequence: usize, body: &[u8]) {
-        self.bus.raw().batch(&format!("e{}", self.epoch), sequence, body);
+        self.bus.raw().batch(&format!("e{}", self.session), sequence, body);
     }
 
     fn start_again(&mut self, place: usize) {
@@ -256,7 +256,7 @@ fn befall_one(told: &Told, seed: u64, befell: &mut Befell) {
         bad,
         publisher,
         told,
-        epoch: 0,
+        session: 0,
         now_ns: 1000,
         log: String::new(),
         random,
