@@ -13,7 +13,7 @@ const TOLD_PLACES: usize = 3;
 /// The finding about ranks that constantly arrive after the others.
 pub fn late(
     late: &LateArrivals,
-    scene: JobContext<'_>,
+    context: JobContext<'_>,
     id: String,
     settings: &IncidentSettings,
 ) -> Finding {
@@ -24,7 +24,7 @@ pub fn late(
         open: late.open,
         subject: Subject {
             ranks: ranks.clone(),
-            hosts: scene.hosts_of(&ranks),
+            hosts: context.hosts_of(&ranks),
             ..Subject::default()
         },
         victims: late.waited.iter().chain(&late.victims).copied().collect(),
@@ -47,7 +47,7 @@ pub fn late(
 /// The finding about a communicator that became slow.
 pub fn slowed(
     slow: &SlowCommunicator,
-    scene: JobContext<'_>,
+    context: JobContext<'_>,
     id: String,
     settings: &IncidentSettings,
 ) -> Finding {
@@ -55,7 +55,7 @@ pub fn slowed(
         kind: IncidentKind::Degraded,
         severity: settings.severity(slow.cost_share),
         open: slow.open,
-        subject: Subject { hosts: scene.hosts_of(&slow.ranks), ..Subject::default() },
+        subject: Subject { hosts: context.hosts_of(&slow.ranks), ..Subject::default() },
         victims: slow.ranks.iter().copied().collect(),
         cost: Cost::saved_whole(slow.cost_s, slow.cost_share),
         facts: vec![Observation::Bandwidth(Box::new(slow.clone())).into()],

@@ -129,7 +129,7 @@ impl SlowBlocks {
     /// `exposed_s` is what all steps took, in seconds.
     pub fn finding(
         &self,
-        scene: JobContext<'_>,
+        context: JobContext<'_>,
         id: String,
         settings: &IncidentSettings,
         looked: &Looked,
@@ -140,7 +140,7 @@ impl SlowBlocks {
         let last = self.steps.last().copied().unwrap_or_default();
         let steps: Vec<u64> = self.steps.iter().copied().collect();
         let pace = pace_of(&steps, &looked.since(first), last_step);
-        let open = !scene.ended && last.saturating_add(2) >= last_step;
+        let open = !context.ended && last.saturating_add(2) >= last_step;
         let until = if open { last_step } else { last };
         let lost_s = self.lost_s * looked.scale(first, until.max(last));
         let cost_share = lost_s / exposed_s.max(lost_s);
@@ -163,7 +163,7 @@ impl SlowBlocks {
             open,
             subject: Subject {
                 ranks: self.ranks.clone(),
-                hosts: scene.hosts_of(&self.ranks),
+                hosts: context.hosts_of(&self.ranks),
                 stage: Some(format!("pipeline stage {}", self.stage)),
                 block: Some(part.to_string()),
                 side,
@@ -172,7 +172,7 @@ impl SlowBlocks {
             pace,
             first_step: first,
             last_step: last,
-            victims: scene.others(&self.ranks),
+            victims: context.others(&self.ranks),
             cost: Cost::saved_whole(lost_s, cost_share),
             facts: self.blocks.iter().map(|(block, slow)| fact(*block, slow)).collect(),
             actions: vec![Action::InPipeline(PipelineAction::LookAtBlocks {

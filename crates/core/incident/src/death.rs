@@ -15,10 +15,10 @@ pub fn death(
     signal: Option<i32>,
     step: u32,
     stall: Option<&Stall>,
-    scene: JobContext<'_>,
+    context: JobContext<'_>,
     id: String,
 ) -> Finding {
-    let open = !scene.ended;
+    let open = !context.ended;
     let (ranks, step) = (vec![rank], u64::from(step));
     let wait = stall
         .into_iter()
@@ -33,7 +33,7 @@ pub fn death(
         severity: if open { Severity::Critical } else { Severity::Warning },
         open,
         subject: Subject {
-            hosts: scene.hosts_of(&ranks),
+            hosts: context.hosts_of(&ranks),
             ranks: ranks.clone(),
             ..Subject::default()
         },

@@ -27,7 +27,7 @@ const IN_FRONT: usize = 2;
 pub fn hang(
     stall: &Stall,
     stacks: &BTreeMap<u32, Stack>,
-    scene: JobContext<'_>,
+    context: JobContext<'_>,
     id: String,
     quiet_s: f64,
     pause_max_s: f64,
@@ -42,14 +42,14 @@ pub fn hang(
     // the job ended in it.
     let severity = match stall.kind {
         _ if !open || pause.is_some() => Severity::Info,
-        kind if scene.ended || stall.is_of_start() || kind == StallKind::Unseen => {
+        kind if context.ended || stall.is_of_start() || kind == StallKind::Unseen => {
             Severity::Warning
         }
         // Hosts may be busy with something that has no marks.
         StallKind::Nowhere if quiet_s < pause_max_s => Severity::Warning,
         _ => Severity::Critical,
     };
-    let open = open && !scene.ended;
+    let open = open && !context.ended;
     let first = stall.culprits.first();
     let stage = first.and_then(|rank| stage_of(stall, *rank));
     let function = first.and_then(|rank| own_frame(stacks.get(rank)?));
@@ -79,9 +79,9 @@ pub fn hang(
         severity,
         open,
         subject: Subject {
-            hosts: scene.hosts_of(&accused),
+            hosts: context.hosts_of(&accused),
             ranks: accused,
-            stage: stage.map(|stage| scene.names.name(stage).to_owned()),
+            stage: stage.map(|stage| context.names.name(stage).to_owned()),
             function: function.map(Frame::text),
             ..Subject::default()
         },

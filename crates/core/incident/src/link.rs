@@ -14,7 +14,7 @@ pub fn link_slowed(
     link: &SlowConnection,
     ends: Option<[u32; 2]>,
     iterations: Option<(&Networked, f64)>,
-    scene: JobContext<'_>,
+    context: JobContext<'_>,
     id: String,
 ) -> Finding {
     let lost = iterations.map(|(networked, _)| LostIterations {
@@ -35,13 +35,13 @@ pub fn link_slowed(
         severity: if is_still { Severity::Critical } else { Severity::Warning },
         open: link.open,
         subject: Subject {
-            hosts: scene.hosts_of(&ranks),
+            hosts: context.hosts_of(&ranks),
             ranks: ranks.clone(),
             ..Subject::default()
         },
         first_step: lost.map_or(0, |lost| lost.first),
         last_step: lost.map_or(0, |lost| lost.last),
-        victims: scene.others(&ranks),
+        victims: context.others(&ranks),
         cost: Cost::saved_whole(cost_s, cost_share),
         facts: vec![
             Observation::Connection(Box::new(link.clone())).into(),

@@ -13,7 +13,7 @@ use crate::IncidentSettings;
 pub fn pipeline_slowed(
     found: &SlowIterations,
     pipeline: &Diagnosis,
-    scene: JobContext<'_>,
+    context: JobContext<'_>,
     id: String,
     settings: &IncidentSettings,
 ) -> Finding {
@@ -34,7 +34,7 @@ pub fn pipeline_slowed(
         open: found.open,
         subject: Subject {
             ranks: found.ranks.clone(),
-            hosts: scene.hosts_of(&found.ranks),
+            hosts: context.hosts_of(&found.ranks),
             stage: found.stage.map(|stage| format!("pipeline stage {stage}")),
             block: found.part().map(|part| part.to_string()),
             ..Subject::default()
@@ -42,7 +42,7 @@ pub fn pipeline_slowed(
         pace,
         first_step: found.first,
         last_step: found.last,
-        victims: scene.others(&found.ranks),
+        victims: context.others(&found.ranks),
         cost: Cost::saved_whole(found.lost_s, cost_share),
         facts: facts(found),
         actions: vec![action(found)],
@@ -99,7 +99,7 @@ pub fn pipeline_absorbed(diagnosis: &Diagnosis) -> Vec<AbsorbedBlock> {
 /// The finding about a pipeline that stands still.
 pub fn pipeline_halted(
     halt: &PipelineHalt,
-    scene: JobContext<'_>,
+    context: JobContext<'_>,
     id: String,
 ) -> Finding {
     let ranks = &halt.ranks;
@@ -113,7 +113,7 @@ pub fn pipeline_halted(
         severity: Severity::Critical,
         subject: Subject {
             ranks: ranks.clone(),
-            hosts: scene.hosts_of(ranks),
+            hosts: context.hosts_of(ranks),
             stage: Some(format!("pipeline stage {}", halt.stage)),
             block: Some(halt.block.to_string()),
             ..Subject::default()
@@ -121,7 +121,7 @@ pub fn pipeline_halted(
         pace: Pace::Once { step: halt.iteration },
         first_step: halt.iteration,
         last_step: halt.iteration,
-        victims: scene.others(ranks),
+        victims: context.others(ranks),
         facts: facts
             .chain(went_on)
             .map(|what| Observation::Pipeline(Box::new(what)).into())

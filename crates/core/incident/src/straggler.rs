@@ -10,7 +10,7 @@ use model::{
 /// `first_step` and `last_step` are those of the job while it lasted.
 pub fn straggler(
     found: &Straggler,
-    scene: JobContext<'_>,
+    context: JobContext<'_>,
     id: String,
     (first_step, last_step): (u64, u64),
     open: bool,
@@ -22,7 +22,7 @@ pub fn straggler(
         open,
         subject: Subject {
             ranks: found.ranks.clone(),
-            hosts: scene.hosts_of(&found.ranks),
+            hosts: context.hosts_of(&found.ranks),
             ..Subject::default()
         },
         first_step,

@@ -122,7 +122,7 @@ impl Tracker {
         window: &Window,
         found: &mut WindowFrontier,
         devices: Devices<'_>,
-        scene: JobContext<'_>,
+        context: JobContext<'_>,
     ) -> Vec<Finding> {
         let place = self.groups.iter().position(|group| meet(&group.ranks, window));
         let mut group = place.map(|at| self.groups.swap_remove(at)).unwrap_or_default();
@@ -162,7 +162,7 @@ impl Tracker {
         }
         self.forget();
         let told = self.told().into_iter().filter(|(track, _)| shown.contains(&track.id));
-        told.map(|(track, ranks)| self.finding(track, &ranks, scene)).collect()
+        told.map(|(track, ranks)| self.finding(track, &ranks, context)).collect()
     }
 
     /// Whether more should be known of the devices: one of them goes on to be slow, or to be held up,
@@ -256,9 +256,9 @@ impl Tracker {
     }
 
     /// What was found so far, costliest first.
-    pub fn findings(&self, scene: JobContext<'_>) -> Vec<Finding> {
+    pub fn findings(&self, context: JobContext<'_>) -> Vec<Finding> {
         let told = self.told().into_iter();
-        told.map(|(track, ranks)| self.finding(track, &ranks, scene)).collect()
+        told.map(|(track, ranks)| self.finding(track, &ranks, context)).collect()
     }
 
     /// Whether the ranks that a track names are distinguishable from those that wait for them.
@@ -389,11 +389,16 @@ impl Tracker {
         }
     }
 
-    fn finding(&self, track: &Track, compared: &[u32], scene: JobContext<'_>) -> Finding {
+    fn finding(
+        &self,
+        track: &Track,
+        compared: &[u32],
+        context: JobContext<'_>,
+    ) -> Finding {
         let Fault { kind, ranks, stage, side, .. } = &track.fault;
         let share = track.cost_share();
-        let open = !scene.ended && self.goes_on(track);
-        let next_in_line = track.next_in_line(scene.names);
+        let open = !context.ended && self.goes_on(track);
+        let next_in_line = track.next_in_line(context.names);
         Finding {
             kind: match kind {
                 FaultKind::Degraded => IncidentKind::Degraded,
@@ -403,8 +408,8 @@ impl Tracker {
             open,
             subject: Subject {
                 ranks: ranks.clone(),
-                hosts: scene.hosts_of(ranks),
-                stage: Some(scene.names.name(*stage).to_owned()),
+                hosts: context.hosts_of(ranks),
+                stage: Some(context.names.name(*stage).to_owned()),
                 side: *side,
                 ..Subject::default()
             },
@@ -421,12 +426,12 @@ impl Tracker {
                 gain_alone_s: track.gain_alone_s,
             },
             next_in_line,
-            facts: vec![Fact::from(track.observation(scene.names))],
-            actions: track.actions(scene.names),
+            facts: vec![Fact::from(track.observation(context.names))],
+            actions: track.actions(context.names),
             ..Finding::new(
                 Origin::Stages,
                 format!("i{}", track.id + 1),
-                track.claim(compared, open, scene),
+                track.claim(compared, open, context),
             )
         }
     }
@@ -554,12 +559,12 @@ impl Track {
         next.collect()
     }
 
-    fn claim(&self, compared: &[u32], open: bool, scene: JobContext<'_>) -> Claim {
+    fn claim(&self, compared: &[u32], open: bool, context: JobContext<'_>) -> Claim {
         let Fault { kind, place, side, .. } = &self.fault;
-        let name = |stage: &StageId| scene.names.name(*stage).to_owned();
+        let name = |stage: &StageId| context.names.name(*stage).to_owned();
         let stage = name(&self.fault.stage);
         let place = place.clone();
-        let group = (compared.len() < scene.seen.len()).then(|| compared.to_vec());
+        let group = (compared.len() < context.seen.len()).then(|| compared.to_vec());
         let (lateness_s, cost_share) = (self.lateness_s(), self.cost_share());
         let steps = StepSpan { first: self.first_step, last: self.last_step, open };
         match kind {
@@ -576,7 +581,7 @@ impl Track {
                 cost_share,
                 gain_alone_s: self.gain_alone_s,
                 hidden: self.fault.hidden,
-                next_in_line: self.next_in_line(scene.names),
+                next_in_line: self.next_in_line(context.names),
             }),
             FaultKind::Rotating => {
                 Claim::Rotating { stage, place, lateness_s, cost_share, steps }

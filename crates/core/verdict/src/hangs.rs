@@ -250,22 +250,22 @@ impl Hangs {
     }
 
     /// The hang that a rank gave up in, once.
-    pub(crate) fn given_up(&mut self, scene: JobContext<'_>) -> Option<Finding> {
+    pub(crate) fn given_up(&mut self, context: JobContext<'_>) -> Option<Finding> {
         let pause_max_s = self.pause_max_s;
         let under =
             self.now.as_mut().filter(|it| it.number.is_some() && it.told.is_none())?;
-        let finding = under.finding(scene, pause_max_s)?;
+        let finding = under.finding(context, pause_max_s)?;
         under.told = Some((under.stall.kind, finding.severity));
         Some(finding)
     }
 
     /// Which rank was killed, and who was left waiting for it.
-    pub(crate) fn death(&self, scene: JobContext<'_>) -> Option<Finding> {
+    pub(crate) fn death(&self, context: JobContext<'_>) -> Option<Finding> {
         let (rank, signal) = self.killed?;
         let step = self.collectives.step_of(rank);
         let stall = self.collectives.stuck();
         let id = format!("k{}", self.restarts + 1);
-        Some(death(rank, signal, step, stall.as_ref(), scene, id))
+        Some(death(rank, signal, step, stall.as_ref(), context, id))
     }
 
     /// Nobody has done anything until `at`; `standing` says where ranks of pipelines are then.
@@ -452,7 +452,7 @@ impl Hangs {
 
     /// The hang to speak of, once all that can be known of it is: the stacks that were asked for
     /// were told. Again once it is known to be worse than was said.
-    pub(crate) fn tell(&mut self, scene: JobContext<'_>) -> Option<Finding> {
+    pub(crate) fn tell(&mut self, context: JobContext<'_>) -> Option<Finding> {
         let under = self.now.as_mut()?;
         let asked = std::mem::replace(&mut under.asks, Asks::Nobody);
         if asked != Asks::Named || under.is_early && !under.is_final() {
@@ -463,7 +463,7 @@ impl Hangs {
             under.number = Some(self.spoken);
         }
         (under.is_early, under.looked_s) = (false, under.quiet_s());
-        let finding = under.finding(scene, self.pause_max_s)?;
+        let finding = under.finding(context, self.pause_max_s)?;
         let told = (under.explained().kind, finding.severity);
         let before = under.told.replace(told);
         if before == under.told {
@@ -485,18 +485,18 @@ impl Hangs {
     }
 
     /// The hang that goes on at the end of what was seen, if it was spoken of.
-    pub(crate) fn under_way(&self, scene: JobContext<'_>) -> Option<Finding> {
-        self.now.as_ref()?.finding(scene, self.pause_max_s)
+    pub(crate) fn under_way(&self, context: JobContext<'_>) -> Option<Finding> {
+        self.now.as_ref()?.finding(context, self.pause_max_s)
     }
 
     /// Stalls that were spoken of and passed.
-    pub(crate) fn passed(&self, scene: JobContext<'_>) -> Vec<Finding> {
+    pub(crate) fn passed(&self, context: JobContext<'_>) -> Vec<Finding> {
         self.passed
             .iter()
             .map(|Passed { number, stall, seen, quiet_s }| {
                 let id = format!("h{number}");
                 let quiet = (*quiet_s, self.pause_max_s);
-                let finding = seen.finding(stall, id, scene, quiet, false);
+                let finding = seen.finding(stall, id, context, quiet, false);
                 Finding { origin: Origin::PassedStall, ..finding }
             })
             .collect()
@@ -559,10 +559,10 @@ impl Under {
     }
 
     /// What is said of it, if it was spoken of.
-    fn finding(&self, scene: JobContext<'_>, pause_max_s: f64) -> Option<Finding> {
+    fn finding(&self, context: JobContext<'_>, pause_max_s: f64) -> Option<Finding> {
         let id = format!("h{}", self.number?);
         let quiet = (self.quiet_s(), pause_max_s);
-        Some(self.seen.finding(&self.explained(), id, scene, quiet, true))
+        Some(self.seen.finding(&self.explained(), id, context, quiet, true))
     }
 
     fn quiet_s(&self) -> f64 {
@@ -593,12 +593,12 @@ impl Seen {
         &self,
         stall: &Stall,
         id: String,
-        scene: JobContext<'_>,
+        context: JobContext<'_>,
         (quiet_s, pause_max_s): (f64, f64),
         open: bool,
     ) -> Finding {
         let mut finding =
-            hang(stall, &self.stacks, scene, id, quiet_s, pause_max_s, open);
+            hang(stall, &self.stacks, context, id, quiet_s, pause_max_s, open);
         finding.facts.extend_from_slice(&self.network);
         finding.stacks = folded(self.stacks.iter().chain(&self.others), &stall.culprits);
         finding.progress.clone_from(&self.progress);

@@ -99,7 +99,7 @@ impl Holdups {
         &mut self,
         at: RankNs,
         communication: &mut Communication,
-        scene: JobContext<'_>,
+        context: JobContext<'_>,
     ) -> Option<Finding> {
         let span = self.now.as_mut()?;
         if span.is_over(at, communication, self.share_min) {
@@ -118,7 +118,7 @@ impl Holdups {
         let found = communication.straggler()?;
         span.told = true;
         let steps = (span.first_step, span.last_step);
-        Some(straggler(&found, scene, format!("c{}", span.number), steps, true))
+        Some(straggler(&found, context, format!("c{}", span.number), steps, true))
     }
 
     /// The job is started over; no number is given twice.
@@ -132,7 +132,7 @@ impl Holdups {
     pub(crate) fn findings(
         &self,
         communication: &Communication,
-        scene: JobContext<'_>,
+        context: JobContext<'_>,
         stages_seen: bool,
     ) -> Vec<Finding> {
         let now = self.now.as_ref().filter(|span| span.told).and_then(|span| {
@@ -147,7 +147,7 @@ impl Holdups {
             .chain(over)
             .filter(|(_, found, ..)| !stages_seen || found.cause != HoldUp::NotEntered)
             .map(|(number, found, steps, open)| {
-                straggler(&found, scene, format!("c{number}"), steps, open)
+                straggler(&found, context, format!("c{number}"), steps, open)
             })
             .collect()
     }
@@ -173,7 +173,7 @@ mod tests {
     fn told(lost_s: f64, then_lost_s: f64) -> Vec<(String, u64, u64)> {
         let (names, hosts) = (StageNames::default(), BTreeMap::new());
         let seen = (0..RANKS).collect();
-        let scene = JobContext::new(&names, &hosts, &seen);
+        let context = JobContext::new(&names, &hosts, &seen);
         let mut communication = Communication::new(HangSettings::default());
         for rank in 0..RANKS {
             let (name, size) = ("ring".to_owned(), RANKS);
@@ -209,10 +209,10 @@ mod tests {
                     }
                     communication.look(rank, at, open.into_iter().collect(), &[]);
                 }
-                holdups.look(at, &mut communication, scene);
+                holdups.look(at, &mut communication, context);
             }
         }
-        let found = holdups.findings(&communication, scene, false);
+        let found = holdups.findings(&communication, context, false);
         found.into_iter().map(|it| (it.id, it.first_step, it.last_step)).collect()
     }
 
@@ -230,7 +230,7 @@ mod tests {
     fn each_span_has_a_number_of_its_own_whatever_it_costs() {
         let (names, hosts) = (StageNames::default(), BTreeMap::new());
         let seen = (0..RANKS).collect();
-        let scene = JobContext::new(&names, &hosts, &seen);
+        let context = JobContext::new(&names, &hosts, &seen);
         let mut communication = Communication::new(HangSettings::default());
         for rank in 0..RANKS {
             let (name, size) = ("ring".to_owned(), RANKS);
@@ -263,7 +263,7 @@ mod tests {
                     }
                     communication.look(rank, at, open.into_iter().collect(), &[]);
                 }
-                holdups.look(at, &mut communication, scene);
+                holdups.look(at, &mut communication, context);
             }
             let over = ns(begun_ms + 50_000);
             for rank in 0..RANKS {
@@ -274,9 +274,9 @@ mod tests {
                     std::slice::from_ref(&operation),
                 );
             }
-            holdups.look(over, &mut communication, scene);
+            holdups.look(over, &mut communication, context);
         }
-        let told = holdups.findings(&communication, scene, false);
+        let told = holdups.findings(&communication, context, false);
         let spans: Vec<_> =
             told.iter().map(|it| (&*it.id, &it.subject.ranks[..])).collect();
         assert_eq!(spans, [("c2", &[2][..]), ("c1", &[1][..])]);

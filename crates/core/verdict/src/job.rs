@@ -288,8 +288,8 @@ impl Job {
     }
 
     fn tell_hang(&mut self) {
-        let scene = JobContext::new(&self.names, &self.hosts, &self.seen_ranks);
-        let Some(hang) = self.detectors.collectives.hangs.tell(scene) else { return };
+        let context = JobContext::new(&self.names, &self.hosts, &self.seen_ranks);
+        let Some(hang) = self.detectors.collectives.hangs.tell(context) else { return };
         self.announcements.hang(hang);
     }
 
@@ -419,10 +419,10 @@ impl Job {
         let (window, mut found) = self.measure(window);
         self.account(&window, &found);
         self.follow(&window, &mut found);
-        let scene = JobContext::new(&self.names, &self.hosts, &self.seen_ranks);
+        let context = JobContext::new(&self.names, &self.hosts, &self.seen_ranks);
         if let Some(((remember, records), span)) = self.records.as_mut().zip(span) {
             let (window, gates) = ((&window, span), &self.settings.frontier);
-            records.push(WindowRecord::new(*remember, window, &found, gates, scene));
+            records.push(WindowRecord::new(*remember, window, &found, gates, context));
         }
         self.list(&window, &found);
     }

@@ -226,10 +226,10 @@ impl Pipelines {
     }
 
     /// What [`Self::mark`] pointed at.
-    pub(crate) fn claim(&self, at: usize, scene: JobContext<'_>) -> Option<Claim> {
+    pub(crate) fn claim(&self, at: usize, context: JobContext<'_>) -> Option<Claim> {
         let slow = &self.slow.get(at)?.blocks;
         let id = String::new();
-        Some(slow.finding(scene, id, &self.settings, &self.looked, 0.0).claim)
+        Some(slow.finding(context, id, &self.settings, &self.looked, 0.0).claim)
     }
 
     /// Where ranks of pipelines are, of a job that hangs.

@@ -73,11 +73,11 @@ impl WindowRecord {
         (window, span): (&Window, Range<RankNs>),
         found: &WindowFrontier,
         gates: &Gates,
-        scene: JobContext<'_>,
+        context: JobContext<'_>,
     ) -> Self {
         let stages = match remember {
             Remember::Times => Vec::new(),
-            Remember::Stages => stages(window, found, gates, scene),
+            Remember::Stages => stages(window, found, gates, context),
         };
         Self {
             first_step: window.first_step,
@@ -95,7 +95,7 @@ fn stages(
     window: &Window,
     found: &WindowFrontier,
     gates: &Gates,
-    scene: JobContext<'_>,
+    context: JobContext<'_>,
 ) -> Vec<StageRecord> {
     let places: Vec<Option<usize>> = (0..window.ranks.len()).map(Some).collect();
     let stages = found.stages.len();
@@ -117,7 +117,7 @@ fn stages(
         let led = window.ranks.iter().zip(&led[slot]);
         let lag_s = window.ranks.iter().zip(&lag_s[slot]);
         StageRecord {
-            stage: scene.names.name(*stage).to_owned(),
+            stage: context.names.name(*stage).to_owned(),
             advance_s: found.advance_s[slot] * window.group_share,
             share: found.share[slot],
             gain: found.gain[slot],
@@ -129,7 +129,7 @@ fn stages(
                 .filter(|(_, lag_s)| **lag_s > notable_s)
                 .map(|(rank, lag_s)| LateRank {
                     rank: *rank,
-                    host: scene.hosts.get(rank).cloned(),
+                    host: context.hosts.get(rank).cloned(),
                     lag_s: *lag_s,
                 })
                 .collect(),

@@ -26,8 +26,8 @@ impl Job {
 
     /// A hang that was not said before a rank gave up in it.
     fn tell_given_up(&mut self) {
-        let scene = JobContext::new(&self.names, &self.hosts, &self.seen_ranks);
-        let hang = self.detectors.collectives.hangs.given_up(scene);
+        let context = JobContext::new(&self.names, &self.hosts, &self.seen_ranks);
+        let hang = self.detectors.collectives.hangs.given_up(context);
         self.announcements.found(hang.map(|hang| hang.claim));
     }
 }

@@ -20,10 +20,10 @@ impl Job {
     }
 
     /// The same of this start of the job.
-    pub(super) fn told(&self, scene: JobContext<'_>) -> Vec<Finding> {
-        let mut fused = fuse(self.found(scene), &RULES, self);
+    pub(super) fn told(&self, context: JobContext<'_>) -> Vec<Finding> {
+        let mut fused = fuse(self.found(context), &RULES, self);
         for finding in &mut fused {
-            finding.open &= !scene.ended;
+            finding.open &= !context.ended;
         }
         fused
     }
