@@ -18,7 +18,7 @@ use rand::rngs::SmallRng;
 use ring::LiveReader;
 use sim::{Begun, Callback, Cluster, Fault, Run, Stage, job_of, watch_by};
 
-use crate::driver::{Handle, Introduction, Plugin, Scene, alone};
+use crate::driver::{Handle, Introduction, Plugin, Sandbox, alone};
 
 /// Faults that are tried; `LAGGARD_TEST_FAULTS` sets another number.
 const FAULTS: u64 = 24;
@@ -162,10 +162,11 @@ struct Told {
 
 impl Told {
     /// Opens a copy of the plugin for each rank.
-    fn new(scene: &Scene, run: &Run, version: usize) -> Self {
+    fn new(sandbox: &Sandbox, run: &Run, version: usize) -> Self {
         let mut ranks: BTreeMap<u32, Rank> = BTreeMap::new();
         for (rank, communicator) in run.communicators() {
-            let of_rank = ranks.entry(rank).or_insert_with(|| open(scene, rank, version));
+            let of_rank =
+                ranks.entry(rank).or_insert_with(|| open(sandbox, rank, version));
             let name = CString::new(communicator.name.as_str()).unwrap();
             let (context, _) = of_rank.plugin.init(Introduction {
                 hash: communicator.hash,
@@ -206,8 +207,8 @@ fn clock_ns(at_s: f64) -> u64 {
 }
 
 /// Opens a copy of the library in a file of its own: one that is open is not opened twice.
-fn open(scene: &Scene, rank: u32, version: usize) -> Rank {
-    let path = library_of(&scene.root, rank);
+fn open(sandbox: &Sandbox, rank: u32, version: usize) -> Rank {
+    let path = library_of(&sandbox.root, rank);
     // SAFETY: nothing else of this process is at work.
     unsafe { env::set_var("RANK", rank.to_string()) };
     let plugin = Plugin::open_at(&path, version);
@@ -216,7 +217,7 @@ fn open(scene: &Scene, rank: u32, version: usize) -> Rank {
     plugin.finalize(context);
     let name = format!("rank{rank}.{}.live", std::process::id());
     let is_its = |path: &&PathBuf| path.file_name().is_some_and(|file| *file == *name);
-    let tables = scene.tables();
+    let tables = sandbox.tables();
     let reader = LiveReader::open(tables.iter().find(is_its).unwrap()).unwrap();
     let (contexts, operations) = (BTreeMap::new(), Vec::new());
     Rank { plugin, contexts, operations, reader }
@@ -226,9 +227,9 @@ fn library_of(root: &Path, rank: u32) -> PathBuf {
     root.join(format!("plugin{rank}.so"))
 }
 
-fn copy_libraries(scene: &Scene) {
+fn copy_libraries(sandbox: &Sandbox) {
     for rank in 0..cluster(1, None, 0).ranks() {
-        fs::copy(Plugin::library(), library_of(&scene.root, rank)).unwrap();
+        fs::copy(Plugin::library(), library_of(&sandbox.root, rank)).unwrap();
     }
 }
 
@@ -239,14 +240,14 @@ fn cluster(iterations: u64, fault: Option<(Fault, f64)>, seed: u64) -> Cluster {
 /// What the tables of the plugin tell is what happened, at each of many moments.
 #[test]
 fn a_cluster_is_told_as_it_is() {
-    alone(|scene| {
-        copy_libraries(scene);
+    alone(|sandbox| {
+        copy_libraries(sandbox);
         in_children(1..=7, |version| {
             // SAFETY: nothing else of this process is at work.
             unsafe { env::set_var("LAGGARD_JOB", version.to_string()) };
             let job = cluster(2, None, 1);
             let run = job.run();
-            let mut told = Told::new(scene, &run, version as usize);
+            let mut told = Told::new(sandbox, &run, version as usize);
             let (mut gone, mut wanted) = (Vec::new(), Vec::new());
             let mut before_s = 0.0;
             for at_s in (1..30).map(|number| f64::from(number) * 0.1) {
@@ -318,13 +319,13 @@ fn counters(operations: &[Operation]) -> Vec<Counters> {
 /// MY-A13 and MY-A14, in small: detected in time, and named alone or as one end of a link.
 #[test]
 fn faults_of_a_cluster_are_named_from_tables_of_the_plugin() {
-    alone(|scene| {
-        copy_libraries(scene);
+    alone(|sandbox| {
+        copy_libraries(sandbox);
         let faults = env::var("LAGGARD_TEST_FAULTS");
         let faults = faults.map_or(FAULTS, |number| number.parse().unwrap());
-        in_children(0..=faults - 1, |number| try_fault(scene, number));
+        in_children(0..=faults - 1, |number| try_fault(sandbox, number));
         let told_of = |number| {
-            fs::read_to_string(outcome(scene, number)).expect("a child wrote it")
+            fs::read_to_string(outcome(sandbox, number)).expect("a child wrote it")
         };
         let told_of: Vec<String> = (0..faults).map(told_of).collect();
         let named = told_of.iter().filter_map(|told| told.split_once(' '));
@@ -348,7 +349,7 @@ fn faults_of_a_cluster_are_named_from_tables_of_the_plugin() {
 }
 
 /// Strikes a cluster with a fault and checks who is named.
-fn try_fault(scene: &Scene, number: u64) {
+fn try_fault(sandbox: &Sandbox, number: u64) {
     let mut random = SmallRng::seed_from_u64(number);
     let (fault, culprit) = Fault::any(&mut random, cluster(1, None, 0).ranks());
     let onset_s = 6.0 + 0.13 * (number % 8) as f64;
@@ -356,7 +357,7 @@ fn try_fault(scene: &Scene, number: u64) {
     // SAFETY: nothing else of this process is at work.
     unsafe { env::set_var("LAGGARD_JOB", number.to_string()) };
     let run = job.run();
-    let mut told = Told::new(scene, &run, 1 + (number % 7) as usize);
+    let mut told = Told::new(sandbox, &run, 1 + (number % 7) as usize);
     let watched =
         watch_by(job_of(&run), job.ranks(), onset_s + PATIENCE_S, |rank, _, at_s| {
             told.look(rank, at_s)
@@ -371,12 +372,12 @@ fn try_fault(scene: &Scene, number: u64) {
         assert_eq!((rank.reader.faults(), rank.reader.dropped()), (0, 0));
         fs::remove_file(rank.reader.path()).unwrap();
     }
-    fs::write(outcome(scene, number), told_of.unwrap_or_default()).unwrap();
+    fs::write(outcome(sandbox, number), told_of.unwrap_or_default()).unwrap();
 }
 
 /// Where it stands how long it took until a fault was named, and with how many ranks.
-fn outcome(scene: &Scene, number: u64) -> PathBuf {
-    scene.root.join(format!("fault{number}"))
+fn outcome(sandbox: &Sandbox, number: u64) -> PathBuf {
+    sandbox.root.join(format!("fault{number}"))
 }
 
 /// Runs `body` for each number in a process of its own, which has opened no plugin yet.

@@ -348,12 +348,12 @@ impl Descriptor {
 }
 
 /// Where a test runs: a process of its own, with an environment of its own.
-pub(crate) struct Scene {
+pub(crate) struct Sandbox {
     /// Where live tables stand.
     pub(crate) root: PathBuf,
 }
 
-impl Scene {
+impl Sandbox {
     /// The live table the plugin has made here.
     pub(crate) fn reader(&self) -> LiveReader {
         LiveReader::open(&self.tables()[0]).unwrap()
@@ -384,20 +384,20 @@ pub(crate) fn only(reader: &mut LiveReader) -> Operation {
 }
 
 /// Runs a test in a process of its own: a process has one recorder, and one environment.
-pub(crate) fn alone(body: impl FnOnce(&Scene)) {
+pub(crate) fn alone(body: impl FnOnce(&Sandbox)) {
     alone_with(&[], body);
 }
 
 /// The same, with further variables.
 #[expect(clippy::print_stdout, reason = "what a child of a test prints is the test's")]
-pub(crate) fn alone_with(environment: &[(&str, &str)], body: impl FnOnce(&Scene)) {
+pub(crate) fn alone_with(environment: &[(&str, &str)], body: impl FnOnce(&Sandbox)) {
     // `plugin::odd::a_test::{{closure}}`
     let name = type_name_of_val(&body);
     let name = name.trim_end_matches("::{{closure}}").split_once("::").unwrap().1;
     if env::var_os(IN_CHILD).is_some() {
-        let scene = Scene { root: env::var_os("LAGGARD_DIR").unwrap().into() };
-        body(&scene);
-        fs::write(scene.root.join(DONE), "").unwrap();
+        let sandbox = Sandbox { root: env::var_os("LAGGARD_DIR").unwrap().into() };
+        body(&sandbox);
+        fs::write(sandbox.root.join(DONE), "").unwrap();
         return;
     }
     let root = tempfile::tempdir().unwrap();

@@ -4,7 +4,7 @@
 use model::{CollectiveOp, Communicator, Direction, Operation};
 
 use crate::driver::{
-    COLL_API, GROUP, GROUP_API, Handle, Introduction, KERNEL_LAUNCH, Plugin, Scene,
+    COLL_API, GROUP, GROUP_API, Handle, Introduction, KERNEL_LAUNCH, Plugin, Sandbox,
     alone, look, only,
 };
 
@@ -17,37 +17,37 @@ const OPS: [(u8, i32, bool); 4] =
 
 #[test]
 fn version_7_is_followed_step_by_step() {
-    alone(|scene| since_version_4(scene, 7));
+    alone(|sandbox| since_version_4(sandbox, 7));
 }
 
 #[test]
 fn version_6_is_followed_step_by_step() {
-    alone(|scene| since_version_4(scene, 6));
+    alone(|sandbox| since_version_4(sandbox, 6));
 }
 
 #[test]
 fn version_5_is_followed_step_by_step() {
-    alone(|scene| since_version_4(scene, 5));
+    alone(|sandbox| since_version_4(sandbox, 5));
 }
 
 #[test]
 fn version_4_is_followed_step_by_step() {
-    alone(|scene| since_version_4(scene, 4));
+    alone(|sandbox| since_version_4(sandbox, 4));
 }
 
 #[test]
 fn version_3_is_followed_by_its_proxy_operations() {
-    alone(|scene| before_version_4(scene, 3));
+    alone(|sandbox| before_version_4(sandbox, 3));
 }
 
 #[test]
 fn version_2_is_followed_by_its_proxy_operations() {
-    alone(|scene| before_version_4(scene, 2));
+    alone(|sandbox| before_version_4(sandbox, 2));
 }
 
 #[test]
 fn version_1_is_followed_by_its_proxy_operations() {
-    alone(|scene| before_version_4(scene, 1));
+    alone(|sandbox| before_version_4(sandbox, 1));
 }
 
 /// Ready, transmitted and done of each flow, ordered by channel and peer: receive, send,
@@ -57,11 +57,11 @@ fn counters(operation: &Operation) -> Vec<[u32; 3]> {
     flows.map(|flow| [flow.ready, flow.transmitted, flow.done]).collect()
 }
 
-fn since_version_4(scene: &Scene, version: usize) {
+fn since_version_4(sandbox: &Sandbox, version: usize) {
     let plugin = Plugin::open(version);
     let (context, mask) = plugin.init(Introduction::of(HASH));
     assert_eq!(mask, 30);
-    let mut reader = scene.reader();
+    let mut reader = sandbox.reader();
     let communicator = Communicator { hash: HASH, name: "dp".into(), rank: 1, size: 4 };
     assert_eq!(reader.communicators(), [communicator]);
 
@@ -189,11 +189,11 @@ fn turn_the_proxy(
     steps
 }
 
-fn before_version_4(scene: &Scene, version: usize) {
+fn before_version_4(sandbox: &Sandbox, version: usize) {
     let plugin = Plugin::open(version);
     let (context, mask) = plugin.init(Introduction::of(HASH));
     assert_eq!(mask, 14, "steps tell nothing that operations do not");
-    let mut reader = scene.reader();
+    let mut reader = sandbox.reader();
     assert!(reader.communicators().is_empty(), "nobody has told of one");
 
     let group = plugin.start(context, &plugin.event(GROUP, std::ptr::null_mut()));

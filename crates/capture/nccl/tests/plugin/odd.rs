@@ -45,42 +45,42 @@ impl Begun {
 
 #[test]
 fn a_send_that_waits_for_its_peer_a_thousand_times_is_ready_once() {
-    alone(|scene| {
+    alone(|sandbox| {
         let begun = begun();
         let step = begun.step(begun.flow(0, true, 4), 0);
         begun.plugin.record(step, 8);
         for _ in 0..1000 {
             begun.plugin.record_with(step, 20, [77, 0]);
         }
-        let flow = only(&mut scene.reader()).flows[0];
+        let flow = only(&mut sandbox.reader()).flows[0];
         assert_eq!((flow.ready, flow.transmitted, flow.bytes), (1, 0, 0));
     });
 }
 
 #[test]
 fn a_receive_that_is_begun_again_and_again_is_asked_for_once() {
-    alone(|scene| {
+    alone(|sandbox| {
         let begun = begun();
         let flow = begun.flow(0, false, 4);
         for repeats in [2, 32] {
             let steps: Vec<_> = (0..repeats).map(|_| begun.step(flow, 0)).collect();
             assert_eq!(
-                only(&mut scene.reader()).flows[0].ready,
+                only(&mut sandbox.reader()).flows[0].ready,
                 u32::from(repeats == 32)
             );
             begun.plugin.record(*steps.last().unwrap(), 10);
-            assert_eq!(only(&mut scene.reader()).flows[0].ready, 1);
+            assert_eq!(only(&mut sandbox.reader()).flows[0].ready, 1);
         }
     });
 }
 
 #[test]
 fn a_proxy_operation_without_states_is_no_flow_and_holds_nothing_up() {
-    alone(|scene| {
+    alone(|sandbox| {
         let begun = begun();
         let event = begun.plugin.proxy_op(begun.coll, 0, 2, false, 4);
         begun.plugin.start(begun.context, &event);
-        let state = look(&mut scene.reader());
+        let state = look(&mut sandbox.reader());
         assert!(state.in_progress.iter().all(|operation| operation.may_have_ended));
         assert_eq!(state.ended.len(), 1);
         assert!(state.ended[0].flows.is_empty());
@@ -89,18 +89,18 @@ fn a_proxy_operation_without_states_is_no_flow_and_holds_nothing_up() {
 
 #[test]
 fn a_proxy_operation_may_begin_after_its_collective_was_stopped() {
-    alone(|scene| {
+    alone(|sandbox| {
         let begun = begun();
         let flow = begun.flow(0, true, 1);
-        assert_eq!(only(&mut scene.reader()).flows.len(), 1);
+        assert_eq!(only(&mut sandbox.reader()).flows.len(), 1);
         begun.plugin.send_transfer(begun.context, flow, 0);
-        assert_eq!(look(&mut scene.reader()).ended[0].flows[0].done, 1);
+        assert_eq!(look(&mut sandbox.reader()).ended[0].flows[0].done, 1);
     });
 }
 
 #[test]
 fn stops_that_come_twice_or_too_late_change_nothing() {
-    alone(|scene| {
+    alone(|sandbox| {
         let begun = begun();
         let flow = begun.flow(0, true, 4);
         let step = begun.step(flow, 0);
@@ -110,7 +110,7 @@ fn stops_that_come_twice_or_too_late_change_nothing() {
             begun.plugin.stop(begun.coll);
             begun.plugin.stop(flow);
         }
-        let told = only(&mut scene.reader()).flows[0];
+        let told = only(&mut sandbox.reader()).flows[0];
         assert_eq!((told.transmitted, told.done, told.bytes), (1, 1, 5));
         // Its slots go to others many times over.
         for sequence in 1..20_000 {
@@ -123,27 +123,27 @@ fn stops_that_come_twice_or_too_late_change_nothing() {
                 begun.plugin.send_transfer(begun.context, flow, 0);
             }
         }
-        let before = only(&mut scene.reader());
+        let before = only(&mut sandbox.reader());
         begun.plugin.stop(step);
         begun.plugin.record(step, 20);
         begun.plugin.record(flow, 19);
         begun.plugin.stop(begun.coll);
-        assert_eq!(only(&mut scene.reader()), before);
+        assert_eq!(only(&mut sandbox.reader()), before);
     });
 }
 
 #[test]
 fn stopping_nothing_is_fine() {
-    alone(|scene| {
+    alone(|sandbox| {
         let begun = begun();
         begun.plugin.stop(NULL);
-        assert_eq!(scene.reader().faults(), 0);
+        assert_eq!(sandbox.reader().faults(), 0);
     });
 }
 
 #[test]
 fn states_without_arguments_count_and_garbage_of_group_states_is_not_read() {
-    alone(|scene| {
+    alone(|sandbox| {
         let begun = begun();
         let step = begun.step(begun.flow(0, true, 4), 0);
         for state in [8, 20, 9] {
@@ -157,30 +157,30 @@ fn states_without_arguments_count_and_garbage_of_group_states_is_not_read() {
                 begun.plugin.record_at(handle, state, ptr::without_provenance(0xbad));
             }
         }
-        let flow = only(&mut scene.reader()).flows[0];
+        let flow = only(&mut sandbox.reader()).flows[0];
         assert_eq!((flow.ready, flow.transmitted, flow.bytes), (1, 1, 0));
         let old = Plugin::open(2);
         let flow = old.start(begun.context, &old.proxy_op(begun.coll, 1, 2, true, 4));
         old.record(flow, 2);
-        assert_eq!(only(&mut scene.reader()).flows[1].transmitted, 0);
+        assert_eq!(only(&mut sandbox.reader()).flows[1].transmitted, 0);
     });
 }
 
 #[test]
 fn steps_without_a_parent_are_not_followed() {
-    alone(|scene| {
+    alone(|sandbox| {
         let begun = begun();
         let step = begun.step(NULL, 0);
         assert!(step.is_null());
         begun.plugin.record_with(step, 9, [1, 0]);
         begun.plugin.stop(step);
-        assert_eq!(look(&mut scene.reader()).ended.len(), 1);
+        assert_eq!(look(&mut sandbox.reader()).ended.len(), 1);
     });
 }
 
 #[test]
 fn contexts_parents_and_processes_of_others_are_never_followed() {
-    alone(|scene| {
+    alone(|sandbox| {
         let begun = begun();
         let plugin = &begun.plugin;
         let salt = begun.context.addr() & !0xffff_ffff_ffff;
@@ -213,7 +213,7 @@ fn contexts_parents_and_processes_of_others_are_never_followed() {
             plugin.finalize(*context);
         }
         plugin.finalize(NULL);
-        let mut reader = scene.reader();
+        let mut reader = sandbox.reader();
         let state = look(&mut reader);
         assert!(state.in_progress.iter().all(|operation| operation.may_have_ended));
         assert_eq!(state.ended.len(), 1);
@@ -224,7 +224,7 @@ fn contexts_parents_and_processes_of_others_are_never_followed() {
 
 #[test]
 fn what_a_version_does_not_set_is_not_looked_at() {
-    alone(|scene| {
+    alone(|sandbox| {
         for version in 1..=7 {
             let plugin = Plugin::open(version);
             let hash = version as u64;
@@ -238,7 +238,7 @@ fn what_a_version_does_not_set_is_not_looked_at() {
                 let event = plugin.p2p(hash, true, 2).with_garbage(garbage);
                 plugin.stop(plugin.start(context, &event));
             }
-            let ended = look(&mut scene.reader()).ended;
+            let ended = look(&mut sandbox.reader()).ended;
             let ended: Vec<_> =
                 ended.iter().filter(|ended| ended.communicator == hash).collect();
             assert_eq!(ended.len(), 8, "version {version}");
@@ -247,17 +247,17 @@ fn what_a_version_does_not_set_is_not_looked_at() {
                 assert_eq!((pair[1].op.name(), pair[1].bytes), ("SEND", 200));
             }
         }
-        assert_eq!(scene.reader().faults(), 0);
+        assert_eq!(sandbox.reader().faults(), 0);
     });
 }
 
 #[test]
 fn unknown_events_and_states_are_declined() {
-    alone(|scene| {
+    alone(|sandbox| {
         let begun = begun();
         let flow = begun.flow(0, true, 4);
         let step = begun.step(flow, 0);
-        let before = only(&mut scene.reader());
+        let before = only(&mut sandbox.reader());
         for bit in (0..64).filter(|bit| !(1..=4).contains(bit)) {
             let event = begun.plugin.event(1 << bit, begun.coll);
             assert!(begun.plugin.start(begun.context, &event).is_null());
@@ -267,17 +267,17 @@ fn unknown_events_and_states_are_declined() {
                 begun.plugin.record_with(handle, state, [5, 5]);
             }
         }
-        assert_eq!(only(&mut scene.reader()), before);
+        assert_eq!(only(&mut sandbox.reader()), before);
     });
 }
 
 #[test]
 fn all_64_channels_are_told_apart() {
-    alone(|scene| {
+    alone(|sandbox| {
         let begun = begun();
         let flows: Vec<_> = (0..64).map(|channel| begun.flow(channel, true, 1)).collect();
         begun.plugin.send_transfer(begun.context, flows[63], 0);
-        let told = only(&mut scene.reader()).flows;
+        let told = only(&mut sandbox.reader()).flows;
         let done: Vec<_> = told.iter().map(|flow| (flow.channel, flow.done)).collect();
         let expected = (0..64).map(|channel| (channel, u32::from(channel == 63)));
         assert_eq!(done, expected.collect::<Vec<_>>());
@@ -286,9 +286,9 @@ fn all_64_channels_are_told_apart() {
 
 #[test]
 fn a_full_table_loses_the_oldest_and_says_so() {
-    alone_with(&[("LAGGARD_NCCL_OPERATIONS", "64")], |scene| {
+    alone_with(&[("LAGGARD_NCCL_OPERATIONS", "64")], |sandbox| {
         let begun = begun();
-        let mut reader = scene.reader();
+        let mut reader = sandbox.reader();
         for sequence in 1..=200 {
             let coll = begun.plugin.start(begun.context, &begun.plugin.coll(7, sequence));
             for channel in 0..8 {
@@ -313,7 +313,7 @@ fn a_full_table_loses_the_oldest_and_says_so() {
 
 #[test]
 fn communicators_are_introduced_by_eight_threads_at_once() {
-    alone(|scene| {
+    alone(|sandbox| {
         let plugin = Plugin::open(6);
         let contexts: Vec<usize> = thread::scope(|scope| {
             let threads: Vec<_> = (0..8)
@@ -323,9 +323,9 @@ fn communicators_are_introduced_by_eight_threads_at_once() {
                 .collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
-        assert_eq!(scene.tables().len(), 1);
+        assert_eq!(sandbox.tables().len(), 1);
         let mut hashes: Vec<_> =
-            scene.reader().communicators().iter().map(|known| known.hash).collect();
+            sandbox.reader().communicators().iter().map(|known| known.hash).collect();
         hashes.sort_unstable();
         assert_eq!(hashes, (0..8).collect::<Vec<_>>());
         let mut distinct = contexts.clone();
@@ -337,12 +337,12 @@ fn communicators_are_introduced_by_eight_threads_at_once() {
 
 #[test]
 fn a_communicator_may_end_while_another_goes_on() {
-    alone(|scene| {
+    alone(|sandbox| {
         let begun = begun();
         let (other, _) = begun.plugin.init(Introduction::of(8));
         begun.plugin.finalize(begun.context);
         let coll = begun.plugin.start(other, &begun.plugin.coll(8, 0));
-        let mut reader = scene.reader();
+        let mut reader = sandbox.reader();
         assert!(!reader.is_closed());
         let state = look(&mut reader);
         assert_eq!(
@@ -358,10 +358,10 @@ fn a_communicator_may_end_while_another_goes_on() {
 
 #[test]
 fn an_aborted_communicator_leaves_no_operation_open() {
-    alone(|scene| {
+    alone(|sandbox| {
         let begun = begun();
         let flow = begun.flow(0, true, 4);
-        let mut reader = scene.reader();
+        let mut reader = sandbox.reader();
         assert_eq!(look(&mut reader).in_progress.len(), 1);
         begun.plugin.finalize(begun.context);
         let state = look(&mut reader);
@@ -375,7 +375,7 @@ fn an_aborted_communicator_leaves_no_operation_open() {
 
 #[test]
 fn a_library_that_was_closed_is_still_there_when_it_is_opened_again() {
-    alone(|scene| {
+    alone(|sandbox| {
         let begun = begun();
         let flow = begun.flow(0, true, 4);
         begun.plugin.close();
@@ -386,17 +386,17 @@ fn a_library_that_was_closed_is_still_there_when_it_is_opened_again() {
         let (context, mask) = again.init(Introduction::of(9));
         assert_eq!(mask, 30);
         again.stop(again.start(context, &again.coll(9, 0)));
-        let mut reader = scene.reader();
+        let mut reader = sandbox.reader();
         let state = look(&mut reader);
         assert_eq!(state.in_progress[0].flows[0].done, 2);
         assert_eq!(state.ended[0].communicator, 9);
-        assert_eq!(scene.tables().len(), 1);
+        assert_eq!(sandbox.tables().len(), 1);
     });
 }
 
 #[test]
 fn steps_that_a_changed_mask_swallowed_are_made_up_for() {
-    alone(|scene| {
+    alone(|sandbox| {
         let begun = begun();
         let flow = begun.flow(0, true, 4);
         begun.plugin.send_transfer(begun.context, flow, 0);
@@ -405,7 +405,7 @@ fn steps_that_a_changed_mask_swallowed_are_made_up_for() {
         let event = begun.plugin.proxy_op(begun.coll, 1, 2, true, 1);
         let silent = begun.plugin.start(begun.context, &event);
         begun.plugin.record(begun.step(silent, 0), 8);
-        let told = only(&mut scene.reader()).flows;
+        let told = only(&mut sandbox.reader()).flows;
         assert_eq!((told[0].ready, told[0].transmitted, told[0].done), (4, 4, 4));
         assert_eq!((told.len(), told[1].ready), (2, 0));
         // Nor what is above it.
@@ -418,14 +418,14 @@ fn steps_that_a_changed_mask_swallowed_are_made_up_for() {
 
 #[test]
 fn a_communicator_may_have_no_name_or_a_very_long_one() {
-    alone(|scene| {
+    alone(|sandbox| {
         let plugin = Plugin::open(6);
         let long = std::ffi::CString::new("n".repeat(500)).unwrap();
         for (hash, name) in [(1, ptr::null()), (2, long.as_ptr())] {
             plugin.init(Introduction { name, ..Introduction::of(hash) });
         }
         drop(long);
-        let communicators = scene.reader().communicators();
+        let communicators = sandbox.reader().communicators();
         assert_eq!(communicators[0].name, "");
         assert_eq!(communicators[1].name, "n".repeat(120));
     });
@@ -433,7 +433,7 @@ fn a_communicator_may_have_no_name_or_a_very_long_one() {
 
 #[test]
 fn a_group_may_span_two_communicators() {
-    alone(|scene| {
+    alone(|sandbox| {
         let begun = begun();
         let plugin = &begun.plugin;
         let (other, _) = plugin.init(Introduction::of(8));
@@ -442,13 +442,13 @@ fn a_group_may_span_two_communicators() {
         plugin.start(other, &plugin.coll(8, 0).pointer(8, api));
         plugin.stop(api);
         plugin.stop(group);
-        assert_eq!(only(&mut scene.reader()).communicator, 8);
+        assert_eq!(only(&mut sandbox.reader()).communicator, 8);
     });
 }
 
 #[test]
 fn a_replayed_graph_begins_its_collective_each_time() {
-    alone(|scene| {
+    alone(|sandbox| {
         let begun = begun();
         let plugin = begun.plugin;
         let api = plugin.start(begun.context, &plugin.event(COLL_API, NULL));
@@ -467,7 +467,7 @@ fn a_replayed_graph_begins_its_collective_each_time() {
             }
         };
         thread::spawn(replay).join().unwrap();
-        let ended = look(&mut scene.reader()).ended;
+        let ended = look(&mut sandbox.reader()).ended;
         assert_eq!(ended.len(), 1 + 3);
         assert!(
             ended[1..].iter().all(|told| told.sequence == 4 && told.flows.len() == 1)
@@ -477,7 +477,7 @@ fn a_replayed_graph_begins_its_collective_each_time() {
 
 #[test]
 fn sends_and_receives_are_counted_for_each_peer() {
-    alone(|scene| {
+    alone(|sandbox| {
         let begun = begun();
         let calls = [(true, 2), (true, 2), (false, 2), (true, 3), (true, 2)];
         for (sends, peer) in calls {
@@ -488,7 +488,7 @@ fn sends_and_receives_are_counted_for_each_peer() {
             begun.plugin.stop(p2p);
             begun.plugin.send_transfer(begun.context, flow, 0);
         }
-        let ended = look(&mut scene.reader()).ended;
+        let ended = look(&mut sandbox.reader()).ended;
         let told = ended[1..].iter().map(|told| (told.op.name(), told.sequence));
         let sequences = [("SEND", 0), ("SEND", 1), ("RECV", 0), ("SEND", 0), ("SEND", 2)];
         assert_eq!(told.collect::<Vec<_>>(), sequences);
@@ -504,13 +504,13 @@ fn threads_that_enqueue_and_that_move_data_are_followed_while_they_are_read() {
     const OPERATIONS: u64 = 3000;
     const CHANNELS: u8 = 4;
     const TRANSFERS: c_int = 4;
-    alone(|scene| {
+    alone(|sandbox| {
         let plugin = Plugin::open(6);
         let (context, _) = plugin.init(Introduction::of(7));
         // Handles are never followed: their numbers are all there is to them.
         let context = context.addr();
         let handle = ptr::without_provenance_mut::<std::ffi::c_void>;
-        let mut reader = scene.reader();
+        let mut reader = sandbox.reader();
         thread::scope(|threads| {
             let (mut queues, mut moving) = (Vec::new(), Vec::new());
             for _ in 0..CHANNELS {

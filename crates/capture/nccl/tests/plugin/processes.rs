@@ -6,14 +6,14 @@ use std::thread;
 
 use ring::{Identity, process_started};
 
-use crate::driver::{Introduction, Plugin, Scene, alone, alone_with, look, only};
+use crate::driver::{Introduction, Plugin, Sandbox, alone, alone_with, look, only};
 
 #[test]
 fn the_table_says_who_writes_it() {
-    alone(|scene| {
+    alone(|sandbox| {
         Plugin::open(6).init(Introduction::of(1));
         let pid = std::process::id();
-        let reader = scene.reader();
+        let reader = sandbox.reader();
         let host = reader.identity().host.clone();
         assert!(!host.is_empty());
         let identity = Identity {
@@ -34,27 +34,31 @@ fn the_table_says_who_writes_it() {
 
 #[test]
 fn switched_off_it_asks_for_nothing_and_writes_nothing() {
-    alone_with(&[("LAGGARD_ENABLE", "0")], |scene| {
-        calls_in_vain(scene);
-        assert_eq!(fs::read_dir(&scene.root).unwrap().count(), 0, "not even a directory");
+    alone_with(&[("LAGGARD_ENABLE", "0")], |sandbox| {
+        calls_in_vain(sandbox);
+        assert_eq!(
+            fs::read_dir(&sandbox.root).unwrap().count(),
+            0,
+            "not even a directory"
+        );
     });
 }
 
 #[test]
 fn without_a_directory_it_asks_for_nothing() {
-    alone_with(&[("LAGGARD_JOB", "..")], |scene| {
+    alone_with(&[("LAGGARD_JOB", "..")], |sandbox| {
         // A file where the job's directory should be.
-        let file = scene.root.join("job..");
+        let file = sandbox.root.join("job..");
         fs::write(&file, "").unwrap();
         let (_, mask) = Plugin::open(6).init(Introduction::of(1));
         assert_eq!(mask, 0);
         fs::remove_file(file).unwrap();
-        calls_in_vain(scene);
+        calls_in_vain(sandbox);
     });
 }
 
 /// NCCL may call all the same; every call is answered, and nothing is written.
-fn calls_in_vain(scene: &Scene) {
+fn calls_in_vain(sandbox: &Sandbox) {
     for version in 1..=7 {
         let plugin = Plugin::open(version);
         let (context, mask) = plugin.init(Introduction::of(1));
@@ -65,15 +69,15 @@ fn calls_in_vain(scene: &Scene) {
         plugin.stop(coll);
         plugin.finalize(context);
     }
-    assert!(scene.tables().is_empty());
+    assert!(sandbox.tables().is_empty());
 }
 
 #[test]
 fn a_size_that_is_none_leaves_the_default() {
     for size in ["100", "many", "-1", "131072"] {
-        alone_with(&[("LAGGARD_NCCL_OPERATIONS", size)], |scene| {
+        alone_with(&[("LAGGARD_NCCL_OPERATIONS", size)], |sandbox| {
             Plugin::open(6).init(Introduction::of(1));
-            let table = fs::metadata(&scene.tables()[0]).unwrap();
+            let table = fs::metadata(&sandbox.tables()[0]).unwrap();
             assert_eq!(table.len(), 12_800 + 4096 * 320 + 1024 * 64);
         });
     }
@@ -81,7 +85,7 @@ fn a_size_that_is_none_leaves_the_default() {
 
 #[test]
 fn a_forked_child_records_nothing() {
-    alone(|scene| {
+    alone(|sandbox| {
         let plugin = Plugin::open(6);
         let (context, _) = plugin.init(Introduction::of(1));
         let coll = plugin.start(context, &plugin.coll(1, 0));
@@ -91,10 +95,10 @@ fn a_forked_child_records_nothing() {
             assert_eq!(plugin.init(Introduction::of(2)).1, 0);
             plugin.finalize(context);
         });
-        let mut reader = scene.reader();
+        let mut reader = sandbox.reader();
         assert_eq!(only(&mut reader).sequence, 0, "the parent's goes on");
         assert_eq!((reader.communicators().len(), reader.is_closed()), (1, false));
-        assert_eq!(scene.tables().len(), 1);
+        assert_eq!(sandbox.tables().len(), 1);
         plugin.stop(coll);
         assert_eq!(look(&mut reader).ended.len(), 1);
     });
@@ -117,16 +121,16 @@ fn in_child(body: impl FnOnce()) {
 
 #[test]
 fn a_stuck_transfer_shows_and_outlives_its_killed_process() {
-    alone(|scene| {
+    alone(|sandbox| {
         // SAFETY: the child calls the plugin, and then waits to be killed.
         let child = unsafe { libc::fork() };
         if child == 0 {
             get_stuck();
         }
         let stuck = loop {
-            let tables = scene.tables();
+            let tables = sandbox.tables();
             if let Some(operation) = tables.first().and_then(|_| {
-                let operation = look(&mut scene.reader()).in_progress.pop()?;
+                let operation = look(&mut sandbox.reader()).in_progress.pop()?;
                 let flow = operation.flows.first()?;
                 (flow.transmitted > 1).then_some(operation)
             }) {
@@ -141,7 +145,7 @@ fn a_stuck_transfer_shows_and_outlives_its_killed_process() {
             libc::kill(child, libc::SIGKILL);
             libc::waitpid(child, ptr::null_mut(), 0);
         }
-        let mut reader = scene.reader();
+        let mut reader = sandbox.reader();
         assert_eq!(only(&mut reader), stuck);
         assert_eq!(process_started(reader.identity().pid), None);
         assert!(!reader.is_closed());

@@ -210,12 +210,12 @@ impl Library {
 }
 
 /// Where a test runs: a process of its own, preloaded, with libraries of its own.
-pub(crate) struct Scene {
+pub(crate) struct Sandbox {
     /// Where live tables stand, and the libraries.
     pub(crate) root: PathBuf,
 }
 
-impl Scene {
+impl Sandbox {
     /// What stands in for PyTorch, and for the NCCL it is linked with.
     pub(crate) fn linked(&self) -> (Library, Library) {
         let torch = Library::open(&self.root.join("libtorch.so"));
@@ -254,19 +254,19 @@ pub(crate) fn look(reader: &mut LiveReader) -> LiveState {
 }
 
 /// Runs a test in a preloaded process of its own.
-pub(crate) fn alone(body: impl FnOnce(&Scene)) {
+pub(crate) fn alone(body: impl FnOnce(&Sandbox)) {
     alone_with(&[], body);
 }
 
 /// The same, with further variables.
-pub(crate) fn alone_with(environment: &[(&str, &str)], body: impl FnOnce(&Scene)) {
+pub(crate) fn alone_with(environment: &[(&str, &str)], body: impl FnOnce(&Sandbox)) {
     // `preload::records::a_test::{{closure}}`
     let name = type_name_of_val(&body);
     let name = name.trim_end_matches("::{{closure}}").split_once("::").unwrap().1;
     if env::var_os(IN_CHILD).is_some() {
-        let scene = Scene { root: env::var_os("LAGGARD_DIR").unwrap().into() };
-        body(&scene);
-        fs::write(scene.root.join(DONE), "").unwrap();
+        let sandbox = Sandbox { root: env::var_os("LAGGARD_DIR").unwrap().into() };
+        body(&sandbox);
+        fs::write(sandbox.root.join(DONE), "").unwrap();
         return;
     }
     let root = tempfile::tempdir().unwrap();

@@ -71,25 +71,25 @@ fn call_all(torch: Library, nccl: Library) {
 
 #[test]
 fn a_library_that_is_linked_with_nccl_gets_its_answers() {
-    alone(|scene| {
-        let (torch, nccl) = scene.linked();
+    alone(|sandbox| {
+        let (torch, nccl) = sandbox.linked();
         call_all(torch, nccl);
     });
 }
 
 #[test]
 fn a_library_that_has_nccl_in_itself_gets_its_own_answers() {
-    alone(|scene| {
-        let bundled = scene.bundled();
+    alone(|sandbox| {
+        let bundled = sandbox.bundled();
         call_all(bundled, bundled);
     });
 }
 
 #[test]
 fn of_two_nccls_each_is_called_by_whom_it_belongs_to() {
-    alone(|scene| {
-        let (torch, nccl) = scene.linked();
-        let bundled = scene.bundled();
+    alone(|sandbox| {
+        let (torch, nccl) = sandbox.linked();
+        let bundled = sandbox.bundled();
         let (ours, theirs) = (torch.init_rank('a'), bundled.init_rank('b'));
         for _ in 0..10 {
             torch.collective(c"all_reduce", ours, 1);
@@ -100,14 +100,14 @@ fn of_two_nccls_each_is_called_by_whom_it_belongs_to() {
             torch.call(c"group_end");
         }
         assert_eq!((nccl.calls(), bundled.calls()), (31, 31));
-        assert_eq!(look(&mut scene.reader()).ended.len(), 20);
+        assert_eq!(look(&mut sandbox.reader()).ended.len(), 20);
     });
 }
 
 #[test]
 fn calls_from_many_places_and_threads_arrive() {
-    alone(|scene| {
-        let (torch, nccl) = scene.linked();
+    alone(|sandbox| {
+        let (torch, nccl) = sandbox.linked();
         let comms: Vec<_> =
             ('a'..='h').map(|name| torch.init_rank(name).addr()).collect();
         thread::scope(|scope| {
@@ -123,7 +123,7 @@ fn calls_from_many_places_and_threads_arrive() {
             }
         });
         assert!(nccl.calls() > 0);
-        let mut reader = scene.reader();
+        let mut reader = sandbox.reader();
         let state = look(&mut reader);
         assert_eq!((state.lost, reader.dropped()), (0, 0));
         assert_eq!(state.ended.len(), 8 * 60 * 8);
@@ -132,9 +132,9 @@ fn calls_from_many_places_and_threads_arrive() {
 
 #[test]
 fn a_library_that_is_closed_and_opened_again_still_finds_nccl() {
-    alone(|scene| {
+    alone(|sandbox| {
         for _ in 0..3 {
-            let (torch, nccl) = scene.linked();
+            let (torch, nccl) = sandbox.linked();
             let comm = torch.init_rank('a');
             assert_eq!(torch.collective(c"all_reduce", comm, 33), 0);
             assert_eq!(nccl.last().0, "ncclAllReduce");
@@ -142,23 +142,23 @@ fn a_library_that_is_closed_and_opened_again_still_finds_nccl() {
             torch.close();
             nccl.close();
         }
-        assert_eq!(look(&mut scene.reader()).ended.len(), 3);
+        assert_eq!(look(&mut sandbox.reader()).ended.len(), 3);
     });
 }
 
 #[test]
 fn without_nccl_the_process_ends_as_it_would_without_us() {
-    alone(|scene| {
+    alone(|sandbox| {
         let source = "#include <dlfcn.h>
             int main(int count, char **names) {
                 void *torch = dlopen(names[1], RTLD_LAZY);
                 return ((int (*)(void *, long))dlsym(torch, \"all_reduce\"))(0, 1);
             }";
-        let (file, program) = (scene.root.join("main.c"), scene.root.join("main"));
+        let (file, program) = (sandbox.root.join("main.c"), sandbox.root.join("main"));
         std::fs::write(&file, source).unwrap();
         let built = Command::new("cc").arg("-o").args([&program, &file]).status();
         assert!(built.unwrap().success());
-        let torch = scene.root.join("liborphan.so");
+        let torch = sandbox.root.join("liborphan.so");
         let end = |command: &mut Command| {
             let output = command.output().unwrap();
             let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -8,8 +8,8 @@ use crate::driver::{Comm, alone, look};
 
 #[test]
 fn calls_are_counted_by_kind_and_by_peer_as_the_plugin_does() {
-    alone(|scene| {
-        let (torch, _) = scene.linked();
+    alone(|sandbox| {
+        let (torch, _) = sandbox.linked();
         let comm = torch.init_rank('a');
         for _ in 0..2 {
             for (function, count) in [
@@ -27,7 +27,7 @@ fn calls_are_counted_by_kind_and_by_peer_as_the_plugin_does() {
                 torch.to(c"receive_from", comm, 7, peer);
             }
         }
-        let state = look(&mut scene.reader());
+        let state = look(&mut sandbox.reader());
         let told = |operation: &Operation| {
             (operation.op.name(), operation.sequence, operation.bytes, operation.peer())
         };
@@ -60,10 +60,10 @@ fn calls_are_counted_by_kind_and_by_peer_as_the_plugin_does() {
 
 #[test]
 fn what_is_called_for_in_a_group_is_under_way_until_the_outermost_ends() {
-    alone(|scene| {
-        let (torch, nccl) = scene.linked();
+    alone(|sandbox| {
+        let (torch, nccl) = sandbox.linked();
         let comm = torch.init_rank('a');
-        let mut reader = scene.reader();
+        let mut reader = sandbox.reader();
         for answer in [0, 7, 5] {
             nccl.answer(0);
             torch.call(c"group_start");
@@ -85,14 +85,14 @@ fn what_is_called_for_in_a_group_is_under_way_until_the_outermost_ends() {
 
 #[test]
 fn a_group_nccl_did_not_open_is_none() {
-    alone(|scene| {
-        let (torch, nccl) = scene.linked();
+    alone(|sandbox| {
+        let (torch, nccl) = sandbox.linked();
         let comm = torch.init_rank('a');
         nccl.answer(5);
         torch.call(c"group_start");
         nccl.answer(0);
         torch.collective(c"all_reduce", comm, 1);
-        assert_eq!(look(&mut scene.reader()).ended.len(), 1);
+        assert_eq!(look(&mut sandbox.reader()).ended.len(), 1);
         torch.call(c"group_end");
     });
 }
@@ -103,8 +103,8 @@ fn known(communicators: &[Communicator]) -> Vec<(u32, u32)> {
 
 #[test]
 fn communicators_are_the_same_by_whatever_call_they_are_made() {
-    alone(|scene| {
-        let (torch, nccl) = scene.linked();
+    alone(|sandbox| {
+        let (torch, nccl) = sandbox.linked();
         let first = torch.init_rank('a');
         let mut comms = vec![first];
         comms.push(torch.init(c"init_rank_config", 'b').0);
@@ -118,7 +118,7 @@ fn communicators_are_the_same_by_whatever_call_they_are_made() {
         comms.push(torch.split(first, 0, 1));
         comms.push(torch.split(first, 0, 1));
         assert_eq!(torch.split(first, -1, 0), ptr::null_mut());
-        let reader = scene.reader();
+        let reader = sandbox.reader();
         let made = reader.communicators();
         let places = [(1, 4), (1, 4), (1, 4), (1, 4), (0, 2), (1, 2), (1, 2), (1, 2)];
         assert_eq!(known(&made), places);
@@ -131,35 +131,35 @@ fn communicators_are_the_same_by_whatever_call_they_are_made() {
             torch.collective(c"all_reduce", comm, 1);
         }
         assert_eq!(reader.dropped(), 0);
-        assert_eq!(look(&mut scene.reader()).ended.len(), 8);
+        assert_eq!(look(&mut sandbox.reader()).ended.len(), 8);
     });
 }
 
 #[test]
 fn communicators_made_in_a_group_are_there_when_it_ends() {
-    alone(|scene| {
-        let (torch, _) = scene.linked();
+    alone(|sandbox| {
+        let (torch, _) = sandbox.linked();
         let mut comms: [Comm; 2] = [ptr::null_mut(); 2];
         torch.call(c"group_start");
         for (comm, name) in comms.iter_mut().zip(['a', 'b']) {
             assert_eq!(torch.init_at(comm, name), 0);
         }
-        assert!(scene.tables().is_empty());
+        assert!(sandbox.tables().is_empty());
         torch.call(c"group_end");
-        assert_eq!(known(&scene.reader().communicators()), [(1, 4), (1, 4)]);
+        assert_eq!(known(&sandbox.reader().communicators()), [(1, 4), (1, 4)]);
     });
 }
 
 #[test]
 fn a_communicator_that_ended_is_over_and_its_address_may_be_used_again() {
-    alone(|scene| {
-        let (torch, _) = scene.linked();
+    alone(|sandbox| {
+        let (torch, _) = sandbox.linked();
         let comm = torch.init_rank('a');
         torch.call(c"group_start");
         torch.collective(c"all_reduce", comm, 1);
         torch.with(c"comm_abort", comm);
         torch.call(c"group_end");
-        let mut reader = scene.reader();
+        let mut reader = sandbox.reader();
         let state = look(&mut reader);
         assert!(state.in_progress.is_empty(), "nobody waits in it any more");
         assert!(reader.is_closed());
@@ -178,14 +178,14 @@ fn a_communicator_that_ended_is_over_and_its_address_may_be_used_again() {
 
 #[test]
 fn more_communicators_than_there_is_room_for_are_called_all_the_same() {
-    alone(|scene| {
-        let (torch, nccl) = scene.linked();
+    alone(|sandbox| {
+        let (torch, nccl) = sandbox.linked();
         for name in 0..80_u8 {
             let comm = torch.init_rank(char::from(name));
             assert_eq!(torch.collective(c"all_reduce", comm, 1), 0);
         }
         assert_eq!(nccl.calls(), 160);
-        let mut reader = scene.reader();
+        let mut reader = sandbox.reader();
         assert_eq!(look(&mut reader).ended.len(), 64);
         assert_eq!(
             reader.dropped(),

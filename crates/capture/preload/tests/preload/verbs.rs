@@ -5,14 +5,14 @@ use std::ffi::{CStr, c_int};
 use model::RankNs;
 use ring::{QUEUE_PAIRS, QueuePair, RequestReader};
 
-use crate::driver::{Library, Scene, alone, alone_with};
+use crate::driver::{Library, Sandbox, alone, alone_with};
 
 /// NCCL's network, with a card opened.
 struct Net(Library);
 
 impl Net {
-    fn open(scene: &Scene) -> Self {
-        let net = Library::open(&scene.root.join("libnet.so"));
+    fn open(sandbox: &Sandbox) -> Self {
+        let net = Library::open(&sandbox.root.join("libnet.so"));
         assert_eq!(net.call(c"net_open"), 0);
         Self(net)
     }
@@ -34,22 +34,22 @@ impl Net {
     }
 }
 
-fn reader(scene: &Scene) -> RequestReader {
-    RequestReader::open(&scene.files("requests")[0]).unwrap()
+fn reader(sandbox: &Sandbox) -> RequestReader {
+    RequestReader::open(&sandbox.files("requests")[0]).unwrap()
 }
 
-fn only(scene: &Scene) -> QueuePair {
-    let mut read = reader(scene).read(RankNs(u64::MAX));
+fn only(sandbox: &Sandbox) -> QueuePair {
+    let mut read = reader(sandbox).read(RankNs(u64::MAX));
     assert_eq!(read.len(), 1);
     read.remove(0)
 }
 
 #[test]
 fn requests_are_counted_as_they_are_posted_and_complete() {
-    alone(|scene| {
-        let net = Net::open(scene);
+    alone(|sandbox| {
+        let net = Net::open(sandbox);
         let number = net.connect(0, false);
-        let pair = only(scene);
+        let pair = only(sandbox);
         assert_eq!((pair.device.as_str(), pair.port, pair.open), ("fake_0", 1, true));
         assert_eq!(i64::from(pair.number), i64::from(number));
         let mut here = [0; 16];
@@ -58,81 +58,81 @@ fn requests_are_counted_as_they_are_posted_and_complete() {
         for _ in 0..3 {
             assert_eq!(net.send(0, 8, 1001), 0);
         }
-        let pair = only(scene);
+        let pair = only(sandbox);
         assert_eq!((pair.posted, pair.posted_bytes), (24, 24_024));
         assert_eq!((pair.completed, pair.completed_bytes), (0, 0));
         assert_eq!(net.poll(2), 2);
-        let pair = only(scene);
+        let pair = only(sandbox);
         assert_eq!((pair.completed, pair.completed_bytes), (16, 16_016));
         assert_eq!(net.poll(5), 1);
-        let pair = only(scene);
+        let pair = only(sandbox);
         assert_eq!((pair.completed, pair.failed), (24, 0));
         let busy_ns = pair.busy_ns;
         assert!(busy_ns > 0 && busy_ns < u64::MAX / 2, "it is idle again");
         assert_eq!(net.0.numbers(c"net_destroy", [0; 3]), 0);
         assert_eq!(net.0.call(c"net_close"), 0);
-        assert!(!only(scene).open);
+        assert!(!only(sandbox).open);
         assert_eq!(net.0.name_and_number(c"net_get", c"fake_closed", 0), 1);
-        assert_eq!((reader(scene).faults(), reader(scene).dropped()), (0, 0));
+        assert_eq!((reader(sandbox).faults(), reader(sandbox).dropped()), (0, 0));
     });
 }
 
 #[test]
 fn each_request_completes_by_itself_where_all_are_signaled() {
-    alone(|scene| {
-        let net = Net::open(scene);
+    alone(|sandbox| {
+        let net = Net::open(sandbox);
         net.connect(0, true);
         // The card signals the last only: that is its word against the queue pair's.
         net.send(0, 1, 10);
         net.send(0, 1, 10);
         assert_eq!(net.poll(1), 1);
-        assert_eq!((only(scene).posted, only(scene).completed), (2, 1));
+        assert_eq!((only(sandbox).posted, only(sandbox).completed), (2, 1));
     });
 }
 
 #[test]
 fn what_the_card_refuses_is_not_in_flight() {
-    alone(|scene| {
-        let net = Net::open(scene);
+    alone(|sandbox| {
+        let net = Net::open(sandbox);
         net.connect(0, false);
         net.send(0, 4, 100);
         net.set(c"fake_takes", 3);
         assert_eq!(net.send(0, 5, 100), libc::ENOMEM);
-        let pair = only(scene);
+        let pair = only(sandbox);
         assert_eq!((pair.posted, pair.posted_bytes), (7, 700));
         net.set(c"fake_takes", 100);
         net.send(0, 1, 100);
         assert_eq!(net.poll(9), 2);
-        let pair = only(scene);
+        let pair = only(sandbox);
         assert_eq!((pair.posted, pair.completed, pair.completed_bytes), (8, 8, 800));
     });
 }
 
 #[test]
 fn failures_are_counted_with_their_status() {
-    alone(|scene| {
-        let net = Net::open(scene);
+    alone(|sandbox| {
+        let net = Net::open(sandbox);
         net.connect(0, false);
         net.set(c"fake_status", 12);
         net.send(0, 4, 100);
         assert_eq!(net.poll(1), 1);
-        let pair = only(scene);
+        let pair = only(sandbox);
         assert_eq!((pair.completed, pair.failed, pair.status), (0, 1, 12));
     });
 }
 
 #[test]
 fn a_device_that_is_closed_and_opened_again_is_followed() {
-    alone(|scene| {
+    alone(|sandbox| {
         for at in 0..3 {
-            let net = Net::open(scene);
+            let net = Net::open(sandbox);
             net.connect(at, false);
             net.send(at, 2, 100);
             assert_eq!(net.poll(1), 1);
             net.0.numbers(c"net_destroy", [at, 0, 0]);
             net.0.call(c"net_close");
         }
-        let read = reader(scene).read(RankNs(0));
+        let read = reader(sandbox).read(RankNs(0));
         assert!(
             read.len() == 3 && read.iter().all(|pair| pair.completed == 2 && !pair.open)
         );
@@ -141,21 +141,21 @@ fn a_device_that_is_closed_and_opened_again_is_followed() {
 
 #[test]
 fn receives_are_not_counted() {
-    alone(|scene| {
-        let net = Net::open(scene);
+    alone(|sandbox| {
+        let net = Net::open(sandbox);
         net.connect(0, false);
         net.0.numbers(c"net_receive", [0; 3]);
         net.send(0, 1, 100);
         assert_eq!(net.poll(2), 2);
-        assert_eq!((only(scene).posted, only(scene).completed), (1, 1));
-        assert_eq!(reader(scene).dropped(), 0);
+        assert_eq!((only(sandbox).posted, only(sandbox).completed), (1, 1));
+        assert_eq!(reader(sandbox).dropped(), 0);
     });
 }
 
 #[test]
 fn only_the_four_functions_are_wrapped_and_only_by_their_version() {
-    alone(|scene| {
-        let net = Net::open(scene);
+    alone(|sandbox| {
+        let net = Net::open(sandbox);
         let is_own =
             |name: &CStr, version: &CStr| net.0.names(c"net_is_own", [name, version]);
         let wrapped =
@@ -173,21 +173,21 @@ fn only_the_four_functions_are_wrapped_and_only_by_their_version() {
 
 #[test]
 fn switched_off_nothing_is_wrapped() {
-    alone_with(&[("LAGGARD_ENABLE", "0")], |scene| {
-        let net = Net::open(scene);
+    alone_with(&[("LAGGARD_ENABLE", "0")], |sandbox| {
+        let net = Net::open(sandbox);
         let names = [c"ibv_open_device", c"IBVERBS_1.1"];
         assert_eq!(net.0.names(c"net_is_own", names), 1);
         net.connect(0, false);
         net.send(0, 4, 100);
         assert_eq!(net.poll(1), 1);
-        assert!(!scene.root.join("job").exists());
+        assert!(!sandbox.root.join("job").exists());
     });
 }
 
 #[test]
 fn a_forked_child_sends_and_counts_nothing() {
-    alone(|scene| {
-        let net = Net::open(scene);
+    alone(|sandbox| {
+        let net = Net::open(sandbox);
         net.connect(0, false);
         // SAFETY: the child calls the library only, and ends without what its parent does.
         unsafe {
@@ -200,22 +200,22 @@ fn a_forked_child_sends_and_counts_nothing() {
             libc::waitpid(child, &raw mut status, 0);
             assert_eq!(libc::WEXITSTATUS(status), 1, "it completed");
         }
-        assert_eq!(only(scene).posted, 0);
+        assert_eq!(only(sandbox).posted, 0);
     });
 }
 
 #[test]
 fn more_queue_pairs_than_there_is_room_for_send_all_the_same() {
-    alone(|scene| {
-        let net = Net::open(scene);
+    alone(|sandbox| {
+        let net = Net::open(sandbox);
         let last = c_int::try_from(QUEUE_PAIRS).unwrap() + 9;
         for at in 0..=last {
             net.connect(at, false);
         }
         assert_eq!((net.send(last, 1, 10), net.send(7, 1, 10), net.poll(2)), (0, 0, 2));
-        let read = reader(scene).read(RankNs(0));
+        let read = reader(sandbox).read(RankNs(0));
         assert_eq!(
-            (read.len(), read[7].completed, reader(scene).dropped()),
+            (read.len(), read[7].completed, reader(sandbox).dropped()),
             (1024, 1, 10)
         );
     });
