@@ -27,7 +27,7 @@ impl Input {
     pub fn at(&self) -> Option<RankNs> {
         match self {
             Self::Mark { mark, .. } => Some(mark.at),
-            Self::Quiet { at } | Self::Look { at, .. } => Some(*at),
+            Self::NoProgress { at } | Self::InFlightSnapshot { at, .. } => Some(*at),
             _ => None,
         }
     }
@@ -37,8 +37,8 @@ impl Input {
         let shift = |at: &mut RankNs| at.0 = at.0.saturating_add_signed(by_ns);
         match self {
             Self::Mark { mark, .. } => shift(&mut mark.at),
-            Self::Quiet { at } => shift(at),
-            Self::Look { at, in_progress, ended, .. } => {
+            Self::NoProgress { at } => shift(at),
+            Self::InFlightSnapshot { at, in_progress, ended, .. } => {
                 shift(at);
                 for operation in in_progress.iter_mut().chain(ended) {
                     shift(&mut operation.begun_at);
@@ -68,7 +68,7 @@ impl Input {
             | Self::Timed { rank, .. }
             | Self::Communicator { rank, .. }
             | Self::Slow { rank, .. }
-            | Self::Look { rank, .. }
+            | Self::InFlightSnapshot { rank, .. }
             | Self::Profiled { rank, .. }
             | Self::Usage { rank, .. }
             | Self::Network { rank, .. } => Some(*rank),
@@ -78,9 +78,9 @@ impl Input {
             | Self::Device { ranks, .. } => ranks.iter().max().copied(),
             Self::Note { .. }
             | Self::Restart { .. }
-            | Self::Quiet { .. }
-            | Self::Stuck
-            | Self::StacksTold => None,
+            | Self::NoProgress { .. }
+            | Self::SnapshotComplete
+            | Self::StacksComplete => None,
         }
     }
 }

@@ -7,6 +7,8 @@ use crate::{
 
 /// One thing a job's analysis is told. All of them, in order, are the job: the same inputs
 /// give the same verdict, live or from a recording.
+///
+/// A variant that was renamed keeps the name of the first version in recordings and batches.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "is")]
 pub enum Input {
@@ -94,7 +96,8 @@ pub enum Input {
         members: Ranks,
     },
     /// Nobody has done anything until now: looked for only while the job is quiet.
-    Quiet {
+    #[serde(rename = "quiet")]
+    NoProgress {
         /// The time, on the clock of the marks.
         at: RankNs,
     },
@@ -162,7 +165,8 @@ pub enum Input {
         of_channels: bool,
     },
     /// What a rank is in, looked at while something stands still or is slow.
-    Look {
+    #[serde(rename = "look")]
+    InFlightSnapshot {
         /// The rank.
         rank: u32,
         /// When, on the clock of the operations' times.
@@ -227,9 +231,11 @@ pub enum Input {
         usage: Box<DeviceUsage>,
     },
     /// What is not complete now has been so for long: what was told is one moment of a job.
-    Stuck,
-    /// All stacks that were asked for, and could be had, were told.
-    StacksTold,
+    #[serde(rename = "stuck")]
+    SnapshotComplete,
+    /// All stacks that were asked for, and could be had, have come.
+    #[serde(rename = "stacks_told")]
+    StacksComplete,
 }
 
 /// Whether a collective that a rank has issued is still under way on the rank.

@@ -279,10 +279,10 @@ impl HostMerger {
                 self.restart(place, Start { run, attempt });
             }
             // Who has not spoken may well have moved.
-            Some(Input::Quiet { at })
+            Some(Input::NoProgress { at })
                 if self.waited.first().is_some_and(|(until, _)| *until < at) => {}
             // All that one host has; those of the others are yet to come.
-            Some(Input::StacksTold) if self.hosts.len() > 1 => {}
+            Some(Input::StacksComplete) if self.hosts.len() > 1 => {}
             // What is left of an earlier start, of ranks that are no more.
             Some(_) if self.hosts[place].start < self.start => {}
             Some(other) => {
@@ -312,7 +312,7 @@ impl HostMerger {
         let now = self.furthest();
         let since = *self.asked_at.get_or_insert(now);
         if now.seconds_since(since) >= STACKS_WITHIN_S {
-            self.job.take(Input::StacksTold);
+            self.job.take(Input::StacksComplete);
             // What is asked for next has its own time.
             self.asked_at = None;
         }
@@ -476,7 +476,7 @@ mod tests {
     }
 
     fn quiet(at_s: u64) -> Vec<Input> {
-        vec![Input::Quiet { at: RankNs(at_s * SECOND) }]
+        vec![Input::NoProgress { at: RankNs(at_s * SECOND) }]
     }
 
     fn two_hosts() -> HostMerger {
@@ -507,7 +507,7 @@ mod tests {
     fn one_host_that_has_told_its_stacks_does_not_end_the_wait_for_the_others() {
         let mut merger = two_hosts();
         merger.take(batch("b", 12, Vec::new()));
-        let told = [quiet(12), vec![Input::StacksTold]].concat();
+        let told = [quiet(12), vec![Input::StacksComplete]].concat();
         merger.take(batch("a", 12, told));
         assert_eq!(merger.wanted_stacks(), [1, 0]);
         for host in ["a", "b"] {

@@ -181,7 +181,7 @@ impl Job {
                 *lost = lost.saturating_add(records);
                 self.ranks.entry(rank).or_default().segmenter.lose();
             }
-            Input::Quiet { at } => {
+            Input::NoProgress { at } => {
                 let last_at = self.last_at();
                 let is_blocked = last_at
                     .is_some_and(|last_at| self.escalation.is_blocked(at, last_at));
@@ -204,13 +204,13 @@ impl Job {
             }
             Input::ProfileEnded { ranks } => self.end_profile(&ranks),
             Input::Network { rank, fault } => self.take_network(rank, fault),
-            Input::StacksTold => self.tell_hang(),
+            Input::StacksComplete => self.tell_hang(),
             Input::Entered { rank, .. }
             | Input::Timed { rank, .. }
             | Input::Communicator { rank, .. } => {
                 self.seen_ranks.insert(rank);
             }
-            Input::Look { rank, at, in_progress, ended, late } => {
+            Input::InFlightSnapshot { rank, at, in_progress, ended, late } => {
                 let InCollectives { hangs, holdups, .. } =
                     &mut self.detectors.collectives;
                 let moves = hangs.look(rank, at, in_progress, &ended, &late);
@@ -230,7 +230,7 @@ impl Job {
             Input::Restart { .. } => self.restart(),
             Input::Group { .. }
             | Input::Stack { .. }
-            | Input::Stuck
+            | Input::SnapshotComplete
             | Input::Slow { .. } => {
                 // Of methods only.
             }

@@ -264,7 +264,7 @@ impl Agent {
             None => self.live.is_still(),
         };
         if is_quiet {
-            self.tell(Input::Quiet { at: now });
+            self.tell(Input::NoProgress { at: now });
         } else if last_at.is_some() {
             return;
         }
@@ -308,7 +308,7 @@ impl Agent {
                 self.tell(Input::Network { rank, fault });
             }
         }
-        self.tell(Input::StacksTold);
+        self.tell(Input::StacksComplete);
     }
 
     /// Says which ranks were killed.

@@ -272,7 +272,7 @@ impl LiveTable {
         if is_told && !close && self.ended.is_empty() {
             return;
         }
-        take(Input::Look {
+        take(Input::InFlightSnapshot {
             rank: self.reader.identity().rank,
             at: now,
             in_progress: self.in_progress.clone(),

@@ -243,8 +243,8 @@ mod tests {
                 job.take(Input::Mark { rank, mark });
             }
             if (12..14).contains(&second) || (20..60).contains(&second) {
-                job.take(Input::Quiet { at: ns(second) });
-                job.take(Input::StacksTold);
+                job.take(Input::NoProgress { at: ns(second) });
+                job.take(Input::StacksComplete);
             }
             let incidents = job.verdict().incidents;
             let now = begin + Duration::from_secs(second);

@@ -186,11 +186,11 @@ impl Snapshot {
         let group = self.tell_dumps(&mut job);
         let group = launched::tell(&replies, group, &mut |input| job.take(input));
         // In the order of a live job: that it stands still, stacks of its ranks, that they are all.
-        job.take(Input::Stuck);
+        job.take(Input::SnapshotComplete);
         for (rank, stack) in self.stacks() {
             job.take(Input::Stack { rank, stack: stack.clone() });
         }
-        job.take(Input::StacksTold);
+        job.take(Input::StacksComplete);
         inspector::tell(&logs, group, &mut |input| job.take(input));
         job.finish();
         job

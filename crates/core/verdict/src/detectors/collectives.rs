@@ -42,7 +42,7 @@ impl Detector for InCollectives {
                 };
                 hangs.enter(*rank, *group, entered);
             }
-            Input::Stuck => hangs.stuck(),
+            Input::SnapshotComplete => hangs.stuck(),
             Input::Communicator { rank, communicator } => {
                 hangs.communicate(*rank, communicator);
             }

@@ -101,8 +101,9 @@ impl Story {
                 self.collectives += 1;
                 self.meet((0..RANKS).filter(|other| other != rank));
                 self.now_s += 100;
-                self.job.take(Input::Quiet { at: RankNs(self.now_s * 1_000_000_000) });
-                self.job.take(Input::StacksTold);
+                self.job
+                    .take(Input::NoProgress { at: RankNs(self.now_s * 1_000_000_000) });
+                self.job.take(Input::StacksComplete);
                 if *passes {
                     self.meet([*rank]);
                 }

@@ -162,7 +162,7 @@ fn a_hang_that_was_told_stays_when_ranks_give_up() {
     for failed_first in [true, false] {
         let mut job = waits_for_one();
         quiet(&mut job, 12);
-        job.take(Input::StacksTold);
+        job.take(Input::StacksComplete);
         assert_eq!(lines(&mut job), [NEVER]);
         for rank in [0, 1, 2] {
             // Leaving the loop is no movement.
@@ -189,7 +189,7 @@ fn a_job_in_which_nothing_moves_and_nobody_waits_is_told() {
     take_mark(&mut job, 1, 11, sum(47));
     assert!(quiet(&mut job, 60).is_empty());
     assert_eq!(quiet(&mut job, 72).len(), 3);
-    job.take(Input::StacksTold);
+    job.take(Input::StacksComplete);
     let said = "nothing has moved for 61.00 s since step 40: ranks 0-2 issued ALLREDUCE #47 of \
                 group default and did nothing since: whether devices stand still or hosts are \
                 busy cannot be told";
@@ -198,7 +198,7 @@ fn a_job_in_which_nothing_moves_and_nobody_waits_is_told() {
     assert_eq!((hang.subject.ranks.len(), hang.severity), (0, Severity::Warning));
     // After as long as pauses may last at most it is serious.
     assert_eq!(quiet(&mut job, 700).len(), 3);
-    job.take(Input::StacksTold);
+    job.take(Input::StacksComplete);
     assert_eq!(job.verdict().incidents[0].severity, Severity::Critical);
     take_mark(&mut job, 1, 701, Event::DataBegin);
     assert!(
@@ -222,7 +222,7 @@ fn a_rank_that_does_not_come_to_the_start_is_told_of_once_it_is_found() {
     let mut job = begins();
     assert!(quiet(&mut job, 69).is_empty());
     assert_eq!(quiet(&mut job, 71), [1, 0]);
-    job.take(Input::StacksTold);
+    job.take(Input::StacksComplete);
     let waits = "the start stands still: rank 0 waits in INIT_PROCESS_GROUP #1 of group \
                  default for rank 1, of which nothing is seen here";
     assert_eq!(lines(&mut job)[0], waits);
@@ -232,7 +232,7 @@ fn a_rank_that_does_not_come_to_the_start_is_told_of_once_it_is_found() {
         Frame { function: "prepare".to_owned(), file: "train.py".to_owned(), line: 7 };
     let stack = Stack::new(ProcessState::Sleeping, Some(false), vec![frame]);
     job.take(Input::Stack { rank: 1, stack });
-    job.take(Input::StacksTold);
+    job.take(Input::StacksComplete);
     let never = "the start stands still: rank 1 never entered INIT_PROCESS_GROUP #1 of group \
                  default (rank 0 waits in it); rank 1 is in prepare (train.py:7)";
     assert_eq!(lines(&mut job)[0], never);
@@ -323,7 +323,7 @@ fn take_mark_in(job: &mut Job, step: u32, rank: u32, at_s: u64, event: Event) {
 }
 
 fn quiet(job: &mut Job, at_s: u64) -> Vec<u32> {
-    job.take(Input::Quiet { at: RankNs(at_s * 1_000_000_000) });
+    job.take(Input::NoProgress { at: RankNs(at_s * 1_000_000_000) });
     job.wanted_stacks()
 }
 
@@ -396,7 +396,7 @@ fn take_stacks(job: &mut Job, state: ProcessState, function: &str) {
         let stack = Stack::new(state, None, vec![frame(function)]);
         job.take(Input::Stack { rank, stack });
     }
-    job.take(Input::StacksTold);
+    job.take(Input::StacksComplete);
 }
 
 /// It has paused for longer before: by that alone it would be looked at after a minute.
@@ -404,7 +404,7 @@ fn take_stacks(job: &mut Job, state: ProcessState, function: &str) {
 fn a_blocked_job_is_looked_at_and_what_cannot_pass_is_told() {
     let (mut job, at_ms) = pauses_at_times();
     let quiet = |job: &mut Job, after_ms: u64| {
-        job.take(Input::Quiet { at: RankNs((at_ms + after_ms) * 1_000_000) });
+        job.take(Input::NoProgress { at: RankNs((at_ms + after_ms) * 1_000_000) });
         job.wanted_stacks()
     };
     assert_eq!(quiet(&mut job, 1300), [] as [u32; 0]);
@@ -424,7 +424,7 @@ fn a_blocked_job_that_may_only_pause_is_told_when_it_pauses_longer_than_usual() 
     for function in ["save_checkpoint", "log_everything"] {
         let (mut job, at_ms) = pauses_at_times();
         let quiet = |job: &mut Job, after_ms: u64| {
-            job.take(Input::Quiet { at: RankNs((at_ms + after_ms) * 1_000_000) });
+            job.take(Input::NoProgress { at: RankNs((at_ms + after_ms) * 1_000_000) });
             job.wanted_stacks()
         };
         assert_eq!(quiet(&mut job, 1700), [1, 0]);
@@ -449,7 +449,7 @@ fn a_pause_that_becomes_a_hang_is_told_again() {
     let look = |job: &mut Job, at_s: u64, function: &str| {
         assert_eq!(quiet(job, at_s), [1, 0], "at {at_s} s");
         job.take(Input::Stack { rank: 1, stack: stack(function) });
-        job.take(Input::StacksTold);
+        job.take(Input::StacksComplete);
         lines(job).into_iter().next().unwrap_or_default()
     };
     let told = "rank 1 never entered ALLREDUCE #47 of group default (rank 0 waits in it); \
@@ -518,7 +518,7 @@ fn where_a_pipeline_stands_still_joins_what_its_collectives_say() {
     }
     let end_s = u64::from(steps) * STEP_S;
     assert_eq!(quiet(&mut job, end_s + 10 * STEP_S), [0, 1]);
-    job.take(Input::StacksTold);
+    job.take(Input::StacksComplete);
     let [hang] = &job.verdict().incidents[..] else { panic!("{:?}", job.verdict()) };
     assert_eq!(
         (hang.kind, &hang.subject.ranks[..]),
@@ -540,7 +540,7 @@ fn ranks_that_waited_for_other_hosts_and_end_in_good_order_did_not_hang() {
         take_mark(&mut job, rank, 10, sum(47));
     }
     quiet(&mut job, 13);
-    job.take(Input::StacksTold);
+    job.take(Input::StacksComplete);
     assert_eq!(job.verdict().incidents.len(), 1);
     for rank in [0, 1] {
         job.take(Input::Left { rank, step: 40, orderly: true });
@@ -548,7 +548,7 @@ fn ranks_that_waited_for_other_hosts_and_end_in_good_order_did_not_hang() {
     assert!(job.verdict().incidents.is_empty());
     // Nor while the launcher waits for the others' hosts.
     quiet(&mut job, 20);
-    job.take(Input::StacksTold);
+    job.take(Input::StacksComplete);
     assert!(job.verdict().incidents.is_empty());
 }
 
@@ -578,7 +578,7 @@ fn a_hang_is_told_with_where_all_ranks_are_and_how_far_they_came() {
     let first = quiet(&mut job, 12);
     assert_eq!(first, [5, 0, 1, 2]);
     answer(&mut job, &first);
-    job.take(Input::StacksTold);
+    job.take(Input::StacksComplete);
     let told = |job: &Job| {
         let [hang] = <[Incident; 1]>::try_from(job.verdict().incidents).unwrap();
         let folds = hang.stacks.iter();
@@ -591,7 +591,7 @@ fn a_hang_is_told_with_where_all_ranks_are_and_how_far_they_came() {
     assert_eq!(rest, [3, 4, 6, 7]);
     answer(&mut job, &rest[..3]);
     assert_eq!(job.wanted_stacks(), [7]);
-    job.take(Input::StacksTold);
+    job.take(Input::StacksComplete);
     assert_eq!(job.wanted_stacks(), [] as [u32; 0]);
     let (folds, hang) = told(&job);
     assert_eq!((&before.text, &before.evidence), (&hang.text, &hang.evidence));

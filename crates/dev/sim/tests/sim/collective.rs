@@ -74,17 +74,23 @@ fn a_host_whose_port_is_down_tells_which_end_of_a_link_is_broken() {
         for rank in 0..cluster.ranks() {
             let (at, in_progress, ended) = run.look(rank, before_s, at_s);
             quiet_at = at;
-            job.take(Input::Look { rank, at, in_progress, ended, late: Vec::new() });
+            job.take(Input::InFlightSnapshot {
+                rank,
+                at,
+                in_progress,
+                ended,
+                late: Vec::new(),
+            });
         }
     }
-    job.take(Input::Quiet { at: quiet_at });
+    job.take(Input::NoProgress { at: quiet_at });
     let named = |job: &Job| job.verdict().incidents[0].subject.ranks.clone();
     let ports = |job: &mut Job, rank, state: &str| {
         let (device, state) = ("mlx5_3".to_owned(), state.to_owned());
         let fault =
             NetworkFault::Port { device, port: 1, state, errors: BTreeMap::new() };
         job.take(Input::Network { rank, fault });
-        job.take(Input::StacksTold);
+        job.take(Input::StacksComplete);
     };
     ports(&mut job, 16, "ACTIVE");
     let ends = named(&job);

@@ -215,7 +215,13 @@ fn volume(id: &str) -> AcceptanceRow {
         for rank in 0..LOCALS {
             let (at, in_progress, ended) = run.look(rank, at - LOOK_S, at);
             let ended = Operation::last_of_each_kind(ended).into_values().collect();
-            let look = Input::Look { rank, at, in_progress, ended, late: Vec::new() };
+            let look = Input::InFlightSnapshot {
+                rank,
+                at,
+                in_progress,
+                ended,
+                late: Vec::new(),
+            };
             lines.extend(serde_json::to_vec(&look).unwrap_or_default());
             lines.push(b'\n');
         }

@@ -292,8 +292,8 @@ fn watched(job: &CalledJob, cut_ns: u64, quiet_s: u64) -> Option<Incident> {
     for input in inputs.into_iter().filter(|input| at_ns(input) <= until_ns) {
         watched.take(input);
     }
-    watched.take(Input::Quiet { at: RankNs(until_ns + quiet_s * 1_000_000_000) });
-    watched.take(Input::StacksTold);
+    watched.take(Input::NoProgress { at: RankNs(until_ns + quiet_s * 1_000_000_000) });
+    watched.take(Input::StacksComplete);
     let mut incidents = watched.verdict().incidents.into_iter();
     incidents.find(|incident| incident.kind == IncidentKind::Hang)
 }

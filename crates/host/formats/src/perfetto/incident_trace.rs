@@ -103,7 +103,7 @@ impl IncidentTrace {
                 }
             }
             Input::Mark { rank, mark } => self.mark(*rank, mark, shift_ns),
-            Input::Quiet { at } if self.last_ns > i64::MIN => {
+            Input::NoProgress { at } if self.last_ns > i64::MIN => {
                 self.last_ns = self.last_ns.max(on_clock(at.0, shift_ns));
             }
             _ => {}

@@ -45,7 +45,7 @@ pub fn write_work_requests(journal: &Journal, folder: &Path) -> io::Result<u64> 
                 let Communicator { hash, rank: own, .. } = communicator;
                 logs.entry(*rank).or_default().own.insert(*hash, *own);
             }
-            Input::Look { rank, at, in_progress, ended, .. } => {
+            Input::InFlightSnapshot { rank, at, in_progress, ended, .. } => {
                 logs.entry(*rank).or_default().look(*at, ended, in_progress);
             }
             Input::Restart { .. } => logs.clear(),
@@ -151,7 +151,7 @@ mod tests {
                 may_have_ended: false,
                 flows: vec![flow],
             };
-            write(Input::Look {
+            write(Input::InFlightSnapshot {
                 rank: 6,
                 at: RankNs((1000 + look * 10) * MS),
                 in_progress: vec![operation],
