@@ -211,7 +211,7 @@ impl Job {
                 self.seen_ranks.insert(rank);
             }
             Input::InFlightSnapshot { rank, at, in_progress, ended, late } => {
-                let InCollectives { hangs, holdups, .. } =
+                let InCollectives { hangs, slow_collectives, .. } =
                     &mut self.detectors.collectives;
                 let moves = hangs.look(rank, at, in_progress, &ended, &late);
                 let context = JobContext::new(&self.names, &self.hosts, &self.seen_ranks);

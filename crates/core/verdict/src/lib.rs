@@ -18,7 +18,6 @@ mod called;
 mod detectors;
 mod escalation;
 mod hangs;
-mod holdups;
 mod host_merger;
 mod job;
 mod pipelines;
@@ -26,6 +25,7 @@ mod policy;
 mod record;
 mod series;
 mod settings;
+mod slow_collectives;
 mod usages;
 
 pub use detectors::WorkRequests;

@@ -5,21 +5,21 @@ use diagnosis::Detector;
 use model::{Claim, CollectiveOp, Finding, Input, JobContext, Slowness};
 
 use crate::hangs::Hangs;
-use crate::holdups::Holdups;
+use crate::slow_collectives::SlowCollectives;
 
 /// Stalls and stragglers of collectives. The second are found by the flows of the first.
 #[derive(Debug)]
 pub(crate) struct InCollectives {
     settings: HangSettings,
     pub(crate) hangs: Hangs,
-    pub(crate) holdups: Holdups,
+    pub(crate) slow_collectives: SlowCollectives,
 }
 
 impl InCollectives {
     pub(crate) fn new(settings: HangSettings, share_min: f64) -> Self {
         Self {
             hangs: Hangs::new(settings.clone()),
-            holdups: Holdups::new(share_min),
+            slow_collectives: SlowCollectives::new(share_min),
             settings,
         }
     }
@@ -50,7 +50,7 @@ impl Detector for InCollectives {
                 let [took_s, usual_s] = [took_ns, usual_ns].map(|ns| *ns as f64 * 1e-9);
                 let slow = Slowness { took_s, usual_s, of_channels: *of_channels };
                 hangs.communication().slow(*rank, *communicator, slow);
-                self.holdups.slow(hangs.step());
+                self.slow_collectives.slow(hangs.step());
             }
             Input::Left { rank, orderly, .. } => hangs.leave(*rank, *orderly),
             _ => {}
@@ -63,14 +63,17 @@ impl Detector for InCollectives {
         let mut found = hangs.passed(context);
         found.extend(hangs.death(context));
         found.extend(hangs.under_way(context));
-        let flows =
-            self.holdups.findings(hangs.communicated(), context, context.has_stages);
+        let flows = self.slow_collectives.findings(
+            hangs.communicated(),
+            context,
+            context.has_stages,
+        );
         found.extend(flows);
         found
     }
 
     fn restart(&mut self) {
         self.hangs.restart(self.settings.clone());
-        self.holdups.restart();
+        self.slow_collectives.restart();
     }
 }

@@ -16,7 +16,7 @@ const MAX_SPANS: usize = 64;
 
 /// Spans of slow operations, and who made them slow.
 #[derive(Debug)]
-pub(crate) struct Holdups {
+pub(crate) struct SlowCollectives {
     /// Share of the time that slow operations must cost.
     share_min: f64,
     now: Option<Span>,
@@ -71,7 +71,7 @@ impl Span {
     }
 }
 
-impl Holdups {
+impl SlowCollectives {
     pub(crate) fn new(share_min: f64) -> Self {
         Self { share_min, now: None, over: Vec::new(), spans: 0 }
     }
@@ -179,7 +179,7 @@ mod tests {
             let (name, size) = ("ring".to_owned(), RANKS);
             communication.join(rank, &Communicator { hash: 7, name, rank, size });
         }
-        let mut holdups = Holdups::new(0.05);
+        let mut slow_collectives = SlowCollectives::new(0.05);
         for step in 0..80 {
             let lost_s = if step < 40 { lost_s } else { then_lost_s };
             let slow =
@@ -188,7 +188,7 @@ mod tests {
                 for rank in 0..RANKS {
                     communication.slow(rank, 7, slow);
                 }
-                holdups.slow(step);
+                slow_collectives.slow(step);
             }
             for look in 0..10 {
                 let at = ns(1000 * step + 100 * look);
@@ -209,10 +209,10 @@ mod tests {
                     }
                     communication.look(rank, at, open.into_iter().collect(), &[]);
                 }
-                holdups.look(at, &mut communication, context);
+                slow_collectives.look(at, &mut communication, context);
             }
         }
-        let found = holdups.findings(&communication, context, false);
+        let found = slow_collectives.findings(&communication, context, false);
         found.into_iter().map(|it| (it.id, it.first_step, it.last_step)).collect()
     }
 
@@ -236,14 +236,14 @@ mod tests {
             let (name, size) = ("ring".to_owned(), RANKS);
             communication.join(rank, &Communicator { hash: 7, name, rank, size });
         }
-        let mut holdups = Holdups::new(0.05);
+        let mut slow_collectives = SlowCollectives::new(0.05);
         // Ranks 1 and 2 come late to one operation each, the second one longer.
         for (sequence, late, looks) in [(0, 1, 20), (1, 2, 40)] {
             let begun_ms = sequence * 100_000;
             let took_s = looks as f64 / 10.0;
             let slow = Slowness { took_s, usual_s: 0.1, of_channels: false };
             communication.slow(0, 7, slow);
-            holdups.slow(sequence);
+            slow_collectives.slow(sequence);
             let operation = Operation {
                 communicator: 7,
                 op: CollectiveOp::from_name("ALLREDUCE"),
@@ -263,7 +263,7 @@ mod tests {
                     }
                     communication.look(rank, at, open.into_iter().collect(), &[]);
                 }
-                holdups.look(at, &mut communication, context);
+                slow_collectives.look(at, &mut communication, context);
             }
             let over = ns(begun_ms + 50_000);
             for rank in 0..RANKS {
@@ -274,9 +274,9 @@ mod tests {
                     std::slice::from_ref(&operation),
                 );
             }
-            holdups.look(over, &mut communication, context);
+            slow_collectives.look(over, &mut communication, context);
         }
-        let told = holdups.findings(&communication, context, false);
+        let told = slow_collectives.findings(&communication, context, false);
         let spans: Vec<_> =
             told.iter().map(|it| (&*it.id, &it.subject.ranks[..])).collect();
         assert_eq!(spans, [("c2", &[2][..]), ("c1", &[1][..])]);
