@@ -44,7 +44,7 @@ impl Stall {
     pub fn accused(&self) -> Vec<u32> {
         let is_open = match self.kind {
             StallKind::Unseen => !self.is_of_start(),
-            StallKind::Mismatch => {
+            StallKind::Desync => {
                 self.waits.iter().any(|it| it.is_undecided() && !it.missing.is_empty())
             }
             StallKind::Inside => {
@@ -136,7 +136,7 @@ pub(crate) fn stuck(job: &Collectives, step: u64, since: RankNs) -> Option<Stall
     } else if is_circle && !differs {
         (StallKind::Deadlock, deadlock_cycle(&lacking))
     } else if !desynced.is_empty() {
-        (StallKind::Mismatch, desynced)
+        (StallKind::Desync, desynced)
     } else if !held.is_empty() {
         (StallKind::Inside, held)
     } else {
@@ -432,7 +432,7 @@ mod tests {
                 issue(&mut job, *rank, WORLD, 42, *op);
             }
             let stall = stall_after(&job, 9).unwrap();
-            assert_eq!(stall.kind, StallKind::Mismatch);
+            assert_eq!(stall.kind, StallKind::Desync);
             let sides = stall.waits[0].sides().into_iter().map(|(ranks, _)| ranks);
             (stall.accused(), sides.collect::<Vec<_>>())
         };
@@ -607,7 +607,7 @@ mod tests {
             issue(&mut job, rank, WORLD, 11, op);
         }
         let stall = stall_after(&job, 9).unwrap();
-        assert_eq!((stall.kind, &stall.culprits), (StallKind::Mismatch, &vec![0]));
+        assert_eq!((stall.kind, &stall.culprits), (StallKind::Desync, &vec![0]));
         let desync = &stall.waits[0].desyncs[0];
         assert_eq!((desync.rank, desync.op), (0, CollectiveOp::BARRIER));
     }
@@ -621,7 +621,7 @@ mod tests {
         }
         let stall = stall_after(&job, 9).unwrap();
         let all = vec![0, 1, 2, 3];
-        assert_eq!((stall.kind, &stall.culprits), (StallKind::Mismatch, &all));
+        assert_eq!((stall.kind, &stall.culprits), (StallKind::Desync, &all));
     }
 
     #[test]
@@ -642,7 +642,7 @@ mod tests {
             job.enter(rank, WORLD, entered(11, detail, false));
         }
         let stall = job.stuck().unwrap();
-        assert_eq!((stall.kind, &stall.culprits), (StallKind::Mismatch, &vec![0]));
+        assert_eq!((stall.kind, &stall.culprits), (StallKind::Desync, &vec![0]));
         assert_eq!(
             (stall.waits[0].detail.as_str(), stall.waits[0].desyncs.len()),
             ("[[4]]", 1)
@@ -665,7 +665,7 @@ mod tests {
             enter(&mut job, rank, 42, 16);
         }
         let stall = stall_after(&job, 9).unwrap();
-        assert_eq!((stall.kind, &stall.culprits), (StallKind::Mismatch, &vec![2]));
+        assert_eq!((stall.kind, &stall.culprits), (StallKind::Desync, &vec![2]));
         let wait = &stall.waits[0];
         assert_eq!((wait.number, wait.detail.as_str()), (41, "(16 bytes)"));
         assert_eq!(wait.desyncs[0].detail, "(32 bytes)");

@@ -217,11 +217,11 @@ fn part(stall: &Stall, stacks: &BTreeMap<u32, Stack>) -> RankPart {
             }
         }
         StallKind::Unseen => RankPart::UnseenHosts,
-        StallKind::Mismatch if stall.waits.iter().any(Wait::is_undecided) => {
+        StallKind::Desync if stall.waits.iter().any(Wait::is_undecided) => {
             RankPart::Branches
         }
-        StallKind::Mismatch if is_same_op(stall) => RankPart::Tensors,
-        StallKind::Mismatch => RankPart::CollectiveOrder,
+        StallKind::Desync if is_same_op(stall) => RankPart::Tensors,
+        StallKind::Desync => RankPart::CollectiveOrder,
         StallKind::Inside if stall.is_of_devices() => RankPart::LaggingDevice,
         StallKind::Inside if !stall.is_of_start() => RankPart::RecorderDumps,
         StallKind::Inside => RankPart::StartNetwork,
@@ -370,12 +370,12 @@ mod tests {
             (missing.clone(), RankPart::StackOfMissing),
             (Stall { gone: vec![2], ..missing }, RankPart::EndedOutput),
             (stall(StallKind::Unseen, wait()), RankPart::UnseenHosts),
-            (stall(StallKind::Mismatch, entered(wait().op)), RankPart::Tensors),
+            (stall(StallKind::Desync, entered(wait().op)), RankPart::Tensors),
             (
-                stall(StallKind::Mismatch, entered(CollectiveOp::BARRIER)),
+                stall(StallKind::Desync, entered(CollectiveOp::BARRIER)),
                 RankPart::CollectiveOrder,
             ),
-            (stall(StallKind::Mismatch, undecided), RankPart::Branches),
+            (stall(StallKind::Desync, undecided), RankPart::Branches),
             (stall(StallKind::Deadlock, wait()), RankPart::GroupOrder),
             (stall(StallKind::Inside, start), RankPart::StartNetwork),
             (stall(StallKind::Inside, open(Vec::new())), RankPart::RecorderDumps),

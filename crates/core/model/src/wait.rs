@@ -14,7 +14,8 @@ pub enum StallKind {
     /// have entered it.
     Unseen,
     /// The culprits entered another collective than the others.
-    Mismatch,
+    #[serde(rename = "mismatch")]
+    Desync,
     /// The culprits wait for one another, in different collectives.
     Deadlock,
     /// All entered, and inside the operation something stands still: at the culprits, if there

@@ -108,8 +108,8 @@ fn what(stall: &StallClaim) -> String {
                 "{entered} {verb} in {place} for {culprits}, of which nothing is seen here"
             )
         }
-        StallKind::Mismatch if wait.is_undecided() => sides(wait),
-        StallKind::Mismatch => mismatch(wait),
+        StallKind::Desync if wait.is_undecided() => sides(wait),
+        StallKind::Desync => desync(wait),
         StallKind::Inside => {
             if let Some(open) = &wait.open {
                 return of_devices(wait, open);
@@ -136,7 +136,7 @@ fn what(stall: &StallClaim) -> String {
 }
 
 /// Who entered something else than the others.
-fn mismatch(wait: &Wait) -> String {
+fn desync(wait: &Wait) -> String {
     let entered: Vec<String> = wait
         .sides()
         .iter()
@@ -420,7 +420,7 @@ mod tests {
         let (reduce, barrier) = (CollectiveOp::ALLREDUCE, CollectiveOp::BARRIER);
         let odd = Wait { desyncs: vec![desync(2, barrier, "")], ..a_wait() };
         assert_eq!(
-            what(&stall(StallKind::Mismatch, odd)),
+            what(&stall(StallKind::Desync, odd)),
             "rank 2 entered BARRIER where the others entered ALLREDUCE #46 of group default"
         );
         let undecided = Wait {
@@ -428,7 +428,7 @@ mod tests {
             ..a_wait()
         };
         assert_eq!(
-            what(&stall(StallKind::Mismatch, undecided)),
+            what(&stall(StallKind::Desync, undecided)),
             "rank 0 entered ALLREDUCE, rank 2 entered BARRIER as #46 of group default, of rank 2 \
              nothing is seen: which of them is wrong cannot be told"
         );

@@ -237,7 +237,7 @@ impl Hangs {
         let waits = !accused.contains(&rank) && stall.waiting.contains(&rank);
         let gave_up = self.killed.is_none() && waits && (is_over || is_long);
         // What they called cannot have ended well for any of them.
-        let is_wrong = stall.kind == StallKind::Mismatch && !accused.is_empty();
+        let is_wrong = stall.kind == StallKind::Desync && !accused.is_empty();
         if !gave_up && !is_wrong {
             return false;
         }
@@ -524,7 +524,7 @@ impl Under {
     /// collective than the others. What else takes long may have taken long before.
     fn is_final(&self) -> bool {
         let Stall { kind, gone, culprits, .. } = &self.stall;
-        *kind == StallKind::Mismatch
+        *kind == StallKind::Desync
             || !gone.is_empty()
             || culprits
                 .iter()
