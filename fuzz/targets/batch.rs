@@ -34,7 +34,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
             session,
             sequence: sequence as u64,
             shift_ns: if host == "a" { 0 } else { -3_000_000_000 },
-            until: head.until_ns,
+            watermark: head.watermark,
             last: head.last || sequence == 2,
             inputs: inputs.clone(),
         });

@@ -15,7 +15,7 @@ pub struct Batch {
     /// What leads from the host's clock to the job's, in nanoseconds.
     pub shift_ns: i64,
     /// The host's time up to which everything was told with this batch.
-    pub until: RankNs,
+    pub watermark: RankNs,
     /// Whether the session ends with it.
     pub last: bool,
     /// What is told, in order; times are the host's.

@@ -59,7 +59,7 @@ struct Host {
     queue: VecDeque<(RankNs, Option<Input>)>,
     /// The latest time in the queue so far.
     at: RankNs,
-    until: RankNs,
+    watermark: RankNs,
     start: Start,
     ended: bool,
     silent: bool,
@@ -149,7 +149,7 @@ impl HostMerger {
 
     /// Takes the next batch of a host.
     pub fn take(&mut self, batch: Batch) {
-        let Batch { host, session, shift_ns, until, last, inputs, .. } = batch;
+        let Batch { host, session, shift_ns, watermark, last, inputs, .. } = batch;
         let new = self.hosts.len();
         let place = *self.places.entry(host).or_insert(new);
         if place == new {
@@ -165,19 +165,19 @@ impl HostMerger {
             input.shift(shift_ns);
             told.take(input);
         }
-        let before = told.until;
-        told.until = RankNs(until.0.saturating_add_signed(shift_ns));
+        let before = told.watermark;
+        told.watermark = RankNs(watermark.0.saturating_add_signed(shift_ns));
         (told.ended, told.silent) = (last, false);
         self.reached.remove(&(before, place));
         self.waited.remove(&(before, place));
-        self.reached.insert((told.until, place));
+        self.reached.insert((told.watermark, place));
         if !last {
-            self.waited.insert((told.until, place));
+            self.waited.insert((told.watermark, place));
         }
         if let Some((at, _)) = told.queue.front() {
             self.heads.insert((*at, place));
         }
-        self.release(self.told_until());
+        self.release(self.watermark());
         self.stop_asking();
         self.want_profile();
     }
@@ -187,7 +187,7 @@ impl HostMerger {
         let Some(place) = self.places.get(host) else { return };
         let host_lost = &mut self.hosts[*place];
         host_lost.silent = true;
-        self.waited.remove(&(host_lost.until, *place));
+        self.waited.remove(&(host_lost.watermark, *place));
         let ranks = std::mem::take(&mut host_lost.profiled);
         self.job.take(Input::Note {
             text: format!(
@@ -199,7 +199,7 @@ impl HostMerger {
         if !ranks.is_empty() {
             self.job.take(Input::ProfileEnded { ranks });
         }
-        self.release(self.told_until());
+        self.release(self.watermark());
     }
 
     /// The job alone.
@@ -234,21 +234,22 @@ impl HostMerger {
     }
 
     fn furthest(&self) -> RankNs {
-        self.reached.last().map_or(RankNs::default(), |(until, _)| *until)
+        self.reached.last().map_or(RankNs::default(), |(watermark, _)| *watermark)
     }
 
     /// The time up to which every host that is waited for has spoken.
-    fn told_until(&self) -> RankNs {
+    fn watermark(&self) -> RankNs {
         let furthest = self.furthest();
-        let mut waited = self.waited.iter().map(|(until, _)| *until);
-        let first = waited.find(|until| furthest.seconds_since(*until) <= MOST_BEHIND_S);
+        let mut waited = self.waited.iter().map(|(watermark, _)| *watermark);
+        let first =
+            waited.find(|watermark| furthest.seconds_since(*watermark) <= MOST_BEHIND_S);
         first.unwrap_or(RankNs(u64::MAX))
     }
 
-    fn release(&mut self, until: RankNs) {
+    fn release(&mut self, watermark: RankNs) {
         while let Some((_, place)) = self.heads.pop_first() {
             // Up to where the next host has something to tell.
-            let next = self.heads.first().map_or(until, |(at, _)| until.min(*at));
+            let next = self.heads.first().map_or(watermark, |(at, _)| watermark.min(*at));
             let head = |host: &Host| host.queue.front().map(|(at, _)| *at);
             while head(&self.hosts[place]).is_some_and(|at| at <= next) {
                 if let Some((_, input)) = self.hosts[place].queue.pop_front() {
@@ -264,7 +265,7 @@ impl HostMerger {
                 continue;
             };
             self.heads.insert((at, place));
-            if at > until {
+            if at > watermark {
                 return;
             }
         }
@@ -280,7 +281,7 @@ impl HostMerger {
             }
             // Who has not spoken may well have moved.
             Some(Input::NoProgress { at })
-                if self.waited.first().is_some_and(|(until, _)| *until < at) => {}
+                if self.waited.first().is_some_and(|(watermark, _)| *watermark < at) => {}
             // All that one host has; those of the others are yet to come.
             Some(Input::StacksComplete) if self.hosts.len() > 1 => {}
             // What is left of an earlier start, of ranks that are no more.
@@ -471,8 +472,8 @@ mod tests {
 
     fn batch(host: &str, until_s: u64, inputs: Vec<Input>) -> Batch {
         let (host, session) = (host.to_owned(), "e".to_owned());
-        let until = RankNs(until_s * SECOND);
-        Batch { host, session, sequence: 0, shift_ns: 0, until, last: false, inputs }
+        let watermark = RankNs(until_s * SECOND);
+        Batch { host, session, sequence: 0, shift_ns: 0, watermark, last: false, inputs }
     }
 
     fn quiet(at_s: u64) -> Vec<Input> {

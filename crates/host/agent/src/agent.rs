@@ -152,7 +152,7 @@ impl Agent {
         let mut lines: Vec<_> =
             announcements.iter().flat_map(narrate::announcement).collect();
         if let Some(uplink) = &self.told.uplink {
-            uplink.told_until(self.flight.told_until(monotonic_now()));
+            uplink.advance_watermark(self.flight.watermark(monotonic_now()));
             lines.extend(uplink.take_lines());
         }
         lines
@@ -372,7 +372,7 @@ impl Agent {
     pub fn pause(mut self) {
         self.read_rest();
         if let Some(uplink) = self.told.uplink {
-            uplink.told_until(monotonic_now());
+            uplink.advance_watermark(monotonic_now());
             // What is not taken is still in the rings.
             uplink.finish(Farewell::Pause, LAST_WORDS);
         }
@@ -399,7 +399,7 @@ impl Agent {
         }
         let mut is_told = true;
         if let Some(uplink) = self.told.uplink {
-            uplink.told_until(monotonic_now());
+            uplink.advance_watermark(monotonic_now());
             is_told = uplink.finish(Farewell::Leave, LAST_WORDS);
             if !is_told {
                 let text = "the collector was not told all: it did not take it in time";

@@ -202,7 +202,7 @@ impl FlightFeed {
     }
 
     /// The time up to which everything was told that will be, at most `now`.
-    pub(crate) fn told_until(&self, now: RankNs) -> RankNs {
+    pub(crate) fn watermark(&self, now: RankNs) -> RankNs {
         self.ranks
             .values()
             .filter(|held| !held.ended)
@@ -519,7 +519,7 @@ mod tests {
         feed.pass(Input::Left { rank: 0, step: 1, orderly: true }, &mut |_| {});
         feed.poll(RankNs(9 * second), &mut |_| {});
         let end = RankNs(9 * second);
-        assert_eq!(feed.told_until(end), end);
+        assert_eq!(feed.watermark(end), end);
         assert_eq!(feed.known_until(end), RankNs(5 * second), "it may have done more");
     }
 

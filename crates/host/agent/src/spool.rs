@@ -45,20 +45,20 @@ pub(crate) struct Spool {
     memory_bytes: usize,
     memory_room_bytes: usize,
     /// The time up to which everything was put in, and was handed out.
-    pushed_until: RankNs,
-    popped_until: RankNs,
+    pushed_watermark: RankNs,
+    popped_watermark: RankNs,
 }
 
 /// Lines, and the time up to which everything is told with them.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct SpooledLines {
-    pub(crate) until: RankNs,
+    pub(crate) watermark: RankNs,
     pub(crate) lines: Vec<u8>,
 }
 
 #[derive(Debug, Default)]
 struct Thinned {
-    until: RankNs,
+    watermark: RankNs,
     lines: Vec<u8>,
     lost: BTreeMap<u32, u64>,
 }
@@ -90,20 +90,20 @@ impl Spool {
             memory: VecDeque::new(),
             memory_bytes: 0,
             memory_room_bytes,
-            pushed_until: RankNs::default(),
-            popped_until: RankNs::default(),
+            pushed_watermark: RankNs::default(),
+            popped_watermark: RankNs::default(),
         }
     }
 
     /// Adds lines; makes room if there is none.
-    pub(crate) fn push(&mut self, SpooledLines { until, lines }: &SpooledLines) {
+    pub(crate) fn push(&mut self, SpooledLines { watermark, lines }: &SpooledLines) {
         let mut parts = cut(lines).peekable();
         while let Some(part) = parts.next() {
             // Only with the last part everything is told.
             if parts.peek().is_none() {
-                self.pushed_until = *until;
+                self.pushed_watermark = *watermark;
             }
-            self.add(&pack(self.pushed_until, part));
+            self.add(&pack(self.pushed_watermark, part));
         }
     }
 
@@ -126,14 +126,14 @@ impl Spool {
 
     /// The oldest lines; `None` if all were taken.
     pub(crate) fn pop(&mut self) -> Option<SpooledLines> {
-        let SpooledLines { until, lines } = self.oldest()?;
+        let SpooledLines { watermark, lines } = self.oldest()?;
         // What the disk has lost says nothing of the time.
-        self.popped_until = self.popped_until.max(until);
-        Some(SpooledLines { until: self.popped_until, lines })
+        self.popped_watermark = self.popped_watermark.max(watermark);
+        Some(SpooledLines { watermark: self.popped_watermark, lines })
     }
 
     fn oldest(&mut self) -> Option<SpooledLines> {
-        if let Some(thinned) = self.thinned.take(self.popped_until) {
+        if let Some(thinned) = self.thinned.take(self.popped_watermark) {
             return Some(thinned);
         }
         if let Some(told) = self.disk.as_mut().and_then(SpoolFile::pop) {
@@ -165,24 +165,24 @@ impl Spool {
     }
 }
 
-fn pack(until: RankNs, lines: &[u8]) -> Vec<u8> {
-    let mut packed = until.0.to_le_bytes().to_vec();
+fn pack(watermark: RankNs, lines: &[u8]) -> Vec<u8> {
+    let mut packed = watermark.0.to_le_bytes().to_vec();
     // The packer fails only for want of memory.
     packed.extend(zstd::bulk::compress(lines, 1).unwrap_or_default());
     packed
 }
 
 fn unpack(packed: &[u8]) -> SpooledLines {
-    let Some((until, packed)) = packed.split_first_chunk() else {
+    let Some((watermark, packed)) = packed.split_first_chunk() else {
         return SpooledLines::default();
     };
     let lines = zstd::stream::decode_all(packed).unwrap_or_default();
-    SpooledLines { until: RankNs(u64::from_le_bytes(*until)), lines }
+    SpooledLines { watermark: RankNs(u64::from_le_bytes(*watermark)), lines }
 }
 
 impl Thinned {
     fn add(&mut self, told: &SpooledLines) {
-        self.until = self.until.max(told.until);
+        self.watermark = self.watermark.max(told.watermark);
         thin(&told.lines, &mut self.lines, &mut self.lost);
     }
 
@@ -196,13 +196,13 @@ impl Thinned {
         if first < self.lines.len() {
             let rest = self.lines.split_off(first);
             let lines = std::mem::replace(&mut self.lines, rest);
-            return Some(SpooledLines { until: before, lines });
+            return Some(SpooledLines { watermark: before, lines });
         }
         let mut lines = std::mem::take(&mut self.lines);
         for (rank, records) in std::mem::take(&mut self.lost) {
             lines.extend(lost_line(rank, records).into_bytes());
         }
-        (!lines.is_empty()).then_some(SpooledLines { until: self.until, lines })
+        (!lines.is_empty()).then_some(SpooledLines { watermark: self.watermark, lines })
     }
 }
 
@@ -311,7 +311,7 @@ mod tests {
             "{{\"is\":\"name\",\"rank\":1,\"name\":\"n{number}\"}}\n[1,{number},0,1,1,0]\n\
              {{\"is\":\"quiet\",\"at\":{number}}}\n"
         );
-        SpooledLines { until: RankNs(number), lines: lines.into_bytes() }
+        SpooledLines { watermark: RankNs(number), lines: lines.into_bytes() }
     }
 
     fn all(spool: &mut Spool) -> Vec<SpooledLines> {
@@ -356,17 +356,20 @@ mod tests {
         let device = format!("{{\"is\":\"device\",\"ranks\":[0]{}}}\n", " ".repeat(400));
         let rank = format!("{{\"is\":\"rank\",\"rank\":0{}}}\n", " ".repeat(400));
         let lost = "{\"is\":\"lost\",\"rank\":3,\"records\":2}\n";
-        for until in 0..100 {
+        for watermark in 0..100 {
             let lines = [device.repeat(500), rank.repeat(100), lost.to_owned()].concat();
-            spool.push(&SpooledLines { until: RankNs(until), lines: lines.into_bytes() });
+            spool.push(&SpooledLines {
+                watermark: RankNs(watermark),
+                lines: lines.into_bytes(),
+            });
         }
         // Too much to be known of: nothing waits behind it but what is thinned.
         let parts = all(&mut spool);
         assert!(parts.iter().all(|part| part.lines.len() <= BATCH_BYTES + lost.len()));
-        assert!(parts.is_sorted_by_key(|part| part.until));
+        assert!(parts.is_sorted_by_key(|part| part.watermark));
         let (newest, before) = parts.split_last().unwrap();
-        assert_eq!(newest.until, RankNs(99));
-        assert!(before.iter().all(|part| part.until < RankNs(99)));
+        assert_eq!(newest.watermark, RankNs(99));
+        assert!(before.iter().all(|part| part.watermark < RankNs(99)));
         let text: String =
             parts.iter().map(|part| str::from_utf8(&part.lines).unwrap()).collect();
         assert_eq!(text.matches("\"device\"").count(), 0);

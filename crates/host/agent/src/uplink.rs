@@ -117,9 +117,9 @@ impl Uplink {
         }
     }
 
-    /// Says that all there was to tell until now was told.
-    pub fn told_until(&self, now: RankNs) {
-        self.shared.open().told.until = now;
+    /// Says that all there is to tell of the time up to `now` was given to [`Self::tell`].
+    pub fn advance_watermark(&self, now: RankNs) {
+        self.shared.open().told.watermark = now;
     }
 
     /// Ranks whose stacks the collector asks for.
@@ -182,7 +182,7 @@ struct Sender {
     /// What is being sent; the same until it is answered.
     batch: Option<SpooledLines>,
     /// The time up to which all is told that was taken.
-    until: RankNs,
+    watermark: RankNs,
     last: bool,
     /// Lines that those after them stand on, for a collector that has lost them.
     known: Vec<u8>,
@@ -214,7 +214,7 @@ impl Sender {
             sequence: 0,
             spool: Spool::default(),
             batch: None,
-            until: RankNs::default(),
+            watermark: RankNs::default(),
             last: false,
             known: Vec::new(),
             sent_at: None,
@@ -235,12 +235,12 @@ impl Sender {
                 .wait_timeout_while(open, SEND_EVERY, |open| open.end.is_none())
                 .unwrap_or_else(PoisonError::into_inner);
             let lines = mem::take(&mut open.told.lines);
-            let (until, end) = (open.told.until, open.end);
+            let (watermark, end) = (open.told.watermark, open.end);
             drop(open);
-            self.spool.push(&SpooledLines { until, lines });
+            self.spool.push(&SpooledLines { watermark, lines });
             let leaves = matches!(end, Some((Farewell::Leave, _)));
             while end.is_some() || Instant::now() >= self.retry_at {
-                if !self.send_next(until, leaves) {
+                if !self.send_next(watermark, leaves) {
                     break;
                 }
             }
@@ -260,10 +260,10 @@ impl Sender {
     }
 
     /// Sends the next batch; whether it is worth to go on.
-    fn send_next(&mut self, until: RankNs, leaves: bool) -> bool {
+    fn send_next(&mut self, watermark: RankNs, leaves: bool) -> bool {
         if self.batch.is_none() {
             let is_due = self.sent_at.is_none_or(|sent| sent.elapsed() >= SEND_EVERY * 2);
-            self.batch = self.next_batch(until, leaves, is_due);
+            self.batch = self.next_batch(watermark, leaves, is_due);
         }
         if self.batch.is_none() {
             return false;
@@ -327,7 +327,7 @@ impl Sender {
 
     fn next_batch(
         &mut self,
-        until: RankNs,
+        watermark: RankNs,
         leaves: bool,
         is_due: bool,
     ) -> Option<SpooledLines> {
@@ -339,19 +339,19 @@ impl Sender {
             && let Some(more) = self.spool.pop()
         {
             begun.lines.extend(more.lines);
-            begun.until = more.until;
+            begun.watermark = more.watermark;
         }
         if batch.is_none() && leaves && !self.last {
             self.last = true;
-            return Some(SpooledLines { until, lines: Vec::new() });
+            return Some(SpooledLines { watermark, lines: Vec::new() });
         }
         // That nothing happened is worth telling too.
-        batch.or_else(|| is_due.then(|| SpooledLines { until, lines: Vec::new() }))
+        batch.or_else(|| is_due.then(|| SpooledLines { watermark, lines: Vec::new() }))
     }
 
     fn taken(&mut self) {
-        let SpooledLines { until, lines } = self.batch.take().unwrap_or_default();
-        self.until = until;
+        let SpooledLines { watermark, lines } = self.batch.take().unwrap_or_default();
+        self.watermark = watermark;
         for line in lines.split_inclusive(|byte| *byte == b'\n') {
             // Ranks tell again who they are after it.
             if is(line, "restart") {
@@ -380,7 +380,7 @@ impl Sender {
         self.session = format!("{base}.{}", self.restarts);
         self.sequence = 0;
         info!(job = self.destination.job, session = self.session, "tells all anew");
-        let nothing = SpooledLines { until: self.until, lines: Vec::new() };
+        let nothing = SpooledLines { watermark: self.watermark, lines: Vec::new() };
         let batch = self.batch.get_or_insert(nothing);
         let mut lines = mem::take(&mut self.known);
         lines.append(&mut batch.lines);
@@ -405,7 +405,7 @@ impl Sender {
 
     fn send(&mut self) -> BatchAnswer {
         let Some(batch) = &self.batch else { return BatchAnswer::Next(self.sequence) };
-        let head = BatchHead::new(&self.boot, batch.until, self.last);
+        let head = BatchHead::new(&self.boot, batch.watermark, self.last);
         let body = match pack_batch(&head, &batch.lines) {
             Ok(body) => body,
             Err(error) => {

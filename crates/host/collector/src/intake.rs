@@ -100,7 +100,7 @@ async fn take(
             session,
             sequence,
             shift_ns: 0,
-            until: head.until_ns,
+            watermark: head.watermark,
             last: head.last,
             inputs,
         };

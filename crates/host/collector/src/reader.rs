@@ -170,7 +170,7 @@ fn hand(
         session: session.clone(),
         sequence: *sequence,
         shift_ns: 0,
-        until: begin.until_ns,
+        watermark: begin.watermark,
         last: begin.last,
         inputs,
     };

@@ -220,13 +220,12 @@ impl<R: Read> StoredJob<R> {
             self.whole_bytes -= bytes;
             return Err(error);
         }
-        let (BatchHead { until_ns, last, .. }, inputs) =
+        let (BatchHead { watermark, last, .. }, inputs) =
             unpack(&body, wants_marks(head))?;
         self.whole_bytes += u64::from(head.bytes);
         let StoredBatch { host, session, sequence, offset_ns, .. } = head.clone();
         let shift_ns = offset_ns.saturating_sub(*self.offset_ns.get_or_insert(offset_ns));
-        let until = until_ns;
-        let batch = Batch { host, session, sequence, shift_ns, until, last, inputs };
+        let batch = Batch { host, session, sequence, shift_ns, watermark, last, inputs };
         Ok(Some((entry, Some(batch))))
     }
 

@@ -49,7 +49,8 @@ pub struct BatchHead {
     /// The boot of the host: clocks of one boot go on.
     pub boot: String,
     /// The host's time up to which everything is told with this batch.
-    pub until_ns: RankNs,
+    #[serde(rename = "until_ns")]
+    pub watermark: RankNs,
     /// Whether the agent tells nothing more.
     #[serde(default)]
     pub last: bool,
@@ -57,8 +58,8 @@ pub struct BatchHead {
 
 impl BatchHead {
     /// The head of a batch.
-    pub fn new(boot: &str, until_ns: RankNs, last: bool) -> Self {
-        Self { schema: SCHEMA.to_owned(), boot: boot.to_owned(), until_ns, last }
+    pub fn new(boot: &str, watermark: RankNs, last: bool) -> Self {
+        Self { schema: SCHEMA.to_owned(), boot: boot.to_owned(), watermark, last }
     }
 
     /// Reads the first line of a batch.

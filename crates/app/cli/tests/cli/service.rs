@@ -372,7 +372,7 @@ fn an_agent_waits_for_its_collector_and_then_tells_it_all() {
     for input in &inputs() {
         uplink.tell(input);
     }
-    uplink.told_until(RankNs(u64::MAX >> 2));
+    uplink.advance_watermark(RankNs(u64::MAX >> 2));
     let begun = Instant::now();
     let mut lines = uplink.take_lines();
     while lines.is_empty() && begun.elapsed() < PATIENCE {

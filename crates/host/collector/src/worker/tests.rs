@@ -27,19 +27,19 @@ const HOUR: Duration = Duration::from_hours(1);
 pub(crate) struct PlayedBatch {
     body: Bytes,
     inputs: Vec<Input>,
-    until: RankNs,
+    watermark: RankNs,
     last: bool,
 }
 
 impl PlayedBatch {
     fn of(inputs: &[Input], last: bool) -> Self {
-        let (mut lines, mut until) = (Vec::new(), RankNs::default());
+        let (mut lines, mut watermark) = (Vec::new(), RankNs::default());
         for input in inputs {
             input_line(input, &mut lines).unwrap();
-            until = until.max(input.at().unwrap_or_default());
+            watermark = watermark.max(input.at().unwrap_or_default());
         }
-        let body = pack_batch(&BatchHead::new("boot", until, last), &lines).unwrap();
-        Self { body: body.into(), inputs: inputs.to_vec(), until, last }
+        let body = pack_batch(&BatchHead::new("boot", watermark, last), &lines).unwrap();
+        Self { body: body.into(), inputs: inputs.to_vec(), watermark, last }
     }
 }
 
@@ -221,7 +221,7 @@ impl Played {
                 session: (*session).to_owned(),
                 sequence: *sequence as u64,
                 shift_ns: 0,
-                until: sent.until,
+                watermark: sent.watermark,
                 last: sent.last,
                 inputs: sent.inputs.clone(),
             };
@@ -500,7 +500,8 @@ fn an_incident_that_begins_in_a_silence_of_hours_is_announced_at_its_end() {
     }
     assert_eq!(played.handle.summary().open_incidents, 1);
     // It goes on, and its host says that nothing else happens.
-    let quiet = PlayedBatch { until: batches[6].until, ..PlayedBatch::of(&[], false) };
+    let quiet =
+        PlayedBatch { watermark: batches[6].watermark, ..PlayedBatch::of(&[], false) };
     while played.now.seconds() + 10 < until_s {
         send(&mut played, &quiet);
         assert!(played.alerts.is_empty(), "in the silence");

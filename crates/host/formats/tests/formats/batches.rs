@@ -21,9 +21,9 @@ fn inputs(job: &str) -> Vec<Input> {
 }
 
 fn batch(host: &str, sequence: u64, inputs: Vec<Input>, last: bool) -> Batch {
-    let until = inputs.iter().filter_map(Input::at).max().unwrap_or_default();
+    let watermark = inputs.iter().filter_map(Input::at).max().unwrap_or_default();
     let (host, session) = (host.to_owned(), "e".to_owned());
-    Batch { host, session, sequence, shift_ns: 0, until, last, inputs }
+    Batch { host, session, sequence, shift_ns: 0, watermark, last, inputs }
 }
 
 fn verdict(mut merger: HostMerger) -> Verdict {

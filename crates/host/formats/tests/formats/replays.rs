@@ -47,13 +47,13 @@ fn told(inputs: &[Input], sizes: &[usize]) -> (String, Vec<Verdict>) {
     for (sequence, size) in (0..).zip(sizes.iter().cycle()) {
         let (batch, later) = rest.split_at(rest.len().min(*size));
         rest = later;
-        let until = batch.iter().filter_map(Input::at).max().unwrap_or_default();
+        let watermark = batch.iter().filter_map(Input::at).max().unwrap_or_default();
         merger.take(Batch {
             host: "a".to_owned(),
             session: "e".to_owned(),
             sequence,
             shift_ns: 0,
-            until,
+            watermark,
             last: rest.is_empty(),
             inputs: batch.to_vec(),
         });

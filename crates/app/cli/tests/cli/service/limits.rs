@@ -168,7 +168,7 @@ fn what_is_refused_for_good_does_not_keep_the_rest_from_being_told() {
     for input in &inputs() {
         uplink.tell(input);
     }
-    uplink.told_until(RankNs(u64::MAX >> 2));
+    uplink.advance_watermark(RankNs(u64::MAX >> 2));
     assert!(uplink.finish(Farewell::Leave, PATIENCE));
     assert_eq!(server.verdict_of_ended("job"), analysed(&recording()));
 }

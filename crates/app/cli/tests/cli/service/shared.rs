@@ -166,7 +166,8 @@ fn tell(uplink: &Uplink, inputs: &[Input]) {
     for input in inputs {
         uplink.tell(input);
     }
-    uplink.told_until(inputs.iter().filter_map(Input::at).max().unwrap_or_default());
+    uplink
+        .advance_watermark(inputs.iter().filter_map(Input::at).max().unwrap_or_default());
 }
 
 fn wait_for(what: &str, is_so: impl Fn() -> bool) {
