@@ -215,7 +215,7 @@ impl Job {
                     &mut self.detectors.collectives;
                 let moves = hangs.look(rank, at, in_progress, &ended, &late);
                 let context = JobContext::new(&self.names, &self.hosts, &self.seen_ranks);
-                let found = holdups.look(at, hangs.communication(), context);
+                let found = slow_collectives.look(at, hangs.communication(), context);
                 self.announcements.moves_again(moves);
                 self.announcements.found(found.map(|found| found.claim));
             }
