@@ -108,7 +108,7 @@ def test_a_hang_over_two_hosts_is_explained_with_the_stacks_of_both(collector):
         for process in hosts:
             process.terminate()
         told = [process.communicate(timeout=PATIENCE_S)[1] for process in hosts]
-    assert all("of which nothing is seen here" in text for text in told), told
+    assert all("of which nothing is recorded here" in text for text in told), told
 
 
 @matrix

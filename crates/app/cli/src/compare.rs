@@ -91,7 +91,7 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<ExitCode> {
         Some(FailOnOutcome::Regression) if found.regression => Ok(ExitCode::from(1)),
         Some(FailOnOutcome::Regression) if found.outcome == Outcome::Undecided => {
             bail!(
-                "too little was seen to tell whether B is slower; the notes say what to do"
+                "too little was recorded to tell whether B is slower; the notes say what to do"
             )
         }
         _ => Ok(ExitCode::SUCCESS),
@@ -149,7 +149,7 @@ fn comparison_text(found: &Comparison, colour: Colour) -> String {
             (_, Some(step)) => {
                 colour.good(&format!("NO CHANGE BEYOND NOISE  {}", step_text(step)))
             }
-            (_, None) => "NO ANSWER  too little was seen".to_owned(),
+            (_, None) => "NO ANSWER  too little was recorded".to_owned(),
         };
     text += &format!("\n{head}\n");
     for rank in &found.ranks {

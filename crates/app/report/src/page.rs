@@ -364,7 +364,7 @@ mod tests {
     fn a_job_of_which_nothing_was_seen_still_has_a_page() {
         let job = verdict::Job::new("empty", Source::Run, verdict::Settings::default());
         let page = page(&job);
-        assert!(page.contains("No verdict: too little was seen"));
+        assert!(page.contains("No verdict: too little was recorded"));
         assert!(!page.contains(r#"class="plot""#));
     }
 

@@ -119,7 +119,7 @@ pub(crate) fn stuck(job: &Collectives, step: u64, since: RankNs) -> Option<Stall
     let told = lacking.iter().any(|wait| wait.number > 0);
     let is_gone = |rank: &u32| job.ranks.get(rank).is_some_and(|it| it.gone);
     let unseen = told && roots.is_disjoint(&seen);
-    // Who entered something else did so whatever those do of which nothing is seen.
+    // Who entered something else did so whatever those do of which nothing is recorded.
     let differs = unseen && !desynced.is_empty();
     let (kind, culprits) = if !roots.is_empty() && !differs {
         // Who has ended waits for nobody.

@@ -9,7 +9,7 @@ pub enum Conclusion {
     NothingStuck,
     /// Of timed collectives: nobody is late, none became slow.
     NothingTimed,
-    /// Too little was seen.
+    /// Too little was recorded.
     TooLittleSeen,
     /// Some rank was late, and which one is unknown.
     Ambiguous,

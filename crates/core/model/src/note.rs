@@ -158,7 +158,7 @@ pub enum CallLogNote {
         /// Which.
         ranks: Vec<u32>,
     },
-    /// Ranks were seen whole in a part of the iterations only.
+    /// Ranks were recorded whole in a part of the iterations only.
     PartialLogs {
         /// Which.
         ranks: Vec<u32>,

@@ -18,7 +18,7 @@ pub enum RankPart {
     StackOfMissing,
     /// Their stacks.
     Stack,
-    /// Hosts of which nothing is seen.
+    /// Hosts of which nothing is recorded.
     UnseenHosts,
     /// Why the sides chose different branches, where it is unknown which is wrong.
     Branches,

@@ -10,7 +10,7 @@ use crate::CollectiveOp;
 pub enum StallKind {
     /// The culprits never entered a collective the others wait in.
     Missing,
-    /// The others wait in a collective for the culprits, of which nothing is seen: they may
+    /// The others wait in a collective for the culprits, of which nothing is recorded: they may
     /// have entered it.
     Unseen,
     /// The culprits entered another collective than the others.
@@ -38,7 +38,7 @@ pub struct Wait {
     /// Ranks that entered it.
     #[serde(with = "rank_runs")]
     pub entered: Vec<u32>,
-    /// Members of the group that did not; where ranks disagree, those of which nothing is seen.
+    /// Members of the group that did not; where ranks disagree, those of which nothing is recorded.
     #[serde(with = "rank_runs")]
     pub missing: Vec<u32>,
     /// Its sizes and types, as most of those in it say; empty if nothing is known.

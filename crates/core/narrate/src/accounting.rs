@@ -23,7 +23,7 @@ pub fn cut(of_last_window: Option<(Cut, Meeting)>) -> String {
 /// Why labels of a window were weakened. docs/labels/limits.md lists what it may be.
 pub fn downgrade(downgrade: &Downgrade) -> String {
     match downgrade {
-        Downgrade::NoWholeStep => "no step was seen whole on every rank".to_owned(),
+        Downgrade::NoWholeStep => "no step was recorded whole on every rank".to_owned(),
         Downgrade::Uncovered { share } => {
             format!("{:.1} % of the step lies outside every stage", share * 100.0)
         }
@@ -34,10 +34,10 @@ pub fn downgrade(downgrade: &Downgrade) -> String {
             format!("no records of rank {}", fold_ranks(ranks))
         }
         Downgrade::UnseenRanks { ranks } => {
-            format!("{ranks} ranks on other hosts are not seen")
+            format!("{ranks} ranks on other hosts are not recorded")
         }
         Downgrade::IncompleteSteps { steps } => {
-            format!("{steps} steps were not seen whole on every rank")
+            format!("{steps} steps were not recorded whole on every rank")
         }
         Downgrade::BatchesReadAhead => {
             "data waits could not be given to the step that uses the batch".to_owned()

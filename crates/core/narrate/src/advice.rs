@@ -102,7 +102,7 @@ fn in_pipeline(action: &PipelineAction) -> String {
                 .to_owned()
         }
         PipelineAction::MoveLayers { stage } => format!(
-            "give stage {stage} fewer layers: partition the model anew, counting the output layer \
+            "give stage {stage} fewer layers: partition the model again, counting the output layer \
              and the loss as the layers they cost; no machine is at fault"
         ),
         PipelineAction::LookAtOperations { op_type } => {

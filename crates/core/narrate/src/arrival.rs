@@ -67,7 +67,7 @@ pub(crate) fn slow_place(slow: &SlowCommunicator) -> String {
 
 pub(crate) fn slow_fact(slow: &SlowCommunicator) -> Worded {
     let text = format!(
-        "median of windows of like operations against the healthy ones before, as seen by the \
+        "median of windows of like operations against the healthy ones before, as measured by the \
          last of {} to arrive",
         who(&slow.ranks)
     );

@@ -128,7 +128,7 @@ fn late_ranks(late: &LateRanks) -> String {
     }
     for hidden in &late.next_in_line {
         text += &format!(
-            "; next in line: {} in {} ({} a step); mending the first alone saves {}, the second \
+            "; next in line: {} in {} ({} a step); fixing the first alone saves {}, the second \
              alone {}, both {}",
             who(&hidden.ranks),
             hidden.stage,

@@ -10,11 +10,12 @@ pub fn conclusion(conclusion: Conclusion) -> (&'static str, &'static str) {
             "Nothing found",
             "no rank is constantly late and no communicator became slow",
         ),
-        Conclusion::TooLittleSeen => ("No verdict", "too little was seen"),
+        Conclusion::TooLittleSeen => ("No verdict", "too little was recorded"),
         Conclusion::Ambiguous => ("Nothing found", "which rank is late is unknown"),
-        Conclusion::DevicesUnseen => {
-            ("Nothing found", "no host and no stage stands out; devices were not seen")
-        }
+        Conclusion::DevicesUnseen => (
+            "Nothing found",
+            "no host and no stage stands out; devices were not observed",
+        ),
         Conclusion::Healthy => ("Healthy", "no rank and no stage stands out"),
     }
 }

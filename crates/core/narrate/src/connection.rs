@@ -92,7 +92,7 @@ pub(crate) fn path(is_broken: bool) -> Worded {
 
 pub(crate) fn idle_ports(ports: usize) -> Worded {
     let text = format!(
-        "nothing was in flight on the {ports} ports that are told when their last requests came \
+        "nothing was in flight on the {ports} recorded ports when their last requests came \
          back: nothing says that it is the network"
     );
     Worded::new("requests_idle", text, &[("ports", ports as f64)])

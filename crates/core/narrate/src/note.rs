@@ -15,7 +15,7 @@ pub fn note(note: &VerdictNote) -> String {
             "rank {rank} ended in step {step}; the others went on to step {last_step}"
         ),
         VerdictNote::IncompleteSteps { steps } => {
-            format!("{steps} steps were not seen whole on every rank and are left out")
+            format!("{steps} steps were not recorded whole on every rank and are left out")
         }
         VerdictNote::MismatchedSteps { steps } => format!(
             "collectives differed over the ranks in {steps} steps; those are accounted without \
@@ -33,7 +33,7 @@ pub fn note(note: &VerdictNote) -> String {
             "the job was restarted ({times}); steps are counted from the last start"
         ),
         VerdictNote::OtherHosts => {
-            "ranks of other hosts are not seen: this is about the ranks of this host only"
+            "ranks of other hosts are not recorded: this is about the ranks of this host only"
                 .to_owned()
         }
         VerdictNote::OneStep { on_one_clock: true } => {
@@ -47,12 +47,12 @@ pub fn note(note: &VerdictNote) -> String {
                 .to_owned()
         }
         VerdictNote::NoTraining => {
-            "no training was seen: no optimizer ran in a process that had laggard loaded; \
+            "no training was recorded: no optimizer ran in a process that had laggard loaded; \
              `laggard doctor` tells whether it can be"
                 .to_owned()
         }
         VerdictNote::NoWindow { steps, ranks, warmup_steps, min_steps } => format!(
-            "no window was analysed: {steps} steps of {ranks} ranks seen, of which the first \
+            "no window was analysed: {steps} steps of {ranks} ranks recorded, of which the first \
              {warmup_steps} are warm-up and at least {min_steps} more are needed"
         ),
         VerdictNote::Profiled { steps: (first, last), ranks, stall_s, write_s, slowdown } => {
@@ -81,7 +81,7 @@ pub fn note(note: &VerdictNote) -> String {
              marks would tell (`laggard doctor` says whether they are on)"
         ),
         VerdictNote::DevicesUnseen => {
-            "hosts run ahead of their devices: which device is slow cannot be seen without device \
+            "hosts run ahead of their devices: which device is slow cannot be observed without device \
              marks (`laggard doctor` says whether they are on)"
                 .to_owned()
         }
@@ -89,7 +89,7 @@ pub fn note(note: &VerdictNote) -> String {
         VerdictNote::ReadBack(of_line) => read_back(of_line),
         VerdictNote::BlocksUnseen => {
             "hosts launch blocks of the pipeline before their input is there: which block is slow \
-             cannot be seen without device marks"
+             cannot be observed without device marks"
                 .to_owned()
         }
         VerdictNote::Network { rank, fault } => network::fault(*rank, fault, None).text,
@@ -110,12 +110,12 @@ fn calls(note: &CallLogNote) -> String {
         }
         CallLogNote::NothingCompared { why } => format!("nothing was compared: {why}"),
         CallLogNote::NoSchedule => {
-            "no pipeline schedule explains what ranks send and receive: blocks are not told apart"
+            "no pipeline schedule explains what ranks send and receive: blocks are not distinguished"
                 .to_owned()
         }
         CallLogNote::HostsAhead => {
             "hosts call what a block needs before its input is there: calls say when blocks are \
-             launched, and which of them is slow cannot be seen"
+             launched, and which of them is slow is unknown"
                 .to_owned()
         }
         CallLogNote::FewIterations { timed } => format!(
@@ -140,14 +140,14 @@ fn calls(note: &CallLogNote) -> String {
                 ),
             };
             format!(
-                "coverage is partial: of rank {} {seen} were seen whole, {whole} of \
+                "coverage is partial: of rank {} {seen} were recorded whole, {whole} of \
                  {iterations}{lost}",
                 fold_ranks(ranks),
             )
         }
         CallLogNote::OffClocks { ranks } => format!(
             "clocks of rank {} differ from the others' and were set right by when ranks meet: \
-             steady lateness of them is not seen",
+             their steady lateness is unknown",
             fold_ranks(ranks)
         ),
     }
@@ -156,7 +156,7 @@ fn calls(note: &CallLogNote) -> String {
 fn device_wait(share: f64, devices: DevicesSeen) -> String {
     let known = match devices {
         DevicesSeen::None => {
-            "; which device is slow, and what a host does there itself, cannot be seen without \
+            "; which device is slow, and what a host does there itself, cannot be observed without \
              device marks"
         }
         DevicesSeen::Slower => "",

@@ -62,17 +62,16 @@ fn subject(found: &SlowIterations) -> String {
 
 fn unseen(found: &SlowIterations) -> String {
     match (found.stage, found.unseen.as_slice()) {
-        (_, []) => {
-            "no rank and no block that was seen is slow enough to explain it".to_owned()
-        }
+        (_, []) => "no rank and no block that was recorded is slow enough to explain it"
+            .to_owned(),
         (Some(stage), ranks) => format!(
-            "something is slow in pipeline stage {stage}, of which nothing was seen ({} without \
+            "something is slow in pipeline stage {stage}, of which nothing was recorded ({} without \
              a log)",
             who(ranks)
         ),
         (None, ranks) => {
             format!(
-                "something is slow where nothing was seen ({} without a log)",
+                "something is slow where nothing was recorded ({} without a log)",
                 who(ranks)
             )
         }

@@ -23,7 +23,7 @@ pub(crate) fn sentence(ranks: &[u32], part: RankPart) -> String {
         }
         RankPart::Stack => format!("look at the stack of {who}"),
         RankPart::UnseenHosts => {
-            format!("look at what is said on the hosts of {who}, and at the network there")
+            format!("look at what laggard reports on the hosts of {who}, and at the network there")
         }
         RankPart::Branches => {
             "compare the lines of code of the sides, and what each chose its branch by".to_owned()
@@ -81,7 +81,7 @@ pub(crate) fn sentence(ranks: &[u32], part: RankPart) -> String {
             "look at the GPU of {who}: clocks, power, PCIe width, other work on it"
         ),
         RankPart::AllGpus => {
-            "look at the GPUs: what runs without the network is not seen inside".to_owned()
+            "look at the GPUs: laggard does not see inside what runs without the network".to_owned()
         }
         RankPart::WorkBefore => {
             format!("look at what {who} does before: input, compute, host")

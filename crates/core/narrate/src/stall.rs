@@ -105,7 +105,7 @@ fn what(stall: &StallClaim) -> String {
         StallKind::Unseen => {
             let verb = if is_one { "waits" } else { "wait" };
             format!(
-                "{entered} {verb} in {place} for {culprits}, of which nothing is seen here"
+                "{entered} {verb} in {place} for {culprits}, of which nothing is recorded here"
             )
         }
         StallKind::Desync if wait.is_undecided() => sides(wait),
@@ -119,7 +119,7 @@ fn what(stall: &StallClaim) -> String {
         }
         StallKind::Nowhere => format!(
             "{entered} issued {place} and did nothing since: whether devices stand still or \
-             hosts are busy cannot be told"
+             hosts are busy is unknown"
         ),
         StallKind::Deadlock => {
             let parts: Vec<String> = stall
@@ -159,9 +159,9 @@ fn desync(wait: &Wait) -> String {
 fn sides(wait: &Wait) -> String {
     let unseen = match &wait.missing[..] {
         [] => String::new(),
-        missing => format!(", of {} nothing is seen", who(missing)),
+        missing => format!(", of {} nothing is recorded", who(missing)),
     };
-    format!("{}{unseen}: which of them is wrong cannot be told", both_sides(wait))
+    format!("{}{unseen}: which of them is wrong cannot be determined", both_sides(wait))
 }
 
 /// What each side entered.
@@ -182,7 +182,7 @@ fn of_devices(wait: &Wait, open: &DeviceProgress) -> String {
     if behind.is_empty() {
         let verb = if wait.entered.len() == 1 { "has" } else { "have" };
         return format!(
-            "{} {verb} issued {place} and it does not end: which device holds it up cannot be told",
+            "{} {verb} issued {place} and it does not end: which device holds it up cannot be determined",
             who(&wait.entered)
         );
     }
@@ -275,7 +275,7 @@ pub(crate) fn wait(wait: &Wait, is_unseen: bool) -> Worded {
     if !wait.missing.is_empty() {
         // Where ranks disagree, nothing is seen of those that are missing.
         text += &if is_unseen || !wait.desyncs.is_empty() {
-            format!("; {} not seen here", are(&wait.missing, &missing))
+            format!("; {} not recorded here", are(&wait.missing, &missing))
         } else if wait.number == 0 {
             format!("; {missing} could not be reached")
         } else {
@@ -430,7 +430,7 @@ mod tests {
         assert_eq!(
             what(&stall(StallKind::Desync, undecided)),
             "rank 0 entered ALLREDUCE, rank 2 entered BARRIER as #46 of group default, of rank 2 \
-             nothing is seen: which of them is wrong cannot be told"
+             nothing is recorded: which of them is wrong cannot be determined"
         );
     }
 
@@ -453,7 +453,8 @@ mod tests {
              ended on ranks 0,3"
         );
         assert!(
-            text(open(&[], &[])).ends_with("which device holds it up cannot be told")
+            text(open(&[], &[]))
+                .ends_with("which device holds it up cannot be determined")
         );
     }
 
@@ -517,7 +518,7 @@ mod tests {
         assert_eq!(
             wait(&undecided, false).text,
             "ranks 0-1 entered ALLREDUCE, rank 3 entered BROADCAST as #46 of group default; \
-             rank 2 is not seen here"
+             rank 2 is not recorded here"
         );
     }
 }

@@ -78,7 +78,7 @@ pub struct Partial {
     pub rank: u32,
     /// Operations that are missing.
     pub lost: u64,
-    /// Iterations that were seen whole.
+    /// Iterations that were recorded whole.
     pub whole: u64,
     /// The first and last of them.
     pub span: Option<(u64, u64)>,
@@ -248,7 +248,7 @@ impl<'a> IterationAnalysis<'a> {
         Some(Self { job, usual_s, took_s, healthy, slow, localiser, blocks, absorbed })
     }
 
-    /// Whether blocks begin before their input is there, in most iterations that were seen whole.
+    /// Whether blocks begin before their input is there, in most iterations that were recorded whole.
     fn is_ahead(&self) -> bool {
         let (mut whole, mut ahead) = (0, 0);
         for observed in self.blocks.values().flatten() {

@@ -179,7 +179,7 @@ impl Hangs {
         let dismissed = self.now.take_if(|under| {
             under.left_orderly.extend(orderly.then_some(rank));
             let Stall { kind, culprits, waiting, .. } = &under.stall;
-            // Who is not seen here is not seen to end either.
+            // Who is not recorded here is not seen to end either.
             let culprits = culprits.iter().filter(|_| *kind != StallKind::Unseen);
             let mut ranks = culprits.chain(waiting);
             ranks.all(|rank| under.left_orderly.contains(rank) && !failed.contains(rank))

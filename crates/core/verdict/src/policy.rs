@@ -13,7 +13,7 @@ pub enum Suspicion {
     Slow,
     /// Steps became longer, and no incident says why.
     LongerSteps,
-    /// Something is suspected of ranks whose hosts run ahead, and their devices were not seen.
+    /// Something is suspected of ranks whose hosts run ahead, and their devices were not observed.
     DevicesUnseen,
     /// An operation of NCCL took longer than it should.
     SlowOperation,

@@ -13,7 +13,7 @@ pub enum JobState {
     Slow,
     /// None of its hosts was heard of for long.
     Silent,
-    /// Too little was seen yet.
+    /// Too little was recorded yet.
     Starting,
     /// Nothing holds it back.
     Healthy,

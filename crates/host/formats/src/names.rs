@@ -35,6 +35,7 @@ pub(crate) fn without_addresses(name: &str) -> Cow<'_, str> {
 }
 
 /// A name without the counts that `emit_nvtx` writes behind it.
+#[cfg(any(feature = "nsys", test))]
 pub(crate) fn without_counts(name: &str) -> &str {
     let end =
         [", op_id = ", ", seq = "].iter().filter_map(|count| name.find(count)).min();

@@ -1,3 +1,4 @@
+#[cfg(feature = "nsys")]
 use std::fs::File;
 use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
@@ -51,6 +52,7 @@ pub fn load(path: &Path, limits: Limits) -> Result<Recording, FormatError> {
 ///
 /// # Errors
 /// As [`load`].
+#[cfg_attr(not(feature = "nsys"), expect(unused_mut, reason = "its magic is peeked at"))]
 pub fn load_watched(
     path: &Path,
     limits: Limits,

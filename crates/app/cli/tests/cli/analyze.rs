@@ -186,7 +186,7 @@ fn a_fault_hidden_behind_another() {
     assert_snapshot!(verdict("two"), @"
     laggard testdata/jobs/two.jsonl.zst: 4 ranks, 70 steps, 5.53 s of exposed step time in 65 analysed steps
 
-    CRITICAL  rank 2 is late in data.next_wait: 50.0 ms a step, 58 % of exposed step time since step 5; next in line: rank 0 in model.fwd_loss_cpu_wall (45.0 ms a step); mending the first alone saves 330.7 ms, the second alone nothing, both 3.23 s
+    CRITICAL  rank 2 is late in data.next_wait: 50.0 ms a step, 58 % of exposed step time since step 5; next in line: rank 0 in model.fwd_loss_cpu_wall (45.0 ms a step); fixing the first alone saves 330.7 ms, the second alone nothing, both 3.23 s
       host  vm
       why   own work in data.next_wait exceeded the other ranks' by 50.0 ms in 65 steps; with it at their level the job would have been 3.23 s faster
       next  look at rank 2's data loader: storage, decoding, worker processes, CPU cores
@@ -453,7 +453,7 @@ fn dumps_without(there: &[u32], ranks: u32) -> String {
 fn a_rank_that_left_no_dump_is_waited_for() {
     let unseen = |ranks: &str| {
         format!(
-            "ALLREDUCE #11 of group default for {ranks}, of which nothing is seen here"
+            "ALLREDUCE #11 of group default for {ranks}, of which nothing is recorded here"
         )
     };
     let said = dumps_without(&[0, 1, 3], 4);

@@ -352,7 +352,7 @@ fn a_communicator_that_became_slow() {
 
     CRITICAL  ALLREDUCE of group comm 0xfa93daea854b060b moves 3.355 GB/s since #40, 13.419 GB/s before, 75 % of collective time; no rank in particular is late
       host  node1, node2
-      why   median of windows of like operations against the healthy ones before, as seen by the last of ranks 0-3 to arrive
+      why   median of windows of like operations against the healthy ones before, as measured by the last of ranks 0-3 to arrive
       next  look at links and network cards of these hosts, and at other jobs on them
     note: 180 collectives were timed on more than one rank and compared
     ");

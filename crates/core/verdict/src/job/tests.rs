@@ -224,7 +224,7 @@ fn a_rank_that_does_not_come_to_the_start_is_told_of_once_it_is_found() {
     assert_eq!(quiet(&mut job, 71), [1, 0]);
     job.take(Input::StacksComplete);
     let waits = "the start stands still: rank 0 waits in INIT_PROCESS_GROUP #1 of group \
-                 default for rank 1, of which nothing is seen here";
+                 default for rank 1, of which nothing is recorded here";
     assert_eq!(lines(&mut job)[0], waits);
     assert!(!quiet(&mut job, 131).contains(&1));
     assert!(quiet(&mut job, 135).contains(&1), "asked again after twice as long");

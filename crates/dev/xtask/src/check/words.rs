@@ -5,6 +5,8 @@ use crate::source::SourceFile;
 
 /// The banned words, each with what to write instead.
 const WORDS: &str = include_str!("words.txt");
+/// Values of `job.cut` in the verdict document, which stay as they are.
+const VALUES: [&str; 2] = [", seen", ", no meeting seen"];
 
 /// Words of pages that have a better one.
 pub(super) fn in_pages(pages: &[SourceFile]) -> Vec<String> {
@@ -33,15 +35,38 @@ pub(super) fn in_help(sources: &[SourceFile]) -> Vec<String> {
     faults
 }
 
-/// How many banned words the string literals of files have: a count, as long as sentences stay.
-pub(super) fn in_messages(sources: &[SourceFile]) -> usize {
-    sources
-        .iter()
-        .flat_map(|source| source.product().lines())
-        .filter(|line| !line.trim_start().starts_with("//"))
-        .flat_map(|line| line.split('"').skip(1).step_by(2))
-        .map(|literal| banned(literal).count())
-        .sum()
+/// Words of messages, the string literals of files, that have a better one.
+pub(super) fn in_messages(sources: &[SourceFile]) -> Vec<String> {
+    let mut faults = Vec::new();
+    for source in sources {
+        for (line, literal) in literals(source.product()) {
+            if !VALUES.contains(&literal.as_str()) {
+                faults.extend(
+                    banned(&literal)
+                        .map(|fault| format!("{}:{line}: {fault}", source.name)),
+                );
+            }
+        }
+    }
+    faults
+}
+
+/// The words of string literals with the lines they begin in, without values in braces.
+fn literals(code: &str) -> Vec<(usize, String)> {
+    let lines = code.lines();
+    let lines = lines.map(|it| if it.trim_start().starts_with("//") { "" } else { it });
+    let code = lines.collect::<Vec<_>>().join("\n").replace("\\\"", "'");
+    let mut line = 1;
+    let mut found = Vec::new();
+    for (nth, part) in code.split('"').enumerate() {
+        if nth % 2 == 1 {
+            let unbraced =
+                part.split('{').map(|it| it.split_once('}').map_or(it, |it| it.1));
+            found.push((line, unbraced.collect::<String>().replace("\\\n", " ")));
+        }
+        line += part.matches('\n').count();
+    }
+    found
 }
 
 /// Lines of documentation on types that clap derives from, with their numbers.
@@ -117,6 +142,17 @@ mod tests {
         assert_eq!(found("Who waits is a victim."), 1);
         assert_eq!(found("Which rank, and who waits? Who waits?"), 0);
         assert_eq!(found("| Named is the one"), 1);
+    }
+
+    #[test]
+    fn messages_are_looked_at_over_lines() {
+        let code = "// It is \"told\".\nlet it = format!(\n    \"{told} of \\\n     what is told\",\n);\n";
+        assert_eq!(literals(code), [(3, " of       what is told".to_owned())]);
+        let source = SourceFile { name: "a.rs".to_owned(), text: code.to_owned() };
+        assert_eq!(
+            in_messages(&[source]),
+            ["a.rs:3: \"told\": write reported, known, given"]
+        );
     }
 
     #[test]

@@ -55,6 +55,6 @@ fn hosts_that_launch_blocks_are_not_judged_where_devices_are_not_seen() {
         _ => true,
     });
     assert_eq!(verdict.incidents, []);
-    let said = "which block is slow cannot be seen without device marks";
+    let said = "which block is slow cannot be observed without device marks";
     assert!(verdict.notes.iter().any(|note| note.ends_with(said)), "{:?}", verdict.notes);
 }
