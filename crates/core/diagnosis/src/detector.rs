@@ -1,6 +1,6 @@
 use std::fmt;
 
-use model::{Claim, Finding, Input, JobContext};
+use model::{Announcement, Finding, Input, JobContext};
 
 /// A method that finds what holds a job back: it takes what there is to know of the job, and says
 /// what it found. What several of them find is put together by [`fuse`](crate::fuse).
@@ -9,13 +9,13 @@ use model::{Claim, Finding, Input, JobContext};
 /// A method that finds ranks that lost records:
 /// ```
 /// use laggard_diagnosis::Detector;
-/// use model::{Claim, Finding, Input, JobContext, Origin, StepSpan};
+/// use model::{Announcement, Claim, Finding, Input, JobContext, Origin, StepSpan};
 ///
 /// #[derive(Debug, Default)]
 /// struct LostRecords(Vec<u32>);
 ///
 /// impl Detector for LostRecords {
-///     fn observe(&mut self, input: &Input, _: JobContext<'_>) -> Vec<Claim> {
+///     fn observe(&mut self, input: &Input, _: JobContext<'_>) -> Vec<Announcement> {
 ///         if let Input::Lost { rank, .. } = input {
 ///             self.0.push(*rank);
 ///         }
@@ -40,12 +40,12 @@ use model::{Claim, Finding, Input, JobContext};
 /// ```
 pub trait Detector: fmt::Debug {
     /// Takes the next thing there is to know of the job; what is to be said at once.
-    fn observe(&mut self, _input: &Input, _context: JobContext<'_>) -> Vec<Claim> {
+    fn observe(&mut self, _input: &Input, _context: JobContext<'_>) -> Vec<Announcement> {
         Vec::new()
     }
 
     /// Looks at what it has not looked at yet, since nothing more comes; what is to be said at once.
-    fn finish(&mut self, _context: JobContext<'_>) -> Vec<Claim> {
+    fn finish(&mut self, _context: JobContext<'_>) -> Vec<Announcement> {
         Vec::new()
     }
 

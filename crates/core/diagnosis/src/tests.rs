@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use model::{
-    Action, Cause, Claim, Cost, Fact, Finding, FunctionClass, FunctionFault,
-    IncidentKind, Input, JobContext, Label, LinkEnd, Method, NetworkFault, Observation,
-    Origin, Position, Ranks, StageAccount, StepSpan, Subject,
+    Action, Announcement, Cause, Claim, Cost, Fact, Finding, FunctionClass,
+    FunctionFault, IncidentKind, Input, JobContext, Label, LinkEnd, Method, NetworkFault,
+    Observation, Origin, Position, Ranks, StageAccount, StepSpan, Subject,
 };
 use proptest::prelude::*;
 
@@ -542,7 +542,7 @@ struct LossySwitch {
 }
 
 impl Detector for LossySwitch {
-    fn observe(&mut self, input: &Input, _: JobContext<'_>) -> Vec<Claim> {
+    fn observe(&mut self, input: &Input, _: JobContext<'_>) -> Vec<Announcement> {
         if let Input::Network { rank, fault: NetworkFault::Socket { .. } } = input {
             self.behind.push(*rank);
         }

@@ -3,12 +3,13 @@
 mod calls;
 mod collectives;
 mod functions;
+mod network;
 mod stages;
 mod timed;
 mod what_if;
 
 use diagnosis::Detector;
-use model::{Claim, Finding, Input, JobContext};
+use model::{Announcement, Finding, Input, JobContext};
 
 use crate::Settings;
 use crate::pipelines::Pipelines;
@@ -78,13 +79,13 @@ impl Detectors {
         &mut self,
         input: &Input,
         context: JobContext<'_>,
-    ) -> Vec<Claim> {
+    ) -> Vec<Announcement> {
         let all = self.all_mut().into_iter();
         all.flat_map(|detector| detector.observe(input, context)).collect()
     }
 
     /// Nothing more comes.
-    pub(crate) fn finish(&mut self, context: JobContext<'_>) -> Vec<Claim> {
+    pub(crate) fn finish(&mut self, context: JobContext<'_>) -> Vec<Announcement> {
         let all = self.all_mut().into_iter();
         all.flat_map(|detector| detector.finish(context)).collect()
     }

@@ -1,10 +1,8 @@
 mod accounting;
 mod announcements;
 mod compared;
-mod deaths;
 mod devices;
 mod fusion;
-mod network;
 mod notes;
 mod profile;
 mod window;
@@ -12,20 +10,19 @@ mod window;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use diagnosis::SlowLink;
 use frontier::{
     Baseline, WindowFrontier, analyse, assume_synchronisation, join_where_seen,
 };
 use model::{
-    Announcement, Event, Finding, Input, JobContext, JobSummary, LinkEnd, Mark, Meeting,
-    RankNs, SCHEMA, SideSummary, Source, StageId, StageNames, Sync, Verdict, VerdictNote,
-    Window,
+    Announcement, Event, Finding, Input, JobContext, JobSummary, Mark, Meeting,
+    NetworkFault, RankNs, SCHEMA, SideSummary, Source, StageId, StageNames, Sync,
+    Verdict, VerdictNote, Window,
 };
 use schedule::RankCalls;
 use steps::{Aligner, Segmenter};
 use whatif::Findings;
 
-use crate::detectors::{Detectors, InCollectives, WorkRequests, pipeline_summary};
+use crate::detectors::{Detectors, WorkRequests, pipeline_summary};
 use crate::escalation::Escalation;
 use crate::usages::Usages;
 use crate::{Remember, Series, Settings, WindowRecord};
@@ -69,8 +66,6 @@ pub struct Job {
     side_channels: BTreeMap<StageId, SideTotal>,
     escalation: Escalation,
     usages: Usages,
-    /// By their ends.
-    slower_links: BTreeMap<(LinkEnd, LinkEnd), SlowLink>,
 }
 
 #[derive(Debug, Default)]
@@ -121,7 +116,6 @@ impl Job {
             lost_records: BTreeMap::new(),
             side_channels: BTreeMap::new(),
             usages: Usages::default(),
-            slower_links: BTreeMap::new(),
             escalation: Escalation::new(
                 settings.profile.clone(),
                 settings.trigger.clone(),
@@ -203,21 +197,13 @@ impl Job {
                 self.usages.take_device(ranks, steps, *usage);
             }
             Input::ProfileEnded { ranks } => self.end_profile(&ranks),
-            Input::Network { rank, fault } => self.take_network(rank, fault),
-            Input::StacksComplete => self.tell_hang(),
+            Input::Network { rank, fault: fault @ NetworkFault::Slower { .. } } => {
+                self.note(VerdictNote::Network { rank, fault });
+            }
             Input::Entered { rank, .. }
             | Input::Timed { rank, .. }
             | Input::Communicator { rank, .. } => {
                 self.seen_ranks.insert(rank);
-            }
-            Input::InFlightSnapshot { rank, at, in_progress, ended, late } => {
-                let InCollectives { hangs, slow_collectives, .. } =
-                    &mut self.detectors.collectives;
-                let moves = hangs.look(rank, at, in_progress, &ended, &late);
-                let context = JobContext::new(&self.names, &self.hosts, &self.seen_ranks);
-                let found = slow_collectives.look(at, hangs.communication(), context);
-                self.announcements.moves_again(moves);
-                self.announcements.found(found.map(|found| found.claim));
             }
             Input::Left { rank, step, .. } => {
                 self.finish_rank(rank);
@@ -225,13 +211,16 @@ impl Job {
                 self.notes.count(Counted::RankLeft(rank, step), 1);
                 self.take_windows();
             }
-            Input::Killed { rank, signal } => self.killed(rank, signal),
-            Input::Failed { rank, .. } => self.failed(rank),
             Input::Restart { .. } => self.restart(),
-            Input::Group { .. }
+            Input::Failed { .. }
+            | Input::Group { .. }
+            | Input::Killed { .. }
+            | Input::InFlightSnapshot { .. }
+            | Input::Network { .. }
+            | Input::Slow { .. }
             | Input::Stack { .. }
-            | Input::SnapshotComplete
-            | Input::Slow { .. } => {
+            | Input::StacksComplete
+            | Input::SnapshotComplete => {
                 // Of methods only.
             }
         }
@@ -249,7 +238,6 @@ impl Job {
         self.aligner = Aligner::new(self.settings.window.clone());
         self.detectors.restart();
         self.usages = Usages::default();
-        self.slower_links.clear();
         self.notes.restart();
     }
 
@@ -283,14 +271,7 @@ impl Job {
             left_out: self.aligner.left_out(),
             ..JobContext::new(&self.names, &self.hosts, &self.seen_ranks)
         };
-        let claims = self.detectors.observe(input, context);
-        self.announcements.found(claims);
-    }
-
-    fn tell_hang(&mut self) {
-        let context = JobContext::new(&self.names, &self.hosts, &self.seen_ranks);
-        let Some(hang) = self.detectors.collectives.hangs.tell(context) else { return };
-        self.announcements.hang(hang);
+        self.announcements.extend(self.detectors.observe(input, context));
     }
 
     fn mark(&mut self, rank: u32, mark: &Mark) {
@@ -355,8 +336,7 @@ impl Job {
         self.aligner.finish();
         self.take_windows();
         let context = JobContext::new(&self.names, &self.hosts, &self.seen_ranks);
-        let claims = self.detectors.finish(context);
-        self.announcements.found(claims);
+        self.announcements.extend(self.detectors.finish(context));
     }
 
     /// Takes what a what-if trace shows: the job is its sampled steps.

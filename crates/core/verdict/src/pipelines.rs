@@ -5,8 +5,8 @@ use std::ops::RangeInclusive;
 use diagnosis::Detector;
 use incident::{IncidentSettings, Looked, SlowBlocks, absorbed, halted};
 use model::{
-    AbsorbedBlock, BlockPlace, BlockTime, Claim, CollectiveIssue, CollectiveOp, Event,
-    Fact, Finding, Input, JobContext, Mark, RankNs, Standstill,
+    AbsorbedBlock, Announcement, BlockPlace, BlockTime, Claim, CollectiveIssue,
+    CollectiveOp, Event, Fact, Finding, Input, JobContext, Mark, RankNs, Standstill,
 };
 use schedule::{
     DeviceBlock, DeviceWatch, HeldUp, ScheduleSettings, SlowBlock, Watch, Worked,
@@ -275,7 +275,7 @@ impl Pipelines {
 }
 
 impl Detector for Pipelines {
-    fn observe(&mut self, input: &Input, context: JobContext<'_>) -> Vec<Claim> {
+    fn observe(&mut self, input: &Input, context: JobContext<'_>) -> Vec<Announcement> {
         match input {
             Input::Group { group, members, .. } => {
                 self.watch.join(*group, members.len());
@@ -283,7 +283,8 @@ impl Detector for Pipelines {
             }
             Input::Mark { rank, mark } => {
                 let new = self.mark(*rank, mark, |step| context.is_left_out(step));
-                new.and_then(|new| self.claim(new, context)).into_iter().collect()
+                let claim = new.and_then(|new| self.claim(new, context));
+                claim.map(Announcement::Found).into_iter().collect()
             }
             _ => Vec::new(),
         }

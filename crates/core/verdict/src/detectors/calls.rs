@@ -3,8 +3,8 @@
 use diagnosis::Detector;
 use incident::{IncidentSettings, link_slowed, pipeline_halted, pipeline_slowed};
 use model::{
-    CallLogNote, Claim, Fact, Finding, Input, JobContext, Observation, PipelineSummary,
-    SlowConnection,
+    Announcement, CallLogNote, Claim, Fact, Finding, Input, JobContext, Observation,
+    PipelineSummary, SlowConnection,
 };
 use schedule::{Axis, Diagnosis, Partial, RankCalls, ScheduleSettings, diagnose};
 
@@ -87,10 +87,12 @@ impl Calls {
     }
 
     /// Says what ranks call, of a job that runs and marks no blocks.
-    fn look(&mut self, context: JobContext<'_>) -> Vec<Claim> {
+    fn look(&mut self, context: JobContext<'_>) -> Vec<Announcement> {
         let Ok(sizes) = self.layout.sizes() else { return Vec::new() };
         let new = self.called.look(&sizes, context.hosts);
-        new.into_iter().map(|slow| Claim::SlowIterations(Box::new(slow))).collect()
+        new.into_iter()
+            .map(|slow| Announcement::Found(Claim::SlowIterations(Box::new(slow))))
+            .collect()
     }
 
     /// Connections that were slow: the network comes first.
@@ -130,7 +132,7 @@ impl Calls {
 }
 
 impl Detector for Calls {
-    fn observe(&mut self, input: &Input, context: JobContext<'_>) -> Vec<Claim> {
+    fn observe(&mut self, input: &Input, context: JobContext<'_>) -> Vec<Announcement> {
         match input {
             Input::Mark { rank, mark } if self.called.mark(*rank, mark) => {
                 return self.look(context);
@@ -141,7 +143,7 @@ impl Detector for Calls {
         Vec::new()
     }
 
-    fn finish(&mut self, context: JobContext<'_>) -> Vec<Claim> {
+    fn finish(&mut self, context: JobContext<'_>) -> Vec<Announcement> {
         if self.called.is_due() { self.look(context) } else { Vec::new() }
     }
 

@@ -3,7 +3,7 @@
 use collective::{ArrivalSettings, Arrivals};
 use diagnosis::Detector;
 use incident::{IncidentSettings, late, slowed};
-use model::{Claim, Finding, Input, JobContext};
+use model::{Announcement, Finding, Input, JobContext};
 
 /// Timed collectives of a job.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ impl TimedCollectives {
 }
 
 impl Detector for TimedCollectives {
-    fn observe(&mut self, input: &Input, _: JobContext<'_>) -> Vec<Claim> {
+    fn observe(&mut self, input: &Input, _: JobContext<'_>) -> Vec<Announcement> {
         match input {
             Input::Group { group, name, .. } => self.arrivals.join(*group, name),
             Input::Timed { rank, group, op, number, bytes, busy_ns } => {

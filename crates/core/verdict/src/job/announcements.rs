@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use model::{Announcement, Claim, Fact, Finding, Method};
+use model::{Announcement, Fact, Finding};
 
 /// What is kept if nobody takes it, as of a recording; the oldest makes room.
 const MAX_ANNOUNCEMENTS: usize = 4096;
@@ -19,9 +19,9 @@ impl Announcements {
         self.0.push_back(announcement);
     }
 
-    /// Announces what was found.
-    pub(super) fn found(&mut self, claims: impl IntoIterator<Item = Claim>) {
-        claims.into_iter().for_each(|claim| self.push(Announcement::Found(claim)));
+    /// Adds what methods announce.
+    pub(super) fn extend(&mut self, said: impl IntoIterator<Item = Announcement>) {
+        said.into_iter().for_each(|announcement| self.push(announcement));
     }
 
     /// Announces what a window shows, by its first and last step.
@@ -30,13 +30,6 @@ impl Announcements {
         for Finding { claim, .. } in shown {
             self.push(Announcement::InWindow { first_step, last_step, claim });
         }
-    }
-
-    /// Announces a hang, with the stacks that say where its ranks are.
-    pub(super) fn hang(&mut self, hang: Finding) {
-        let Finding { claim, facts: mut stacks, .. } = hang;
-        stacks.retain(|fact| fact.what.method() == Method::Stack);
-        self.push(Announcement::Hang { claim, stacks });
     }
 
     /// Announces the end of a hang that lasted so long, if one ended.
@@ -48,7 +41,7 @@ impl Announcements {
 
     /// Announces what a profile window shows.
     pub(super) fn profiled(&mut self, facts: impl IntoIterator<Item = Fact>) {
-        facts.into_iter().for_each(|fact| self.push(Announcement::Profiled(fact)));
+        self.extend(facts.into_iter().map(Announcement::Profiled));
     }
 
     /// All that was announced since the last call.

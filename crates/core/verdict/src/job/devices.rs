@@ -2,7 +2,10 @@
 
 use std::ops::Range;
 
-use model::{DeviceTime, DevicesSeen, Finding, Mark, RankNs, Side, StageId, VerdictNote};
+use model::{
+    Announcement, DeviceTime, DevicesSeen, Finding, Mark, RankNs, Side, StageId,
+    VerdictNote,
+};
 use steps::runs_from;
 
 use super::Job;
@@ -34,7 +37,7 @@ impl Job {
     pub(super) fn tell_blocks(&mut self, new: Option<usize>) {
         let claim =
             new.and_then(|new| self.detectors.pipelines.claim(new, self.context()));
-        self.announcements.found(claim);
+        self.announcements.extend(claim.map(Announcement::Found));
     }
 
     /// Steps in which all devices should be marked: something is suspected, and hosts run ahead of

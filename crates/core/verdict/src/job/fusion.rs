@@ -101,6 +101,6 @@ impl Witnesses for Job {
     }
 
     fn slow_links(&self) -> Vec<SlowLink> {
-        self.slower_links.values().cloned().collect()
+        self.detectors.collectives.slow_links.all()
     }
 }
