@@ -2,38 +2,42 @@ mod accounting;
 mod announcements;
 mod compared;
 mod devices;
+mod document;
+mod earlier;
 mod fusion;
+mod mark_streams;
 mod notes;
+mod placement;
 mod profile;
+mod side_channels;
 mod window;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use frontier::{
     Baseline, WindowFrontier, analyse, assume_synchronisation, join_where_seen,
 };
 use model::{
-    Announcement, Event, Finding, Input, JobContext, JobSummary, Mark, Meeting,
-    NetworkFault, RankNs, SCHEMA, SideSummary, Source, StageId, StageNames, Sync,
-    Verdict, VerdictNote, Window,
+    Announcement, Event, Input, JobContext, Mark, Meeting, NetworkFault, RankNs, Source,
+    StageId, StageNames, Sync, VerdictNote, Window,
 };
 use schedule::RankCalls;
-use steps::{Aligner, Segmenter};
+use steps::Aligner;
 use whatif::Findings;
 
-use crate::detectors::{Detectors, WorkRequests, pipeline_summary};
+use crate::detectors::{Detectors, WorkRequests};
 use crate::escalation::Escalation;
 use crate::usages::Usages;
 use crate::{Remember, Series, Settings, WindowRecord};
 use accounting::Accounting;
 use announcements::Announcements;
+use earlier::EarlierStarts;
+use mark_streams::MarkStreams;
 use notes::{Counted, Notes};
+use placement::Placement;
+use side_channels::SideChannels;
 
 pub use profile::ProfiledRank;
-
-/// Incidents of earlier starts that are kept, the latest.
-const MAX_EARLIER: usize = 256;
 
 /// Ranks that are waited for on the word of a rank beside them; no host has more.
 const MAX_NEIGHBOURS: usize = 4096;
@@ -46,50 +50,20 @@ pub struct Job {
     pub(crate) settings: Settings,
     baseline: Baseline,
     names: StageNames,
-    pub(crate) hosts: BTreeMap<u32, String>,
-    ranks: BTreeMap<u32, RankInput>,
+    placement: Placement,
+    streams: MarkStreams,
     aligner: Aligner,
     detectors: Detectors,
-    /// What was found before the job was started again, the latest start first.
-    earlier: Vec<Finding>,
+    earlier: EarlierStarts,
     accounting: Accounting,
     series: Series,
     announcements: Announcements,
     /// Of windows since they were last taken; nothing where nobody takes them.
     records: Option<(Remember, Vec<WindowRecord>)>,
     notes: Notes,
-    /// Steps of recordings' own windows, and of attempts before the last restart.
-    pub(crate) earlier_steps: u64,
-    pub(crate) seen_ranks: BTreeSet<u32>,
-    /// Records of each rank that were overwritten before they were read.
-    lost_records: BTreeMap<u32, u64>,
-    side_channels: BTreeMap<StageId, SideTotal>,
+    side_channels: SideChannels,
     escalation: Escalation,
     usages: Usages,
-}
-
-#[derive(Debug, Default)]
-struct SideTotal {
-    samples: u64,
-    sum_s: f64,
-    lost: u64,
-}
-
-/// What a rank's marks go through.
-#[derive(Debug, Default)]
-struct RankInput {
-    segmenter: Segmenter,
-    /// Stages behind the codes of the rank's name table.
-    stages: Vec<StageId>,
-}
-
-impl RankInput {
-    /// The stage that an event names.
-    fn stage(&self, event: &Event) -> StageId {
-        let stage = event.name().and_then(|name| self.stages.get(usize::from(name)));
-        // Without one if the name found no room in the rank's table.
-        stage.copied().unwrap_or(StageId::OTHER)
-    }
 }
 
 impl Job {
@@ -101,20 +75,17 @@ impl Job {
             source,
             baseline: settings.baseline(&mut names),
             names,
-            hosts: BTreeMap::new(),
-            ranks: BTreeMap::new(),
+            placement: Placement::default(),
+            streams: MarkStreams::default(),
             aligner: Aligner::new(settings.window.clone()),
             detectors: Detectors::new(&settings),
-            earlier: Vec::new(),
+            earlier: EarlierStarts::default(),
             accounting: Accounting::default(),
             series: Series::default(),
             announcements: Announcements::default(),
             records: None,
             notes: Notes::default(),
-            earlier_steps: 0,
-            seen_ranks: BTreeSet::new(),
-            lost_records: BTreeMap::new(),
-            side_channels: BTreeMap::new(),
+            side_channels: SideChannels::default(),
             usages: Usages::default(),
             escalation: Escalation::new(
                 settings.profile.clone(),
@@ -152,7 +123,7 @@ impl Job {
         }
         match input {
             Input::Rank { rank, host, role, first_local, locals, world_size } => {
-                self.hosts.insert(rank, host);
+                self.placement.place(rank, host);
                 // Ranks beside it are taken to have its role until they say otherwise.
                 let room = MAX_NEIGHBOURS.saturating_sub(self.aligner.ranks());
                 let peers = first_local..first_local.saturating_add(locals);
@@ -166,15 +137,11 @@ impl Job {
             }
             Input::Name { rank, name } => {
                 let stage = self.names.intern(&name);
-                self.ranks.entry(rank).or_default().stages.push(stage);
+                self.streams.name(rank, stage);
             }
             Input::Note { text } => self.note(VerdictNote::Text(text)),
             Input::Mark { rank, mark } => self.mark(rank, &mark),
-            Input::Lost { rank, records } => {
-                let lost = self.lost_records.entry(rank).or_default();
-                *lost = lost.saturating_add(records);
-                self.ranks.entry(rank).or_default().segmenter.lose();
-            }
+            Input::Lost { rank, records } => self.streams.lose(rank, records),
             Input::NoProgress { at } => {
                 let last_at = self.last_at();
                 let is_blocked = last_at
@@ -202,9 +169,7 @@ impl Job {
             }
             Input::Entered { rank, .. }
             | Input::Timed { rank, .. }
-            | Input::Communicator { rank, .. } => {
-                self.seen_ranks.insert(rank);
-            }
+            | Input::Communicator { rank, .. } => self.placement.see(rank),
             Input::Left { rank, step, .. } => {
                 self.finish_rank(rank);
                 self.aligner.leave(rank);
@@ -230,11 +195,8 @@ impl Job {
     fn restart(&mut self) {
         self.end_profile(&[]);
         self.finish();
-        let mut found = self.told(JobContext { ended: true, ..self.context() });
-        found.append(&mut self.earlier);
-        found.truncate(MAX_EARLIER);
-        self.earlier = found;
-        self.earlier_steps += self.aligner.steps();
+        let found = self.told(JobContext { ended: true, ..self.context() });
+        self.earlier.add(found, self.aligner.steps());
         self.aligner = Aligner::new(self.settings.window.clone());
         self.detectors.restart();
         self.usages = Usages::default();
@@ -243,7 +205,10 @@ impl Job {
 
     /// Ranks whose stacks would help to say why the job does not move.
     pub fn wanted_stacks(&self) -> Vec<u32> {
-        self.detectors.collectives.hangs.wanted_stacks(self.hosts.keys().copied())
+        self.detectors
+            .collectives
+            .hangs
+            .wanted_stacks(self.placement.hosts().keys().copied())
     }
 
     /// The last mark of any rank.
@@ -261,7 +226,7 @@ impl Job {
             exposed_s: self.accounting.exposed_s,
             has_stages: self.accounting.steps > 0.0,
             left_out: self.aligner.left_out(),
-            ..JobContext::new(&self.names, &self.hosts, &self.seen_ranks)
+            ..self.placement.context(&self.names)
         }
     }
 
@@ -269,7 +234,7 @@ impl Job {
     fn observe(&mut self, input: &Input) {
         let context = JobContext {
             left_out: self.aligner.left_out(),
-            ..JobContext::new(&self.names, &self.hosts, &self.seen_ranks)
+            ..self.placement.context(&self.names)
         };
         self.announcements.extend(self.detectors.observe(input, context));
     }
@@ -285,65 +250,51 @@ impl Job {
             self.aligner.leave_out_until(self.step());
         }
         self.observe(&Input::Mark { rank, mark: *mark });
-        let input = self.ranks.entry(rank).or_default();
-        let stage = input.stage(&mark.event);
-        match mark.event {
-            Event::SideSample { nanoseconds, .. } => {
-                let total = self.side_channels.entry(stage).or_default();
-                total.samples += 1;
-                total.sum_s += nanoseconds as f64 * 1e-9;
-            }
-            Event::SideLost { .. } => {
-                self.side_channels.entry(stage).or_default().lost += 1;
-            }
-            _ => {}
-        }
-        if let Some(step) = input.segmenter.push(mark, stage) {
-            self.seen_ranks.insert(rank);
+        let stage = self.streams.stage(rank, &mark.event);
+        self.side_channels.take(stage, &mark.event);
+        if let Some(step) = self.streams.push(rank, mark, stage) {
+            self.placement.see(rank);
             self.escalation.step(rank, &step);
             self.aligner.push(rank, step);
             self.take_windows();
         } else if mark.event == Event::OptimizerEnd {
-            self.seen_ranks.insert(rank);
+            self.placement.see(rank);
         }
     }
 
     fn finish_rank(&mut self, rank: u32) {
-        if let Some(step) =
-            self.ranks.remove(&rank).and_then(|mut r| r.segmenter.finish())
-        {
+        if let Some(step) = self.streams.finish(rank) {
             self.aligner.push(rank, step);
         }
     }
 
     /// Takes a whole window, from a recording that has the matrix itself.
     pub fn add_window(&mut self, window: Window) {
-        self.seen_ranks.extend(&window.ranks);
+        self.placement.see_all(window.ranks.iter().copied());
         self.analyse(window, None);
     }
 
     /// Counts the steps of a recording that brings its own windows.
     pub fn add_steps(&mut self, steps: u64) {
-        self.earlier_steps += steps;
+        self.earlier.add_steps(steps);
     }
 
     /// Ends the job: what is still open is closed.
     pub fn finish(&mut self) {
-        let ranks: Vec<u32> = self.ranks.keys().copied().collect();
-        for rank in ranks {
+        for rank in self.streams.open() {
             self.finish_rank(rank);
         }
         self.aligner.finish();
         self.take_windows();
-        let context = JobContext::new(&self.names, &self.hosts, &self.seen_ranks);
+        let context = self.placement.context(&self.names);
         self.announcements.extend(self.detectors.finish(context));
     }
 
     /// Takes what a what-if trace shows: the job is its sampled steps.
     pub fn add_what_if(&mut self, findings: Findings) {
         let what_if = &findings.what_if;
-        self.seen_ranks.extend(what_if.ranks.iter().map(|rank| rank.rank));
-        self.earlier_steps += (what_if.steps.len() + findings.left_out_steps) as u64;
+        self.placement.see_all(what_if.ranks.iter().map(|rank| rank.rank));
+        self.earlier.add_steps((what_if.steps.len() + findings.left_out_steps) as u64);
         self.accounting.steps += what_if.steps.len() as f64;
         self.accounting.exposed_s += what_if.recorded_s.iter().sum::<f64>();
         self.notes.count(Counted::IncompleteSteps, findings.left_out_steps as u64);
@@ -353,13 +304,15 @@ impl Job {
     /// Takes what ranks called, the log of each once, and what work requests showed then.
     pub fn take_calls(&mut self, logs: Vec<RankCalls>, requests: Option<WorkRequests>) {
         for log in &logs {
-            self.seen_ranks.insert(log.rank);
-            self.hosts.extend(log.host.clone().map(|host| (log.rank, host)));
+            self.placement.see(log.rank);
+            if let Some(host) = log.host.clone() {
+                self.placement.place(log.rank, host);
+            }
         }
         let refused = self.detectors.calls.take(logs, requests);
         self.notes.extend(refused.map(VerdictNote::Calls));
         let found = self.detectors.calls.logs();
-        self.earlier_steps += found.map_or(0, |found| found.iterations);
+        self.earlier.add_steps(found.map_or(0, |found| found.iterations));
     }
 
     /// What was announced since the last call, for people who watch.
@@ -369,12 +322,12 @@ impl Job {
 
     /// Number of ranks seen so far.
     pub fn ranks(&self) -> usize {
-        self.seen_ranks.len()
+        self.placement.seen().len()
     }
 
     /// Number of steps seen so far.
     pub fn steps(&self) -> u64 {
-        self.earlier_steps + self.aligner.steps()
+        self.earlier.steps() + self.aligner.steps()
     }
 
     /// Begins to remember windows for [`Job::take_records`].
@@ -399,7 +352,7 @@ impl Job {
         let (window, mut found) = self.measure(window);
         self.account(&window, &found);
         self.follow(&window, &mut found);
-        let context = JobContext::new(&self.names, &self.hosts, &self.seen_ranks);
+        let context = self.placement.context(&self.names);
         if let Some(((remember, records), span)) = self.records.as_mut().zip(span) {
             let (window, gates) = ((&window, span), &self.settings.frontier);
             records.push(WindowRecord::new(*remember, window, &found, gates, context));
@@ -438,7 +391,7 @@ impl Job {
     fn follow(&mut self, window: &Window, found: &mut WindowFrontier) {
         let context = JobContext {
             left_out: self.aligner.left_out(),
-            ..JobContext::new(&self.names, &self.hosts, &self.seen_ranks)
+            ..self.placement.context(&self.names)
         };
         let (settings, baseline) = (&self.settings, &self.baseline);
         let stages = &mut self.detectors.stages;
@@ -457,75 +410,6 @@ impl Job {
     fn list(&mut self, window: &Window, found: &WindowFrontier) {
         let dropped = self.accounting.list(window, found, &self.names);
         self.notes.count(Counted::WindowsDropped, dropped);
-    }
-
-    /// What is to be said of the job now.
-    pub fn verdict(&self) -> Verdict {
-        let side_channels = self.side_channels.iter().map(|(channel, total)| {
-            let mean_s = total.sum_s / total.samples.max(1) as f64;
-            SideSummary {
-                name: self.names.name(*channel).to_owned(),
-                samples: total.samples,
-                lost: total.lost,
-                mean_s,
-            }
-        });
-        Verdict {
-            side_channels: side_channels.collect(),
-            schema: SCHEMA.to_owned(),
-            job: JobSummary {
-                id: self.id.clone(),
-                ranks: self.seen_ranks.len(),
-                steps: self.steps(),
-                analysed_steps: match self.detectors.calls.logs() {
-                    Some(said) => said.timed,
-                    None => self.accounting.steps.round() as u64,
-                },
-                source: self.source,
-                cut: self.accounting.cut(),
-                exposed_s: self.accounting.exposed_s,
-                device_wait_share: self.device_wait_share(),
-                hosts_run_ahead: self.detectors.stages.devices.hosts_run_ahead(),
-                ambiguous_steps: self.detectors.stages.tracker.ambiguous_steps(),
-                sampled_steps: self.detectors.stages.devices.sampled_steps(),
-                read_backs: self.detectors.stages.devices.read_backs(&self.names),
-                lost_records: self.lost_records(),
-            },
-            stages: self.accounting.stages(&self.names),
-            windows: self.accounting.windows(),
-            pipeline: self.detectors.calls.all().map(pipeline_summary),
-            incidents: self.findings().into_iter().map(narrate::incident).collect(),
-            absorbed: match self.detectors.calls.logs() {
-                Some(said) => incident::pipeline_absorbed(said)
-                    .iter()
-                    .map(narrate::absorbed)
-                    .collect(),
-                None => self
-                    .detectors
-                    .pipelines
-                    .absorbed()
-                    .iter()
-                    .map(narrate::absorbed)
-                    .collect(),
-            },
-            what_if: self
-                .detectors
-                .what_if
-                .shown
-                .as_ref()
-                .map(|shown| shown.what_if.clone()),
-            notes: self.all_notes().iter().map(narrate::note).collect(),
-            profile: self
-                .detectors
-                .functions
-                .profiled
-                .as_ref()
-                .map(|profiled| profiled.summary.clone()),
-        }
-    }
-
-    fn lost_records(&self) -> u64 {
-        self.lost_records.values().copied().fold(0, u64::saturating_add)
     }
 }
 

@@ -21,8 +21,9 @@ const READ_BACK_SHARE: f64 = 0.1;
 impl Job {
     /// Takes what the device of a rank did at a mark.
     pub(super) fn device_time(&mut self, rank: u32, mark: &Mark, time: &DeviceTime) {
-        let named = self.ranks.get(&rank).zip(time.reached.event());
-        let stage = named.map_or(StageId::OTHER, |(input, event)| input.stage(&event));
+        let event = time.reached.event();
+        let stage =
+            event.map_or(StageId::OTHER, |event| self.streams.stage(rank, &event));
         let blocks = self.detectors.stages.devices.clock.push(rank, mark, time, stage);
         self.detectors.pipelines.see_device();
         if blocks.is_empty() {

@@ -15,7 +15,7 @@ impl Job {
     /// A hang first, then what costs most; then what was found before the job was started again.
     pub(super) fn findings(&self) -> Vec<Finding> {
         let mut findings = self.told(self.context());
-        findings.extend_from_slice(&self.earlier);
+        findings.extend_from_slice(self.earlier.findings());
         findings
     }
 

@@ -1,5 +1,7 @@
 //! What an incident is called never stands for another one.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use model::{
     Block, BlockPlace, Boundary, CollectiveIssue, CollectiveOp, Ending, FunctionClass,
     IncidentKind, MarkKind, Pattern, ProfileWindow, RankNs, WorkerPatterns,

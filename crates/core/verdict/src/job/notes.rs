@@ -125,16 +125,16 @@ impl Job {
         );
         let logs = self.detectors.calls.logs().into_iter().flat_map(pipeline_notes);
         notes.extend(logs.map(VerdictNote::Calls));
-        if !self.lost_records.is_empty() {
-            let ranks = self.lost_records.keys().copied().collect();
-            notes.push(VerdictNote::LostRecords { records: self.lost_records(), ranks });
+        let ranks: Vec<u32> = self.streams.losers().collect();
+        if !ranks.is_empty() {
+            notes.push(VerdictNote::LostRecords { records: self.streams.lost(), ranks });
         }
         notes
     }
 
     /// Why no window was analysed, if none was and nothing else says so.
     fn nothing_analysed(&self) -> Option<VerdictNote> {
-        if self.seen_ranks.is_empty() {
+        if self.placement.seen().is_empty() {
             let is_known = self.detectors.collectives.hangs.has_spoken()
                 || self.detectors.calls.has_requests();
             return (!is_known).then_some(VerdictNote::NoTraining);
@@ -144,7 +144,7 @@ impl Job {
             && self.source.has_steps();
         is_due.then(|| VerdictNote::NoWindow {
             steps: self.steps(),
-            ranks: self.seen_ranks.len(),
+            ranks: self.ranks(),
             warmup_steps: self.settings.window.warmup_steps.into(),
             min_steps: self.settings.window.min_steps as u64,
         })

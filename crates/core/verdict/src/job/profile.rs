@@ -52,9 +52,9 @@ impl Job {
     pub fn add_profiles(&mut self, mut ranks: Vec<ProfiledRank>, matches: &Matches) {
         ranks.sort_by_key(|rank| rank.rank);
         for rank in &ranks {
-            self.seen_ranks.insert(rank.rank);
+            self.placement.see(rank.rank);
             if let Some(host) = &rank.host {
-                self.hosts.insert(rank.rank, host.clone());
+                self.placement.place(rank.rank, host.clone());
             }
         }
         self.take_collectives(matches);
@@ -207,7 +207,7 @@ impl Job {
         });
         let told = told
             .take(MAX_TOLD)
-            .map(|(_, compared)| compared.summary(&dictionary, &self.hosts));
+            .map(|(_, compared)| compared.summary(&dictionary, self.placement.hosts()));
         profiled.summary.functions = told.collect();
         profiled.faults = self.function_faults(ranks, &compared, &dictionary, steps);
     }

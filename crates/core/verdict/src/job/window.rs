@@ -46,10 +46,11 @@ impl Job {
     fn with_peers(&self, suspects: &[u32]) -> Vec<u32> {
         let role = suspects.first().and_then(|rank| self.aligner.role(*rank));
         let comparable = |rank: &u32| role.is_none() || self.aligner.role(*rank) == role;
-        let all: Vec<u32> = self.seen_ranks.iter().copied().filter(comparable).collect();
+        let all: Vec<u32> =
+            self.placement.seen().iter().copied().filter(comparable).collect();
         let incidents = self.findings().into_iter().filter(|incident| incident.open);
         let named = incidents.flat_map(|incident| incident.subject.ranks).collect();
-        self.escalation.choose(suspects, &all, &named, &self.hosts)
+        self.escalation.choose(suspects, &all, &named, self.placement.hosts())
     }
 
     /// What a step usually takes, in seconds.
@@ -85,7 +86,7 @@ impl Job {
             .filter_map(|(rank, window)| Some((*rank, window.without_core_share?)))
             .collect();
         let ranks = ordered.told.into_iter().map(|(rank, window)| {
-            let host = self.hosts.get(&rank).cloned();
+            let host = self.placement.hosts().get(&rank).cloned();
             profiled_rank(rank, host, window)
         });
         let mut profiled = self.compare(&ranks.collect::<Vec<_>>(), steps);

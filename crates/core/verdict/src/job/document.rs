@@ -1,0 +1,64 @@
+//! The verdict of a job, as a document.
+
+use model::{JobSummary, SCHEMA, Verdict};
+
+use super::Job;
+use crate::detectors::pipeline_summary;
+
+impl Job {
+    /// What is to be said of the job now.
+    pub fn verdict(&self) -> Verdict {
+        Verdict {
+            side_channels: self.side_channels.summaries(&self.names),
+            schema: SCHEMA.to_owned(),
+            job: JobSummary {
+                id: self.id.clone(),
+                ranks: self.ranks(),
+                steps: self.steps(),
+                analysed_steps: match self.detectors.calls.logs() {
+                    Some(said) => said.timed,
+                    None => self.accounting.steps.round() as u64,
+                },
+                source: self.source,
+                cut: self.accounting.cut(),
+                exposed_s: self.accounting.exposed_s,
+                device_wait_share: self.device_wait_share(),
+                hosts_run_ahead: self.detectors.stages.devices.hosts_run_ahead(),
+                ambiguous_steps: self.detectors.stages.tracker.ambiguous_steps(),
+                sampled_steps: self.detectors.stages.devices.sampled_steps(),
+                read_backs: self.detectors.stages.devices.read_backs(&self.names),
+                lost_records: self.streams.lost(),
+            },
+            stages: self.accounting.stages(&self.names),
+            windows: self.accounting.windows(),
+            pipeline: self.detectors.calls.all().map(pipeline_summary),
+            incidents: self.findings().into_iter().map(narrate::incident).collect(),
+            absorbed: match self.detectors.calls.logs() {
+                Some(said) => incident::pipeline_absorbed(said)
+                    .iter()
+                    .map(narrate::absorbed)
+                    .collect(),
+                None => self
+                    .detectors
+                    .pipelines
+                    .absorbed()
+                    .iter()
+                    .map(narrate::absorbed)
+                    .collect(),
+            },
+            what_if: self
+                .detectors
+                .what_if
+                .shown
+                .as_ref()
+                .map(|shown| shown.what_if.clone()),
+            notes: self.all_notes().iter().map(narrate::note).collect(),
+            profile: self
+                .detectors
+                .functions
+                .profiled
+                .as_ref()
+                .map(|profiled| profiled.summary.clone()),
+        }
+    }
+}
