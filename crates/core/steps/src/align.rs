@@ -19,6 +19,8 @@ const MAX_PENDING_STEPS: usize = 4096;
 /// delivered anything is no longer waited for: its process runs without laggard.
 const UNSEEN_STEPS: usize = 200;
 const UNSEEN_S: f64 = 20.0;
+/// Ranks that are waited for on the word of a rank beside them; no host has more.
+pub const MAX_NEIGHBOURS: usize = 4096;
 
 /// How steps become windows; the `[window]` table of the settings file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -152,6 +154,23 @@ impl Aligner {
             self.unseen.insert(rank);
         }
         self.waits_for = None;
+    }
+
+    /// Announces a rank that is one of `host_ranks`: those beside it are taken to have its role
+    /// until they say otherwise.
+    pub fn expect_host(
+        &mut self,
+        rank: u32,
+        host_ranks: Range<u32>,
+        role: Option<String>,
+    ) {
+        let room = MAX_NEIGHBOURS.saturating_sub(self.ranks());
+        let is_new = |peer: &u32| *peer != rank && !self.expects(*peer);
+        let peers = host_ranks.take(MAX_NEIGHBOURS).filter(is_new).take(room);
+        for peer in peers.collect::<Vec<_>>() {
+            self.expect(peer, role.clone());
+        }
+        self.expect(rank, role);
     }
 
     /// Whether a rank was announced.

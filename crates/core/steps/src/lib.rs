@@ -39,7 +39,7 @@ mod segment;
 #[cfg(test)]
 mod testkit;
 
-pub use align::{Aligner, WindowSettings};
+pub use align::{Aligner, MAX_NEIGHBOURS, WindowSettings};
 pub use counter::StepCounter;
 pub use device::{DeviceClock, MAX_ASKED_STEPS, is_sampled, run_of, runs_from};
 pub use iteration::{Iteration, IterationTimer};

@@ -9,6 +9,7 @@ mod timed;
 mod what_if;
 
 use diagnosis::Detector;
+use frontier::Baseline;
 use model::{Announcement, Finding, Input, JobContext};
 
 use crate::Settings;
@@ -34,10 +35,10 @@ pub(crate) struct Detectors {
 }
 
 impl Detectors {
-    pub(crate) fn new(settings: &Settings) -> Self {
+    pub(crate) fn new(settings: &Settings, baseline: Baseline) -> Self {
         let incident = &settings.incident;
         Self {
-            stages: Stages::new(settings),
+            stages: Stages::new(settings, baseline),
             collectives: InCollectives::new(
                 settings.hang.clone(),
                 settings.arrival.share_min,

@@ -14,12 +14,10 @@ mod window;
 
 use std::ops::Range;
 
-use frontier::{
-    Baseline, WindowFrontier, analyse, assume_synchronisation, join_where_seen,
-};
+use frontier::WindowFrontier;
 use model::{
-    Announcement, Event, Input, JobContext, Mark, Meeting, NetworkFault, RankNs, Source,
-    StageId, StageNames, Sync, VerdictNote, Window,
+    Announcement, Event, Input, JobContext, Mark, NetworkFault, RankNs, Source, StageId,
+    StageNames, VerdictNote, Window,
 };
 use schedule::RankCalls;
 use steps::Aligner;
@@ -27,6 +25,7 @@ use whatif::Findings;
 
 use crate::detectors::{Detectors, WorkRequests};
 use crate::escalation::Escalation;
+use crate::record::WindowRecords;
 use crate::usages::Usages;
 use crate::{Remember, Series, Settings, WindowRecord};
 use accounting::Accounting;
@@ -39,16 +38,12 @@ use side_channels::SideChannels;
 
 pub use profile::ProfiledRank;
 
-/// Ranks that are waited for on the word of a rank beside them; no host has more.
-const MAX_NEIGHBOURS: usize = 4096;
-
 /// One job, from marks to verdict.
 #[derive(Debug)]
 pub struct Job {
     id: String,
     source: Source,
     pub(crate) settings: Settings,
-    baseline: Baseline,
     names: StageNames,
     placement: Placement,
     streams: MarkStreams,
@@ -56,10 +51,8 @@ pub struct Job {
     detectors: Detectors,
     earlier: EarlierStarts,
     accounting: Accounting,
-    series: Series,
     announcements: Announcements,
-    /// Of windows since they were last taken; nothing where nobody takes them.
-    records: Option<(Remember, Vec<WindowRecord>)>,
+    records: WindowRecords,
     notes: Notes,
     side_channels: SideChannels,
     escalation: Escalation,
@@ -70,20 +63,19 @@ impl Job {
     /// A job nothing is known of yet.
     pub fn new(id: &str, source: Source, settings: Settings) -> Self {
         let mut names = StageNames::default();
+        let baseline = settings.baseline(&mut names);
         Self {
             id: id.to_owned(),
             source,
-            baseline: settings.baseline(&mut names),
             names,
             placement: Placement::default(),
             streams: MarkStreams::default(),
             aligner: Aligner::new(settings.window.clone()),
-            detectors: Detectors::new(&settings),
+            detectors: Detectors::new(&settings, baseline.clone()),
             earlier: EarlierStarts::default(),
-            accounting: Accounting::default(),
-            series: Series::default(),
+            accounting: Accounting::new(settings.frontier.clone(), baseline),
             announcements: Announcements::default(),
-            records: None,
+            records: WindowRecords::default(),
             notes: Notes::default(),
             side_channels: SideChannels::default(),
             usages: Usages::default(),
@@ -112,7 +104,7 @@ impl Job {
 
     /// Exposed time and lag over the run.
     pub fn series(&self) -> &Series {
-        &self.series
+        self.accounting.series()
     }
 
     /// Takes the next thing there is to know about the job.
@@ -124,15 +116,8 @@ impl Job {
         match input {
             Input::Rank { rank, host, role, first_local, locals, world_size } => {
                 self.placement.place(rank, host);
-                // Ranks beside it are taken to have its role until they say otherwise.
-                let room = MAX_NEIGHBOURS.saturating_sub(self.aligner.ranks());
-                let peers = first_local..first_local.saturating_add(locals);
-                let is_new = |peer: &u32| *peer != rank && !self.aligner.expects(*peer);
-                let peers = peers.take(MAX_NEIGHBOURS).filter(is_new).take(room);
-                for peer in peers.collect::<Vec<_>>() {
-                    self.aligner.expect(peer, role.clone());
-                }
-                self.aligner.expect(rank, role);
+                let host_ranks = first_local..first_local.saturating_add(locals);
+                self.aligner.expect_host(rank, host_ranks, role);
                 self.aligner.set_world_size(world_size);
             }
             Input::Name { rank, name } => {
@@ -223,8 +208,8 @@ impl Job {
 
     pub(crate) fn context(&self) -> JobContext<'_> {
         JobContext {
-            exposed_s: self.accounting.exposed_s,
-            has_stages: self.accounting.steps > 0.0,
+            exposed_s: self.accounting.exposed_s(),
+            has_stages: self.accounting.steps() > 0.0,
             left_out: self.aligner.left_out(),
             ..self.placement.context(&self.names)
         }
@@ -295,8 +280,7 @@ impl Job {
         let what_if = &findings.what_if;
         self.placement.see_all(what_if.ranks.iter().map(|rank| rank.rank));
         self.earlier.add_steps((what_if.steps.len() + findings.left_out_steps) as u64);
-        self.accounting.steps += what_if.steps.len() as f64;
-        self.accounting.exposed_s += what_if.recorded_s.iter().sum::<f64>();
+        self.accounting.add_steps(what_if.steps.len(), what_if.recorded_s.iter().sum());
         self.notes.count(Counted::IncompleteSteps, findings.left_out_steps as u64);
         self.detectors.what_if.shown = Some(findings);
     }
@@ -332,13 +316,12 @@ impl Job {
 
     /// Begins to remember windows for [`Job::take_records`].
     pub(crate) fn remember(&mut self, remember: Remember) {
-        self.records = Some((remember, Vec::new()));
+        self.records.remember(remember);
     }
 
     /// The windows closed since the last call, as they are remembered.
     pub(crate) fn take_records(&mut self) -> Vec<WindowRecord> {
-        let records = self.records.as_mut().map(|(_, records)| std::mem::take(records));
-        records.unwrap_or_default()
+        self.records.take()
     }
 
     fn take_windows(&mut self) {
@@ -352,40 +335,21 @@ impl Job {
         let (window, mut found) = self.measure(window);
         self.account(&window, &found);
         self.follow(&window, &mut found);
-        let context = self.placement.context(&self.names);
-        if let Some(((remember, records), span)) = self.records.as_mut().zip(span) {
-            let (window, gates) = ((&window, span), &self.settings.frontier);
-            records.push(WindowRecord::new(*remember, window, &found, gates, context));
+        if let Some(span) = span {
+            let context = self.placement.context(&self.names);
+            self.records.add((&window, span), &found, &self.settings.frontier, context);
         }
         self.list(&window, &found);
     }
 
-    fn measure(&mut self, mut window: Window) -> (Window, WindowFrontier) {
-        if window.ranks.len() > 1 {
-            let mut boundaries = window.blocks.iter().flat_map(|b| b.boundaries.iter());
-            if boundaries.all(|boundary| boundary.sync == Sync::None) {
-                self.notes.count(Counted::ArrivalsUnknown, 1);
-            }
-            match window.meeting {
-                Meeting::Issued => assume_synchronisation(&mut window),
-                Meeting::Seen | Meeting::Unseen => join_where_seen(&mut window),
-            }
-        }
-        let found = analyse(&window, &self.settings.frontier, &self.baseline);
-        (window, found)
+    fn measure(&mut self, window: Window) -> (Window, WindowFrontier) {
+        self.notes.count_arrivals(&window);
+        self.accounting.measure(window)
     }
 
     fn account(&mut self, window: &Window, found: &WindowFrontier) {
-        self.accounting.add(window, found, &self.settings.frontier);
-        for rank in &window.missing_ranks {
-            self.notes.count(Counted::MissingRank(*rank), window.steps);
-        }
-        if window.unseen_ranks > 0 {
-            self.notes.count(Counted::OtherHosts, 1);
-        }
-        self.notes.count(Counted::IncompleteSteps, window.incomplete_steps);
-        self.notes.count(Counted::MismatchedSteps, window.mismatched_steps);
-        self.series.add(window, found);
+        self.notes.count_missing(window);
+        self.accounting.add(window, found);
     }
 
     fn follow(&mut self, window: &Window, found: &mut WindowFrontier) {
@@ -393,9 +357,7 @@ impl Job {
             left_out: self.aligner.left_out(),
             ..self.placement.context(&self.names)
         };
-        let (settings, baseline) = (&self.settings, &self.baseline);
-        let stages = &mut self.detectors.stages;
-        let mut shown = stages.close_window(window, found, settings, baseline, context);
+        let mut shown = self.detectors.stages.close_window(window, found, context);
         // Fusion takes all findings of the job: nobody asks for it over a healthy window.
         if !shown.is_empty() && self.detectors.pipelines.has_waits() {
             // Ranks that only wait for another stage are part of what that stage's say.

@@ -138,6 +138,40 @@ fn stages(
     stages.collect()
 }
 
+/// Records of windows since they were last taken.
+#[derive(Debug, Default)]
+pub(crate) struct WindowRecords {
+    /// What is remembered; nothing where nobody takes them.
+    remember: Option<Remember>,
+    records: Vec<WindowRecord>,
+}
+
+impl WindowRecords {
+    /// Begins to remember windows.
+    pub(crate) fn remember(&mut self, remember: Remember) {
+        self.remember = Some(remember);
+    }
+
+    /// Adds a window and when it was, if it is to be remembered.
+    pub(crate) fn add(
+        &mut self,
+        window: (&Window, Range<RankNs>),
+        found: &WindowFrontier,
+        gates: &Gates,
+        context: JobContext<'_>,
+    ) {
+        let record = self
+            .remember
+            .map(|remember| WindowRecord::new(remember, window, found, gates, context));
+        self.records.extend(record);
+    }
+
+    /// The records since the last call.
+    pub(crate) fn take(&mut self) -> Vec<WindowRecord> {
+        std::mem::take(&mut self.records)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use model::{Block, Boundary, Ending, Input, MarkKind, Source, StageId, Sync};

@@ -1,7 +1,7 @@
 //! Stages of steps, by the marks of hosts and the times of their devices.
 
 use diagnosis::Detector;
-use frontier::{Baseline, WindowFrontier, analyse, join_devices_where_seen};
+use frontier::{Baseline, Gates, WindowFrontier, analyse, join_devices_where_seen};
 use incident::{DeviceAccount, Devices, Tracker};
 use model::{
     Cut, Finding, JobContext, Meeting, RankNs, ReadBackSummary, ReadBacks, StageId,
@@ -35,7 +35,7 @@ impl DeviceSteps {
     pub(crate) fn account(
         &mut self,
         window: &Window,
-        settings: &Settings,
+        gates: &Gates,
         baseline: &Baseline,
     ) -> Option<DeviceAccount> {
         *if window.runs_ahead { &mut self.ahead } else { &mut self.not_ahead } += 1;
@@ -52,7 +52,7 @@ impl DeviceSteps {
             sampled.window.meeting = Meeting::Seen;
         }
         join_devices_where_seen(&mut sampled.window);
-        let found = analyse(&sampled.window, &settings.frontier, baseline);
+        let found = analyse(&sampled.window, gates, baseline);
         self.sampled_steps += found.steps.len() as u64;
         self.read_backs += &sampled.read_backs;
         let reads_in = self.read_backs.stages.clone();
@@ -117,13 +117,17 @@ impl DeviceSteps {
 /// Faults of stages, followed from window to window.
 #[derive(Debug)]
 pub(crate) struct Stages {
+    gates: Gates,
+    baseline: Baseline,
     pub(crate) tracker: Tracker,
     pub(crate) devices: DeviceSteps,
 }
 
 impl Stages {
-    pub(crate) fn new(settings: &Settings) -> Self {
+    pub(crate) fn new(settings: &Settings, baseline: Baseline) -> Self {
         Self {
+            gates: settings.frontier.clone(),
+            baseline,
             tracker: Tracker::new(settings.incident.clone(), settings.frontier.clone()),
             devices: DeviceSteps::default(),
         }
@@ -134,12 +138,10 @@ impl Stages {
         &mut self,
         window: &Window,
         found: &mut WindowFrontier,
-        settings: &Settings,
-        baseline: &Baseline,
         context: JobContext<'_>,
     ) -> Vec<Finding> {
         self.devices.leave_out(|step| context.is_left_out(step));
-        let account = self.devices.account(window, settings, baseline);
+        let account = self.devices.account(window, &self.gates, &self.baseline);
         let devices = self.devices.seen_by(account.as_ref());
         self.tracker.observe(window, found, devices, context)
     }

@@ -2,23 +2,31 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use frontier::{Gates, WindowFrontier, device_wait_s};
+use frontier::{
+    Baseline, Gates, WindowFrontier, analyse, assume_synchronisation, device_wait_s,
+    join_where_seen,
+};
 use model::{Cut, Meeting, StageId, StageNames, StageSummary, Window, WindowSummary};
+
+use crate::Series;
 
 /// Window summaries kept; the oldest make room.
 const MAX_WINDOWS: usize = 4096;
 
 /// The accounts of all windows of a job.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Accounting {
+    gates: Gates,
+    baseline: Baseline,
+    series: Series,
     totals: BTreeMap<StageId, StageTotal>,
     windows: VecDeque<(WindowSummary, BTreeMap<StageId, f64>)>,
     cut: Option<(Cut, Meeting)>,
     /// Seconds that hosts waited for their devices where they meet.
     device_wait_s: f64,
-    pub(super) exposed_s: f64,
+    exposed_s: f64,
     /// Steps in it; each role's part of the ranks counts for as much.
-    pub(super) steps: f64,
+    steps: f64,
 }
 
 #[derive(Debug, Default)]
@@ -30,8 +38,42 @@ struct StageTotal {
 }
 
 impl Accounting {
+    /// Nothing yet, of windows that are measured by `gates` against a baseline.
+    pub(super) fn new(gates: Gates, baseline: Baseline) -> Self {
+        Self {
+            gates,
+            baseline,
+            series: Series::default(),
+            totals: BTreeMap::new(),
+            windows: VecDeque::new(),
+            cut: None,
+            device_wait_s: 0.0,
+            exposed_s: 0.0,
+            steps: 0.0,
+        }
+    }
+
+    /// Measures a window whose ranks are joined where they meet.
+    pub(super) fn measure(&self, mut window: Window) -> (Window, WindowFrontier) {
+        if window.ranks.len() > 1 {
+            match window.meeting {
+                Meeting::Issued => assume_synchronisation(&mut window),
+                Meeting::Seen | Meeting::Unseen => join_where_seen(&mut window),
+            }
+        }
+        let found = analyse(&window, &self.gates, &self.baseline);
+        (window, found)
+    }
+
+    /// Adds the steps of a trace that took so long.
+    pub(super) fn add_steps(&mut self, steps: usize, exposed_s: f64) {
+        self.steps += steps as f64;
+        self.exposed_s += exposed_s;
+    }
+
     /// Adds what was found in a window.
-    pub(super) fn add(&mut self, window: &Window, found: &WindowFrontier, gates: &Gates) {
+    pub(super) fn add(&mut self, window: &Window, found: &WindowFrontier) {
+        self.series.add(window, found);
         self.cut = Some((window.cut, window.meeting));
         self.device_wait_s += device_wait_s(window) * window.group_share;
         self.exposed_s += found.exposed_s * window.group_share;
@@ -42,7 +84,7 @@ impl Accounting {
             total.gained_s += found.gain[slot] * found.exposed_s * window.group_share;
             for account in &found.steps {
                 let Some(at) = account.stages[slot] else { continue };
-                let notable = gates.notable_s(account.makespan_s);
+                let notable = self.gates.notable_s(account.makespan_s);
                 if window.ranks.len() > 1 && at.gap_s > notable {
                     *total.led.entry(window.ranks[at.leader]).or_default() += 1;
                 }
@@ -79,6 +121,21 @@ impl Accounting {
             windows.map(|window| window.first_step).min().unwrap_or(0),
             last.map_or(0, |last| last.saturating_sub(1)),
         )
+    }
+
+    /// What all of it took, in seconds.
+    pub(super) fn exposed_s(&self) -> f64 {
+        self.exposed_s
+    }
+
+    /// Steps that were accounted; each role's part of the ranks counts for as much.
+    pub(super) fn steps(&self) -> f64 {
+        self.steps
+    }
+
+    /// Exposed time and lag over the run.
+    pub(super) fn series(&self) -> &Series {
+        &self.series
     }
 
     /// How steps are cut, in words.

@@ -17,11 +17,11 @@ impl Job {
                 steps: self.steps(),
                 analysed_steps: match self.detectors.calls.logs() {
                     Some(said) => said.timed,
-                    None => self.accounting.steps.round() as u64,
+                    None => self.accounting.steps().round() as u64,
                 },
                 source: self.source,
                 cut: self.accounting.cut(),
-                exposed_s: self.accounting.exposed_s,
+                exposed_s: self.accounting.exposed_s(),
                 device_wait_share: self.device_wait_share(),
                 hosts_run_ahead: self.detectors.stages.devices.hosts_run_ahead(),
                 ambiguous_steps: self.detectors.stages.tracker.ambiguous_steps(),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
     Block, BlockPlace, Boundary, CollectiveIssue, CollectiveOp, Ending, FunctionClass,
-    IncidentKind, MarkKind, Pattern, ProfileWindow, RankNs, WorkerPatterns,
+    IncidentKind, MarkKind, Pattern, ProfileWindow, RankNs, Sync, WorkerPatterns,
 };
 use proptest::prelude::*;
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Source, VerdictNote};
+use model::{Source, Sync, VerdictNote, Window};
 
 use super::Job;
 use crate::detectors::pipeline_notes;
@@ -42,6 +42,24 @@ impl Notes {
         if times > 0 {
             *self.counts.entry(what).or_default() += times;
         }
+    }
+
+    /// Counts a window before its ranks are joined, if nobody recorded when they arrive.
+    pub(super) fn count_arrivals(&mut self, window: &Window) {
+        let mut boundaries = window.blocks.iter().flat_map(|b| b.boundaries.iter());
+        if window.ranks.len() > 1 && boundaries.all(|it| it.sync == Sync::None) {
+            self.count(Counted::ArrivalsUnknown, 1);
+        }
+    }
+
+    /// Counts what is missing in a window.
+    pub(super) fn count_missing(&mut self, window: &Window) {
+        for rank in &window.missing_ranks {
+            self.count(Counted::MissingRank(*rank), window.steps);
+        }
+        self.count(Counted::OtherHosts, u64::from(window.unseen_ranks > 0));
+        self.count(Counted::IncompleteSteps, window.incomplete_steps);
+        self.count(Counted::MismatchedSteps, window.mismatched_steps);
     }
 
     /// Keeps a note, unless it is known.
@@ -139,7 +157,7 @@ impl Job {
                 || self.detectors.calls.has_requests();
             return (!is_known).then_some(VerdictNote::NoTraining);
         }
-        let is_due = self.accounting.steps == 0.0
+        let is_due = self.accounting.steps() == 0.0
             && self.detectors.functions.profiled.is_none()
             && self.source.has_steps();
         is_due.then(|| VerdictNote::NoWindow {

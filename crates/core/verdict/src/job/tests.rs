@@ -259,7 +259,7 @@ fn a_rank_announces_no_more_neighbours_than_a_host_has() {
         let world_size = u32::MAX;
         job.take(Input::Rank { rank, host, role, first_local, locals, world_size });
     }
-    assert!(job.aligner.ranks() <= MAX_NEIGHBOURS + 10);
+    assert!(job.aligner.ranks() <= steps::MAX_NEIGHBOURS + 10);
 }
 
 /// Both ranks of a job of two take a step of a second, nearly all of it backward.
