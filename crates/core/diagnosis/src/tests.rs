@@ -13,21 +13,6 @@ use proptest::prelude::*;
 use crate::rules::{Apply, Kept, Merge};
 use crate::{Detector, FusionRule, OwnBlocks, RULES, SlowLink, Witnesses, disagreements};
 
-const ORIGINS: [Origin; 12] = [
-    Origin::Stages,
-    Origin::PassedStall,
-    Origin::Arrivals,
-    Origin::Bandwidth,
-    Origin::Connections,
-    Origin::Calls,
-    Origin::Profile,
-    Origin::WhatIf,
-    Origin::Blocks,
-    Origin::Death,
-    Origin::Hang,
-    Origin::Flows,
-];
-
 /// What is known beside the findings of a test.
 #[derive(Clone, Debug, Default)]
 struct Known {
@@ -179,7 +164,7 @@ fn function(number: usize, fault: &FunctionFault) -> Finding {
 
 prop_compose! {
     fn any_finding()(
-        origin in prop::sample::select(&ORIGINS[..]),
+        origin in prop::sample::select(&Origin::ALL[..]),
         ranks in prop::collection::btree_set(0_u32..4, 0..3),
         first in 0_u64..12,
         length in 0_u64..6,

@@ -155,10 +155,8 @@ fn not_left(stall: &Stall, stacks: &BTreeMap<u32, Stack>, rank: u32) -> Option<u
 /// The stage a rank stands in after its last mark.
 fn stage_of(stall: &Stall, rank: u32) -> Option<StageId> {
     match stall.last_kinds.get(&rank)? {
-        MarkKind::DataBegin => Some(StageId::DATA),
-        MarkKind::DataEnd | MarkKind::ForwardBegin => Some(StageId::FORWARD),
-        MarkKind::BackwardBegin => Some(StageId::BACKWARD),
-        MarkKind::OptimizerBegin => Some(StageId::OPTIMIZER),
+        kind if kind.begins() => kind.stage(),
+        MarkKind::DataEnd => Some(StageId::FORWARD),
         MarkKind::OptimizerEnd | MarkKind::BackwardEnd | MarkKind::DataStop => {
             Some(StageId::CALLBACKS)
         }

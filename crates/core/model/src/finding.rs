@@ -1,37 +1,41 @@
 //! What methods find, as values. The words for it are those of `narrate`.
 
+use crate::listed::listed;
 use crate::{
     Action, Cause, Claim, Disagreement, Fact, FoldedStack, IncidentKind, LinkEnd, Method,
     NextInLine, Pace, Progress, Ranks, Severity, Subject,
 };
 
-/// The method that a [`Finding`] comes from; fusion takes findings in this order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Origin {
-    /// Stages of steps, compared over ranks and with the job's own past.
-    Stages,
-    /// A stall that passed.
-    PassedStall,
-    /// Ranks that arrive late in timed collectives.
-    Arrivals,
-    /// Communicators that became slow in timed collectives.
-    Bandwidth,
-    /// Connections that work requests show.
-    Connections,
-    /// Iterations of a pipeline, by calls of NCCL.
-    Calls,
-    /// Functions of a profile.
-    Profile,
-    /// A what-if trace.
-    WhatIf,
-    /// Blocks of a pipeline, by marks.
-    Blocks,
-    /// A process that ended abruptly.
-    Death,
-    /// A job that does not move.
-    Hang,
-    /// Flows inside collectives.
-    Flows,
+listed! {
+    /// The method that a [`Finding`] comes from; fusion takes findings in this order, which
+    /// docs/math/fusion.md states too.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Origin {
+        /// Stages of steps, compared over ranks and with the job's own past.
+        Stages,
+        /// A stall that passed.
+        PassedStall,
+        /// Ranks that arrive late in timed collectives.
+        Arrivals,
+        /// Communicators that became slow in timed collectives.
+        Bandwidth,
+        /// Connections that work requests show.
+        Connections,
+        /// Iterations of a pipeline, by calls of NCCL.
+        Calls,
+        /// Functions of a profile.
+        Profile,
+        /// A what-if trace.
+        WhatIf,
+        /// Blocks of a pipeline, by marks.
+        Blocks,
+        /// A process that ended abruptly.
+        Death,
+        /// A job that does not move.
+        Hang,
+        /// Flows inside collectives.
+        Flows,
+    }
 }
 
 /// What something costs.

@@ -54,6 +54,7 @@ mod function_fault;
 mod growth;
 mod hold_up;
 mod input;
+mod listed;
 mod mark;
 mod median;
 mod network;

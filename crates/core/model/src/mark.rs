@@ -1,104 +1,80 @@
 use serde::{Deserialize, Serialize};
 
-use crate::{Event, RankNs};
+use crate::listed::listed;
+use crate::{Event, RankNs, StageId};
 
 /// Words of payload one mark occupies on the wire and in the ring.
 pub const PAYLOAD_WORDS: usize = 7;
 
-/// What happened in the training process, without the facts that an [`Event`] has.
-///
-/// The numbers are part of the ring's and of the recording's format: never reuse one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum MarkKind {
-    /// The loop asks its data loader for a batch.
-    DataBegin = 1,
-    /// The batch is there.
-    DataEnd = 2,
-    /// The loader had no more batches.
-    DataStop = 3,
-    /// The outermost wrapped module is called.
-    ForwardBegin = 4,
-    /// It returned.
-    ForwardEnd = 5,
-    /// The autograd engine starts (outermost call).
-    BackwardBegin = 6,
-    /// It returned.
-    BackwardEnd = 7,
-    /// An optimizer's step starts (outermost call).
-    OptimizerBegin = 8,
-    /// It returned.
-    OptimizerEnd = 9,
-    /// An explicit stage is entered.
-    StageBegin = 10,
-    /// It is left.
-    StageEnd = 11,
-    /// An explicit step is entered.
-    StepBegin = 12,
-    /// It is left.
-    StepEnd = 13,
-    /// A collective is issued.
-    CollectiveIssue = 14,
-    /// A side channel measured something on the device.
-    SideSample = 16,
-    /// A side channel's event never became ready.
-    SideLost = 17,
-    /// A block of a pipeline begins.
-    BlockBegin = 18,
-    /// It is over.
-    BlockEnd = 19,
-    /// The loop stands still for laggard's own profiler: it starts, or stops and writes.
-    ProfilerBegin = 20,
-    /// The loop goes on.
-    ProfilerEnd = 21,
-    /// The rank begins to make the group of all ranks, for which all must come.
-    InitBegin = 22,
-    /// It has made it, or has failed to.
-    InitEnd = 23,
-    /// The host saw that its device got to what it issued at an earlier mark of a run of sampled
-    /// steps.
-    DeviceTime = 24,
-    /// The host begins to read something back from its device; seen in sampled steps only.
-    ReadBackBegin = 25,
-    /// It has it.
-    ReadBackEnd = 26,
+listed! {
+    /// What happened in the training process, without the facts that an [`Event`] has.
+    ///
+    /// The numbers are part of the ring's and of the recording's format: never reuse one. A reader
+    /// passes over kinds that it does not know.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[repr(u8)]
+    pub enum MarkKind {
+        /// The loop asks its data loader for a batch.
+        DataBegin = 1,
+        /// The batch is there.
+        DataEnd = 2,
+        /// The loader had no more batches.
+        DataStop = 3,
+        /// The outermost wrapped module is called.
+        ForwardBegin = 4,
+        /// It returned.
+        ForwardEnd = 5,
+        /// The autograd engine starts (outermost call).
+        BackwardBegin = 6,
+        /// It returned.
+        BackwardEnd = 7,
+        /// An optimizer's step starts (outermost call).
+        OptimizerBegin = 8,
+        /// It returned.
+        OptimizerEnd = 9,
+        /// An explicit stage is entered.
+        StageBegin = 10,
+        /// It is left.
+        StageEnd = 11,
+        /// An explicit step is entered.
+        StepBegin = 12,
+        /// It is left.
+        StepEnd = 13,
+        /// A collective is issued.
+        CollectiveIssue = 14,
+        /// A side channel measured something on the device.
+        SideSample = 16,
+        /// A side channel's event never became ready.
+        SideLost = 17,
+        /// A block of a pipeline begins.
+        BlockBegin = 18,
+        /// It is over.
+        BlockEnd = 19,
+        /// The loop stands still for laggard's own profiler: it starts, or stops and writes.
+        ProfilerBegin = 20,
+        /// The loop goes on.
+        ProfilerEnd = 21,
+        /// The rank begins to make the group of all ranks, for which all must come.
+        InitBegin = 22,
+        /// It has made it, or has failed to.
+        InitEnd = 23,
+        /// The host saw that its device got to what it issued at an earlier mark of a run of sampled
+        /// steps.
+        DeviceTime = 24,
+        /// The host begins to read something back from its device; seen in sampled steps only.
+        ReadBackBegin = 25,
+        /// It has it.
+        ReadBackEnd = 26,
+    }
 }
 
 impl MarkKind {
-    /// All kinds, in the order of their numbers.
-    pub const ALL: [Self; 25] = [
-        Self::DataBegin,
-        Self::DataEnd,
-        Self::DataStop,
-        Self::ForwardBegin,
-        Self::ForwardEnd,
-        Self::BackwardBegin,
-        Self::BackwardEnd,
-        Self::OptimizerBegin,
-        Self::OptimizerEnd,
-        Self::StageBegin,
-        Self::StageEnd,
-        Self::StepBegin,
-        Self::StepEnd,
-        Self::CollectiveIssue,
-        Self::SideSample,
-        Self::SideLost,
-        Self::BlockBegin,
-        Self::BlockEnd,
-        Self::ProfilerBegin,
-        Self::ProfilerEnd,
-        Self::InitBegin,
-        Self::InitEnd,
-        Self::DeviceTime,
-        Self::ReadBackBegin,
-        Self::ReadBackEnd,
-    ];
-
     /// The kind behind a number, `None` if this build knows none.
     #[inline]
     pub fn from_number(number: u8) -> Option<Self> {
-        const BY_NUMBER: [Option<MarkKind>; 27] = {
-            let mut table = [None; 27];
+        const LAST: usize = MarkKind::ALL[MarkKind::ALL.len() - 1] as usize;
+        const BY_NUMBER: [Option<MarkKind>; LAST + 1] = {
+            let mut table = [None; LAST + 1];
             let mut at = 0;
             while at < MarkKind::ALL.len() {
                 table[MarkKind::ALL[at] as usize] = Some(MarkKind::ALL[at]);
@@ -125,9 +101,27 @@ impl MarkKind {
         )
     }
 
+    /// Whether a stage, of a hook or an explicit one, ends with it.
+    pub fn ends_stage(self) -> bool {
+        let is_begin = StageId::HOOKED.iter().any(|(_, [begin, _])| *begin == self);
+        self == Self::StageEnd || self.is_hook() && !is_begin
+    }
+
+    /// The stage that it begins or ends, if a hook sees it.
+    #[inline]
+    pub fn stage(self) -> Option<StageId> {
+        // The only stage with two ends.
+        if self == Self::DataStop {
+            return Some(StageId::DATA);
+        }
+        let of_it = StageId::HOOKED.iter().find(|(_, marks)| marks.contains(&self));
+        of_it.map(|(stage, _)| *stage)
+    }
+
     /// Whether a hook sees it, rather than an explicit context or a collective.
+    #[inline]
     pub fn is_hook(self) -> bool {
-        self as u8 <= Self::OptimizerEnd as u8
+        self.stage().is_some()
     }
 }
 

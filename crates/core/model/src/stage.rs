@@ -1,12 +1,14 @@
 use std::collections::HashMap;
 
+use crate::MarkKind;
+
 /// A stage of the step: one of the built-in ones or a name the user gave.
 ///
 /// Ids are job-wide: [`StageNames`] gives the same id to the same name on every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StageId(pub u16);
 
-/// Names of the built-in stages in schema order, and the one stage we add.
+/// Names of the built-in stages, each at the place of its id.
 ///
 /// # Source
 /// StageFrontier's default schema; `data.gap` is ours: the time between the
@@ -44,6 +46,20 @@ impl StageId {
     pub const DATA_GAP: Self = Self(6);
     /// Side channel: the forward pass as measured on the device. Never part of a step.
     pub const FORWARD_EVENT: Self = Self(7);
+
+    /// The stages that hooks record, with the marks at their begin and at their end.
+    pub const HOOKED: [(Self, [MarkKind; 2]); 4] = [
+        (Self::DATA, [MarkKind::DataBegin, MarkKind::DataEnd]),
+        (Self::FORWARD, [MarkKind::ForwardBegin, MarkKind::ForwardEnd]),
+        (Self::BACKWARD, [MarkKind::BackwardBegin, MarkKind::BackwardEnd]),
+        (Self::OPTIMIZER, [MarkKind::OptimizerBegin, MarkKind::OptimizerEnd]),
+    ];
+
+    /// The marks at its begin and at its end, if hooks record it.
+    pub fn hook_marks(self) -> Option<[MarkKind; 2]> {
+        let of_it = Self::HOOKED.iter().find(|(stage, _)| *stage == self);
+        of_it.map(|(_, marks)| *marks)
+    }
 
     /// Whether the stage is one the user named.
     pub fn is_named(self) -> bool {
@@ -102,6 +118,20 @@ mod tests {
         assert_eq!(names.name(StageId::DATA), "data.next_wait");
         assert_eq!(names.name(StageId::OTHER), "step.other_cpu_wall");
         assert_eq!(names.name(StageId::DATA_GAP), "data.gap");
+    }
+
+    #[test]
+    fn marks_of_hooks_know_their_stage() {
+        for (stage, [begin, end]) in StageId::HOOKED {
+            assert_eq!(stage.hook_marks(), Some([begin, end]));
+            assert_eq!((begin.stage(), end.stage()), (Some(stage), Some(stage)));
+            assert!(begin.begins() && !begin.ends_stage(), "{begin:?}");
+            assert!(end.ends_stage() && !end.begins(), "{end:?}");
+        }
+        assert!(MarkKind::DataStop.ends_stage() && MarkKind::StageEnd.ends_stage());
+        assert_eq!(StageId::CALLBACKS.hook_marks(), None);
+        let of_hooks = MarkKind::ALL.iter().filter(|kind| kind.is_hook()).count();
+        assert_eq!(of_hooks, 2 * StageId::HOOKED.len() + 1);
     }
 
     #[test]

@@ -190,14 +190,13 @@ impl Segmenter {
         if kind == MarkKind::StageEnd {
             return stage;
         }
-        if self.after_explicit && explicit && !is_end(kind) {
+        if self.after_explicit && explicit && !kind.ends_stage() {
             return if self.step_open { StageId::OTHER } else { StageId::CALLBACKS };
         }
+        if let Some(ended) = kind.stage().filter(|_| kind.ends_stage()) {
+            return ended;
+        }
         match kind {
-            MarkKind::DataEnd | MarkKind::DataStop => StageId::DATA,
-            MarkKind::ForwardEnd => StageId::FORWARD,
-            MarkKind::BackwardEnd => StageId::BACKWARD,
-            MarkKind::OptimizerEnd => StageId::OPTIMIZER,
             _ if self.backward_open => StageId::BACKWARD,
             MarkKind::BackwardBegin => match self.context {
                 Some(MarkKind::ForwardEnd) => StageId::OTHER,
@@ -251,29 +250,11 @@ impl Segmenter {
 
 /// An explicit stage with a built-in name says what the hook of that stage says.
 fn as_hook(kind: MarkKind, stage: StageId) -> MarkKind {
-    match (kind, stage) {
-        (MarkKind::StageBegin, StageId::DATA) => MarkKind::DataBegin,
-        (MarkKind::StageEnd, StageId::DATA) => MarkKind::DataEnd,
-        (MarkKind::StageBegin, StageId::FORWARD) => MarkKind::ForwardBegin,
-        (MarkKind::StageEnd, StageId::FORWARD) => MarkKind::ForwardEnd,
-        (MarkKind::StageBegin, StageId::BACKWARD) => MarkKind::BackwardBegin,
-        (MarkKind::StageEnd, StageId::BACKWARD) => MarkKind::BackwardEnd,
-        (MarkKind::StageBegin, StageId::OPTIMIZER) => MarkKind::OptimizerBegin,
-        (MarkKind::StageEnd, StageId::OPTIMIZER) => MarkKind::OptimizerEnd,
+    match (kind, stage.hook_marks()) {
+        (MarkKind::StageBegin, Some([begin, _])) => begin,
+        (MarkKind::StageEnd, Some([_, end])) => end,
         _ => kind,
     }
-}
-
-fn is_end(kind: MarkKind) -> bool {
-    matches!(
-        kind,
-        MarkKind::DataEnd
-            | MarkKind::DataStop
-            | MarkKind::ForwardEnd
-            | MarkKind::BackwardEnd
-            | MarkKind::OptimizerEnd
-            | MarkKind::StageEnd
-    )
 }
 
 #[cfg(test)]

@@ -274,7 +274,7 @@ fn tile(
     };
     let (mut batches, mut micro_steps) = (0u16, 0u16);
     for span in spans {
-        let (begin, finish) = marks_of(span.stage);
+        let [begin, finish] = marks_of(span.stage);
         close(span.start_ns, StageId::OTHER, begin, after);
         close(span.end_ns, span.stage, finish, begin);
         after = finish;
@@ -296,12 +296,6 @@ fn tile(
 }
 
 /// The marks a live job has around a stage.
-fn marks_of(stage: StageId) -> (MarkKind, MarkKind) {
-    match stage {
-        StageId::DATA => (MarkKind::DataBegin, MarkKind::DataEnd),
-        StageId::FORWARD => (MarkKind::ForwardBegin, MarkKind::ForwardEnd),
-        StageId::BACKWARD => (MarkKind::BackwardBegin, MarkKind::BackwardEnd),
-        StageId::OPTIMIZER => (MarkKind::OptimizerBegin, MarkKind::OptimizerEnd),
-        _ => (MarkKind::StageBegin, MarkKind::StageEnd),
-    }
+fn marks_of(stage: StageId) -> [MarkKind; 2] {
+    stage.hook_marks().unwrap_or([MarkKind::StageBegin, MarkKind::StageEnd])
 }

@@ -352,13 +352,10 @@ fn rank_step(
 
 /// The mark that ends a stage.
 fn end_of(stage: StageId) -> MarkKind {
-    match stage {
-        StageId::DATA => MarkKind::DataEnd,
-        StageId::FORWARD => MarkKind::ForwardEnd,
-        StageId::BACKWARD => MarkKind::BackwardEnd,
-        StageId::OPTIMIZER => MarkKind::OptimizerEnd,
-        StageId::OTHER => MarkKind::StepEnd,
-        _ => MarkKind::StageEnd,
+    match stage.hook_marks() {
+        Some([_, end]) => end,
+        None if stage == StageId::OTHER => MarkKind::StepEnd,
+        None => MarkKind::StageEnd,
     }
 }
 

@@ -1,0 +1,18 @@
+//! Enums that list their variants, so that no second list has to follow them.
+
+/// Adds `ALL`, all variants in their order, to the enum inside.
+macro_rules! listed {
+    ($(#[$about:meta])* pub enum $name:ident {
+        $($(#[$doc:meta])* $kind:ident $(= $number:literal)?,)*
+    }) => {
+        $(#[$about])*
+        pub enum $name { $($(#[$doc])* $kind $(= $number)?,)* }
+
+        impl $name {
+            /// All of them, in order.
+            pub const ALL: [Self; [$(stringify!($kind)),*].len()] = [$(Self::$kind),*];
+        }
+    };
+}
+
+pub(crate) use listed;
