@@ -22,83 +22,67 @@ pub(crate) use stages::Stages;
 pub(crate) use timed::TimedCollectives;
 pub(crate) use what_if::WhatIfTrace;
 
-/// The methods of a job. A method more is a [`Detector`] more.
-#[derive(Debug)]
-pub(crate) struct Detectors {
-    pub(crate) stages: Stages,
-    pub(crate) collectives: InCollectives,
-    pub(crate) timed: TimedCollectives,
-    pub(crate) functions: Functions,
-    pub(crate) calls: Calls,
-    pub(crate) what_if: WhatIfTrace,
-    pub(crate) pipelines: Pipelines,
+/// Makes [`Detectors`] of a row for each method.
+macro_rules! detectors {
+    ($settings:ident, $baseline:ident: $($name:ident: $method:ty = $new:expr,)*) => {
+        /// The methods of a job, in the order in which they look and find.
+        #[derive(Debug)]
+        pub(crate) struct Detectors {
+            $(pub(crate) $name: $method,)*
+        }
+
+        impl Detectors {
+            pub(crate) fn new($settings: &Settings, $baseline: Baseline) -> Self {
+                Self { $($name: $new,)* }
+            }
+
+            fn all(&self) -> impl Iterator<Item = &dyn Detector> {
+                [$(&self.$name as &dyn Detector),*].into_iter()
+            }
+
+            fn all_mut(&mut self) -> impl Iterator<Item = &mut dyn Detector> {
+                [$(&mut self.$name as &mut dyn Detector),*].into_iter()
+            }
+        }
+    };
+}
+
+// To add a method, implement `Detector` in a module here and add its row.
+detectors! { settings, baseline:
+    stages: Stages = Stages::new(settings, baseline),
+    collectives: InCollectives =
+        InCollectives::new(settings.hang.clone(), settings.arrival.share_min),
+    timed: TimedCollectives =
+        TimedCollectives::new(settings.arrival.clone(), settings.incident.clone()),
+    pipelines: Pipelines =
+        Pipelines::new(settings.schedule.clone(), settings.incident.clone()),
+    calls: Calls = Calls::new(settings),
+    functions: Functions = Functions::new(settings.incident.clone()),
+    what_if: WhatIfTrace = WhatIfTrace::new(settings.incident.clone()),
 }
 
 impl Detectors {
-    pub(crate) fn new(settings: &Settings, baseline: Baseline) -> Self {
-        let incident = &settings.incident;
-        Self {
-            stages: Stages::new(settings, baseline),
-            collectives: InCollectives::new(
-                settings.hang.clone(),
-                settings.arrival.share_min,
-            ),
-            timed: TimedCollectives::new(settings.arrival.clone(), incident.clone()),
-            functions: Functions::new(incident.clone()),
-            calls: Calls::new(settings),
-            what_if: WhatIfTrace::new(incident.clone()),
-            pipelines: Pipelines::new(settings.schedule.clone(), incident.clone()),
-        }
-    }
-
-    fn all(&self) -> [&dyn Detector; 7] {
-        [
-            &self.stages,
-            &self.collectives,
-            &self.timed,
-            &self.pipelines,
-            &self.calls,
-            &self.functions,
-            &self.what_if,
-        ]
-    }
-
-    fn all_mut(&mut self) -> [&mut dyn Detector; 7] {
-        [
-            &mut self.stages,
-            &mut self.collectives,
-            &mut self.timed,
-            &mut self.pipelines,
-            &mut self.calls,
-            &mut self.functions,
-            &mut self.what_if,
-        ]
-    }
-
     /// Each takes the next thing there is to know; what is to be said at once.
     pub(crate) fn observe(
         &mut self,
         input: &Input,
         context: JobContext<'_>,
     ) -> Vec<Announcement> {
-        let all = self.all_mut().into_iter();
-        all.flat_map(|detector| detector.observe(input, context)).collect()
+        self.all_mut().flat_map(|detector| detector.observe(input, context)).collect()
     }
 
     /// Nothing more comes.
     pub(crate) fn finish(&mut self, context: JobContext<'_>) -> Vec<Announcement> {
-        let all = self.all_mut().into_iter();
-        all.flat_map(|detector| detector.finish(context)).collect()
+        self.all_mut().flat_map(|detector| detector.finish(context)).collect()
     }
 
     /// What each found.
     pub(crate) fn findings(&self, context: JobContext<'_>) -> Vec<Finding> {
-        let all = self.all().into_iter();
-        all.flat_map(|detector| detector.findings(context)).collect()
+        self.all().flat_map(|detector| detector.findings(context)).collect()
     }
 
     /// All ranks start over.
     pub(crate) fn restart(&mut self) {
-        self.all_mut().into_iter().for_each(Detector::restart);
+        self.all_mut().for_each(Detector::restart);
     }
 }
