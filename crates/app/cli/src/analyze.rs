@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use formats::{IncidentTrace, Recording, TraceSet, write_perfetto};
+use formats::{IncidentTrace, RECORDING_KINDS, Recording, TraceSet, write_perfetto};
 use model::{Severity, Verdict};
 
 use crate::export::ExportArgs;
@@ -15,14 +15,8 @@ use crate::run::write_report;
 use crate::settings::{LayoutArgs, SettingsArgs};
 
 /// Analyze recordings
-///
-/// Detects what a file is, plain or compressed: recordings of `laggard run --record` and
-/// `laggard serve`, stage matrices, mark events, Flight Recorder dumps, traces of PyTorch's
-/// profiler and of Nsight Systems, py-spy stacks, replies of NCCL's RAS, logs of NCCL Inspector,
-/// logs of NCCL calls, telemetry of work requests, and what-if traces. Searches folders, and skips
-/// other files in them.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(long_about = long_about(), after_help = "\
 Examples:
   laggard analyze recording.json.gz
   laggard analyze --json recordings/ | jq '.verdicts[].incidents[0].text'
@@ -79,6 +73,13 @@ impl From<FailOnSeverity> for Severity {
             FailOnSeverity::Critical => Self::Critical,
         }
     }
+}
+
+fn long_about() -> String {
+    format!(
+        "Analyze recordings\n\nDetects what a file is: {RECORDING_KINDS}. Searches folders, and \
+         skips other files in them."
+    )
 }
 
 pub(crate) fn analyze(args: &AnalyzeArgs) -> Result<ExitCode> {

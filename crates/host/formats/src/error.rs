@@ -1,6 +1,20 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// All kinds of recordings. Help and errors quote it; docs/recordings.md has a row for each.
+macro_rules! kinds {
+    () => {
+        "stage matrices (JSON with \"schema\": \"stage-matrix/1\"), mark events (a JSON list of \
+         [time_ns, kind] per rank), what laggard run --record wrote and laggard serve kept, \
+         traces of PyTorch's profiler and of Nsight Systems (SQLite), Flight Recorder dumps, \
+         py-spy stacks, replies of NCCL's RAS, logs of NCCL Inspector, logs of NCCL calls, \
+         telemetry of work requests and what-if traces (Parquet), plain or as .gz, .xz, .zst"
+    };
+}
+
+/// All kinds of recordings, as a list in words.
+pub const RECORDING_KINDS: &str = kinds!();
+
 /// A recording that cannot be read: which file, where in it, and what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -94,11 +108,11 @@ impl FormatError {
                 "check the path, its permissions and that it was copied whole"
             }
             Self::Unknown { .. } => {
-                "laggard analyze reads stage matrices (JSON with \"schema\": \
-                 \"stage-matrix/1\"), mark events (a JSON list of [time_ns, kind] per rank), \
-                 what laggard run --record wrote and laggard serve kept, traces of PyTorch's profiler and of \
-                 Nsight Systems (SQLite), Flight Recorder dumps, py-spy stacks, \
-                 replies of NCCL's RAS, logs of NCCL Inspector, logs of NCCL calls and what-if traces (Parquet), plain or as .gz, .xz, .zst; docs/formats.md shows them"
+                concat!(
+                    "laggard analyze reads ",
+                    kinds!(),
+                    "; docs/formats.md shows them"
+                )
             }
             Self::Json { .. } | Self::Damaged { .. } => {
                 "write the file anew: it is cut off or damaged at that place"

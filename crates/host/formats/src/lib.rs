@@ -56,7 +56,7 @@ mod work_requests;
 
 pub use batch::{BatchError, pack_batch, unpack_batch};
 pub use call_log::{WrittenCalls, write_call_logs};
-pub use error::FormatError;
+pub use error::{FormatError, RECORDING_KINDS};
 pub use events::MarkEvents;
 pub use flight_recorder::{RecordedCollective, recorded_collectives};
 pub use journal::{Journal, JournalWriter, input_line};

@@ -512,7 +512,7 @@ fn a_missing_file() {
 fn an_empty_file() {
     assert_snapshot!(complaint("empty.json", b""), @r#"
     laggard: FOLDER/empty.json is not a recording laggard knows: it is empty
-      laggard analyze reads stage matrices (JSON with "schema": "stage-matrix/1"), mark events (a JSON list of [time_ns, kind] per rank), what laggard run --record wrote and laggard serve kept, traces of PyTorch's profiler and of Nsight Systems (SQLite), Flight Recorder dumps, py-spy stacks, replies of NCCL's RAS, logs of NCCL Inspector, logs of NCCL calls and what-if traces (Parquet), plain or as .gz, .xz, .zst; docs/formats.md shows them
+      laggard analyze reads stage matrices (JSON with "schema": "stage-matrix/1"), mark events (a JSON list of [time_ns, kind] per rank), what laggard run --record wrote and laggard serve kept, traces of PyTorch's profiler and of Nsight Systems (SQLite), Flight Recorder dumps, py-spy stacks, replies of NCCL's RAS, logs of NCCL Inspector, logs of NCCL calls, telemetry of work requests and what-if traces (Parquet), plain or as .gz, .xz, .zst; docs/formats.md shows them
     "#);
 }
 
@@ -520,7 +520,7 @@ fn an_empty_file() {
 fn a_file_that_is_something_else() {
     assert_snapshot!(complaint("photo.json", b"\x89PNG\r\n\x1a\n\0\0"), @r#"
     laggard: FOLDER/photo.json is not a recording laggard knows: it begins with '\u{89}' (byte 137)
-      laggard analyze reads stage matrices (JSON with "schema": "stage-matrix/1"), mark events (a JSON list of [time_ns, kind] per rank), what laggard run --record wrote and laggard serve kept, traces of PyTorch's profiler and of Nsight Systems (SQLite), Flight Recorder dumps, py-spy stacks, replies of NCCL's RAS, logs of NCCL Inspector, logs of NCCL calls and what-if traces (Parquet), plain or as .gz, .xz, .zst; docs/formats.md shows them
+      laggard analyze reads stage matrices (JSON with "schema": "stage-matrix/1"), mark events (a JSON list of [time_ns, kind] per rank), what laggard run --record wrote and laggard serve kept, traces of PyTorch's profiler and of Nsight Systems (SQLite), Flight Recorder dumps, py-spy stacks, replies of NCCL's RAS, logs of NCCL Inspector, logs of NCCL calls, telemetry of work requests and what-if traces (Parquet), plain or as .gz, .xz, .zst; docs/formats.md shows them
     "#);
 }
 
