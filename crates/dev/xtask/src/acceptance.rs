@@ -71,18 +71,15 @@ pub(crate) fn acceptance(args: &AcceptanceArgs, root: &Path) -> Result<ExitCode>
         .collect();
     let real = real::ROWS.into_iter().map(|(id, _)| id);
     let ids: Vec<&str> = quick.iter().map(|(id, _)| *id).chain(real).collect();
-    let wanted = |id: &str| {
-        args.only.is_empty() || args.only.iter().any(|only| is_of(id, only, &ids))
-    };
     let mut measured = Vec::new();
     let mut print = |row: AcceptanceRow| {
         println!("{row}");
         measured.push(row);
     };
-    for (id, row) in quick.iter().filter(|(id, _)| wanted(id)) {
+    for (id, row) in quick.iter().filter(|(id, _)| is_wanted(id, &args.only, &ids)) {
         print(row(id));
     }
-    let outcome = real_rows(args, root, &wanted, &mut print);
+    let outcome = real_rows(args, root, &ids, &mut print);
     // What was measured before something failed is not lost.
     let path = root.join("docs/acceptance.md");
     let before = fs::read_to_string(&path).unwrap_or_default();
@@ -98,10 +95,13 @@ pub(crate) fn acceptance(args: &AcceptanceArgs, root: &Path) -> Result<ExitCode>
 fn real_rows(
     args: &AcceptanceArgs,
     root: &Path,
-    wanted: &impl Fn(&str) -> bool,
+    ids: &[&str],
     print: &mut impl FnMut(AcceptanceRow),
 ) -> Result<()> {
-    let mut rows = real::ROWS.into_iter().filter(|(id, _)| wanted(id)).peekable();
+    let mut rows = real::ROWS
+        .into_iter()
+        .filter(|(id, _)| is_wanted(id, &args.only, ids))
+        .peekable();
     if rows.peek().is_none() {
         return Ok(());
     }
@@ -112,7 +112,11 @@ fn real_rows(
     Ok(())
 }
 
-/// Whether an id was asked for: by itself, or by what it begins with if no id is that.
-fn is_of(id: &str, only: &str, ids: &[&str]) -> bool {
-    id == only || (!ids.contains(&only) && id.starts_with(only))
+/// Whether an id is asked for: by itself, or by what it begins with if no id is that; all are if
+/// nothing is.
+fn is_wanted(id: &str, only: &[String], ids: &[&str]) -> bool {
+    only.is_empty()
+        || only.iter().any(|only| {
+            id == only || (!ids.contains(&only.as_str()) && id.starts_with(only))
+        })
 }

@@ -47,12 +47,18 @@ struct Crate {
     needs: Vec<String>,
 }
 
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
 fn crates(root: &Path) -> Result<BTreeMap<String, Crate>> {
     let metadata =
         output(root, "cargo", &["metadata", "--no-deps", "--format-version=1"])?;
     let metadata: Value = serde_json::from_str(&metadata)?;
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let mut crates = BTreeMap::new();
     for package in list(&metadata["packages"]) {
         let manifest = text(&package["manifest_path"]);
@@ -65,12 +71,12 @@ fn crates(root: &Path) -> Result<BTreeMap<String, Crate>> {
         ensure!(folder == stem, "crate {name} lives in a folder called {folder}");
         let floor = FLOORS.iter().position(|known| *known == floor);
         let floor = floor.with_context(|| format!("{place} is on no floor"))?;
-        let own = |dependency: &Value| {
-            dependency["path"].is_string() && dependency["kind"].as_str() != Some("dev")
-        };
-        let needs = list(&package["dependencies"]).into_iter().filter(own);
-        let needs = needs.map(|dependency| text(&dependency["name"])).collect();
-        crates.insert(name, Crate { floor, place, needs });
+        let needs = list(&package["dependencies"])
+            .iter()
+            .filter(|it| it["path"].is_string() && it["kind"].as_str() != Some("dev"))
+            .map(|dependency| text(&dependency["name"]).to_owned())
+            .collect();
+        crates.insert(name.to_owned(), Crate { floor, place, needs });
     }
     Ok(crates)
 }

@@ -314,12 +314,13 @@ pub(crate) fn load(args: &LoadArgs) -> Result<ExitCode> {
         Ok((answers_s?, seen?))
     })?;
     let seconds = clock.begun.elapsed().as_secs_f64();
-    let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
+    let [marks_per_s, bytes_per_s, packed_per_s] =
+        [&told.marks, &told.bytes, &told.packed_bytes]
+            .map(|counter| counter.load(Ordering::Relaxed) as f64 / seconds);
     println!(
-        "{:.0} marks/s, {:.1} MB/s ({:.1} packed), {} times told to wait, {seconds:.0} s",
-        get(&told.marks) / seconds,
-        get(&told.bytes) / seconds / 1e6,
-        get(&told.packed_bytes) / seconds / 1e6,
+        "{marks_per_s:.0} marks/s, {:.1} MB/s ({:.1} packed), {} times told to wait, {seconds:.0} s",
+        bytes_per_s / 1e6,
+        packed_per_s / 1e6,
         told.refused.load(Ordering::Relaxed),
     );
     println!("answers: {}", quantiles(answers_s));
@@ -518,12 +519,8 @@ impl Usage {
         let ticks: Vec<u64> = ticks.collect::<Result<_, _>>()?;
         self.cpu_s = ticks.iter().sum::<u64>() as f64 / 100.0;
         let status = fs::read_to_string(process.join("status"))?;
-        let of = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok())
-        };
-        self.mb = of("VmRSS:").context("memory")? / 1e3;
-        self.peak_mb = of("VmHWM:").context("memory")? / 1e3;
+        self.mb = megabytes(&status, "VmRSS:").context("memory")?;
+        self.peak_mb = megabytes(&status, "VmHWM:").context("memory")?;
         let at = clock.begun.elapsed().as_secs();
         if let Some(told) = told
             && at >= self.said + 10
@@ -536,16 +533,22 @@ impl Usage {
     }
 }
 
+/// A line in kilobytes of `/proc/PID/status`.
+fn megabytes(status: &str, name: &str) -> Option<f64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    let kilobytes: f64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kilobytes / 1e3)
+}
+
 fn quantiles(mut values: Vec<f64>) -> String {
     values.sort_by(f64::total_cmp);
-    let at = |part: f64| values[((values.len() - 1) as f64 * part).round() as usize];
-    if values.is_empty() {
+    let Some(last) = values.len().checked_sub(1) else {
         return "none".to_owned();
-    }
-    let (median, most) = (at(0.5), at(0.99));
+    };
+    let [median, most, max] =
+        [0.5, 0.99, 1.0].map(|part| values[(last as f64 * part).round() as usize]);
     format!(
-        "{} of them, P50 {median:.3} s, P99 {most:.3} s, max {:.3} s",
-        values.len(),
-        at(1.0)
+        "{} of them, P50 {median:.3} s, P99 {most:.3} s, max {max:.3} s",
+        values.len()
     )
 }

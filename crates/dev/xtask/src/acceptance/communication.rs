@@ -43,6 +43,13 @@ struct Case {
     named: Vec<u32>,
 }
 
+impl Case {
+    /// Whether the culprit is named as one end of a link.
+    fn is_one_of_two(&self) -> bool {
+        self.named.len() == 2 && self.named.contains(&self.culprit)
+    }
+}
+
 fn campaign() -> Vec<Case> {
     let mut random = SmallRng::seed_from_u64(20);
     let cases = (0..CAMPAIGN).map(|seed| {
@@ -61,8 +68,8 @@ fn latency(id: &str) -> AcceptanceRow {
     let cases = campaign();
     let mut after_s: Vec<f64> = cases.iter().filter_map(|case| case.after_s).collect();
     after_s.sort_by(f64::total_cmp);
-    let quantile = |share: f64| after_s[(share * (after_s.len() - 1) as f64) as usize];
-    let (half, most) = (quantile(0.5), quantile(0.9));
+    let [half, most] =
+        [0.5, 0.9].map(|share| after_s[(share * (after_s.len() - 1) as f64) as usize]);
     let measured = format!(
         "{} of {CAMPAIGN} detected; P50 {half:.1} s, P90 {most:.1} s after the onset",
         after_s.len()
@@ -80,11 +87,9 @@ fn latency(id: &str) -> AcceptanceRow {
 fn localisation(id: &str) -> AcceptanceRow {
     let cases = campaign();
     let exact = cases.iter().filter(|case| case.named == [case.culprit]).count();
-    let one_end =
-        |case: &&Case| case.named.len() == 2 && case.named.contains(&case.culprit);
-    let either = cases.iter().filter(one_end).count();
+    let either = cases.iter().filter(|case| case.is_one_of_two()).count();
     for case in &cases {
-        if case.named != [case.culprit] && !one_end(&case) {
+        if case.named != [case.culprit] && !case.is_one_of_two() {
             eprintln!("{:?}: named {:?}", case.fault, case.named);
         }
     }
@@ -135,29 +140,47 @@ fn hundred_thousand(id: &str) -> AcceptanceRow {
     localise(id, 1250, 10, 2.0)
 }
 
+/// The hash that a communicator has in a copy of its job.
+fn hash_in_copy(hash: u64, copy: u32) -> u64 {
+    hash ^ u64::from(copy) << 32
+}
+
+/// Operations as a copy of their job has them.
+fn in_copy(operations: Vec<Operation>, copy: u32) -> Vec<Operation> {
+    operations
+        .into_iter()
+        .map(|operation| Operation {
+            communicator: hash_in_copy(operation.communicator, copy),
+            ..operation
+        })
+        .collect()
+}
+
 /// Jobs put beside one another as one, each with its fault, as they stand at one moment.
 fn copied(base: &Cluster, run: &Run, copies: u32, at_s: f64) -> Communication {
     let mut job = job_of(run);
     for copy in 0..copies {
         let first = copy * base.ranks();
-        let hash = |hash: u64| hash ^ u64::from(copy) << 32;
         for (rank, communicator) in run.communicators() {
-            let hash = hash(communicator.hash);
+            let hash = hash_in_copy(communicator.hash, copy);
             job.join(rank + first, &Communicator { hash, ..communicator.clone() });
         }
         for rank in 0..base.ranks() {
             let (clock, open, ended) = run.look(rank, 0.0, at_s);
-            let move_to = |operations: Vec<Operation>| -> Vec<Operation> {
-                let moved = operations.into_iter().map(|operation| Operation {
-                    communicator: hash(operation.communicator),
-                    ..operation
-                });
-                moved.collect()
-            };
-            job.look(rank + first, clock, move_to(open), &move_to(ended));
+            job.look(rank + first, clock, in_copy(open, copy), &in_copy(ended, copy));
         }
     }
     job
+}
+
+/// How many of the first ranks are in an operation at a time.
+fn busy_ranks(run: &Run, at_s: f64) -> usize {
+    (0..64)
+        .filter(|rank| {
+            let (_, open, _) = run.look(*rank, 0.0, at_s);
+            open.iter().any(|operation| !operation.may_have_ended)
+        })
+        .count()
 }
 
 /// Time to localise from live tables.
@@ -173,13 +196,10 @@ fn localise(id: &str, machines: u32, copies: u32, target_s: f64) -> AcceptanceRo
     let run = base.run();
     // The moment at which most ranks are in an operation is the most work; that the fault is
     // named is seen later.
-    let times = (1..200).map(|number| f64::from(number) * 0.01);
-    let inside = |rank: u32, at: f64| {
-        let (_, open, _) = run.look(rank, 0.0, at);
-        open.iter().any(|operation| !operation.may_have_ended)
-    };
-    let open = |at: f64| (0..64).filter(|rank| inside(*rank, at)).count();
-    let busiest_s = times.max_by_key(|at| open(*at)).unwrap_or_default();
+    let busiest_s = (1..200)
+        .map(|number| f64::from(number) * 0.01)
+        .max_by_key(|at_s| busy_ranks(&run, *at_s))
+        .unwrap_or_default();
     let busy = copied(&base, &run, copies, busiest_s);
     let began = Instant::now();
     drop(busy.failures());
@@ -187,8 +207,8 @@ fn localise(id: &str, machines: u32, copies: u32, target_s: f64) -> AcceptanceRo
     let failures = copied(&base, &run, copies, 9.0).failures();
     let named: BTreeSet<u32> =
         failures.into_iter().flat_map(|failure| failure.ranks).collect();
-    let is_copy = |rank: &u32| rank % base.ranks() == culprit;
-    let right = named.len() == copies as usize && named.iter().all(is_copy);
+    let right = named.len() == copies as usize
+        && named.iter().all(|rank| rank % base.ranks() == culprit);
     let measured = format!(
         "{:.1} ms, {}",
         1e3 * took_s,
@@ -232,14 +252,14 @@ fn volume(id: &str) -> AcceptanceRow {
             lines.clear();
         }
     }
-    let kilobytes = |bytes: usize| bytes as f64 / iterations / 1e3;
+    let [packed_kb, plain_kb] =
+        [packed, plain].map(|bytes| bytes as f64 / iterations / 1e3);
     let measured = format!(
         "nothing while all is well; {:.1} KB an iteration of {per_iteration_s:.2} s while something \
          stands still ({:.1} KB before it is packed); five times that while operations are slow",
-        kilobytes(packed),
-        kilobytes(plain)
+        packed_kb, plain_kb
     );
-    let holds = kilobytes(packed) <= 46.8;
+    let holds = packed_kb <= 46.8;
     AcceptanceRow::new(
         id,
         "volume a machine of 8 ranks tells",

@@ -89,37 +89,38 @@ fn throttling(id: &str) -> AcceptanceRow {
     AcceptanceRow::new(id, scenario, measured, "exactly those", right && count == 304)
 }
 
-fn link_down(id: &str) -> AcceptanceRow {
-    // All are compared with all, for its numbers are theirs; a sample of 100 flags the same.
-    let of = |worker: u32| match worker {
+/// What a worker shows of its collectives where the NVLinks of 3 are down, and 45 wait for them.
+fn with_links_down(worker: u32) -> [f32; 3] {
+    match worker {
         100..103 => [0.30 + noise(worker), 0.85, 0.1],
         103..148 => [0.29 + noise(worker), 0.20, 0.1],
         _ => [0.05 + noise(worker), 0.20, 0.1],
-    };
+    }
+}
+
+fn link_down(id: &str) -> AcceptanceRow {
+    // All are compared with all, for its numbers are theirs; a sample of 100 flags the same.
     let all = PatternSettings { sample: 1200, ..PatternSettings::default() };
     let class = FunctionClass::Collective;
-    let sampled = found(class, 1200, of).abnormal.len();
-    let found = found_with(&all, class, 1200, of);
-    let are = |range: std::ops::Range<u32>, share: f64| {
-        let mut of = found.abnormal.iter().filter(|a| range.contains(&a.worker));
-        of.all(|a| (a.differential - share).abs() < 1e-9)
-    };
+    let sampled = found(class, 1200, with_links_down).abnormal.len();
+    let found = found_with(&all, class, 1200, with_links_down);
     let healthy = found.usual.0;
     let holds = found.abnormal.len() == 48
         && sampled == 48
-        && are(100..103, 0.9975)
-        && are(103..148, 0.9625)
+        && found.abnormal.iter().all(|abnormal| match abnormal.worker {
+            100..103 => (abnormal.differential - 0.9975).abs() < 1e-9,
+            103..148 => (abnormal.differential - 0.9625).abs() < 1e-9,
+            _ => true,
+        })
         && healthy <= 0.04;
-    let differential = |worker: u32| {
-        let found = found.abnormal.iter().find(|a| a.worker == worker);
+    let [of_down, of_waiting] = [100, 103].map(|worker| {
+        let found = found.abnormal.iter().find(|abnormal| abnormal.worker == worker);
         found.map_or(0.0, |abnormal| abnormal.differential)
-    };
+    });
     let measured = format!(
-        "{} flagged; the 3 at {:.4}, the 45 at {:.4}, others {healthy:.2}; {sampled} by a sample \
+        "{} flagged; the 3 at {of_down:.4}, the 45 at {of_waiting:.4}, others {healthy:.2}; {sampled} by a sample \
          of 100",
-        found.abnormal.len(),
-        differential(100),
-        differential(103)
+        found.abnormal.len()
     );
     let scenario = "1200 workers, NVLink of 3 down, 45 wait for them (C1P2)";
     AcceptanceRow::new(id, scenario, measured, "48; 1.0, 0.96, at most 0.04", holds)

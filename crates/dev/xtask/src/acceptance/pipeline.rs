@@ -100,12 +100,15 @@ fn struck_s(job: &CalledJob) -> f64 {
 fn truth(job: &CalledJob, gate: f64) -> Vec<Delay> {
     let struck = struck_s(job);
     let usual_s = struck_s(&CalledJob { delays: Vec::new(), ..job.clone() });
-    let matters = |delay: &&Delay| {
-        let others = job.delays.iter().filter(|other| other.at != delay.at);
-        let without = CalledJob { delays: others.copied().collect(), ..job.clone() };
-        struck - struck_s(&without) > usual_s * (1.0 / gate - 1.0)
-    };
-    job.delays.iter().filter(matters).copied().collect()
+    job.delays
+        .iter()
+        .filter(|delay| {
+            let others = job.delays.iter().filter(|other| other.at != delay.at);
+            let without = CalledJob { delays: others.copied().collect(), ..job.clone() };
+            struck - struck_s(&without) > usual_s * (1.0 / gate - 1.0)
+        })
+        .copied()
+        .collect()
 }
 
 /// Compares what is said of a job with what is true of it, by rank and block.
@@ -122,8 +125,12 @@ fn score(job: &CalledJob, settings: &ScheduleSettings) -> FaultScore {
                 .filter(|at| at.rank == *rank && iterations.contains(&at.iteration));
             let of_rank: Vec<_> = of_rank.map(|at| (*rank, at.block)).collect();
             score.wrong += u64::from(of_rank.is_empty());
-            let is_it = |(_, block): &&_| finding.block == Some(*block);
-            with_block.extend(of_rank.iter().filter(is_it).copied());
+            with_block.extend(
+                of_rank
+                    .iter()
+                    .filter(|(_, block)| finding.block == Some(*block))
+                    .copied(),
+            );
             found.extend(of_rank);
         }
         score.nameless += u64::from(finding.ranks.is_empty());
@@ -283,19 +290,23 @@ fn hangs(id: &str) -> AcceptanceRow {
 /// its end and for so many seconds more.
 fn watched(job: &CalledJob, cut_ns: u64, quiet_s: u64) -> Option<Incident> {
     let inputs = job.inputs();
-    let at_ns = |input: &Input| match input {
-        Input::Mark { mark, .. } => mark.at.0,
-        _ => 0,
-    };
-    let until_ns = inputs.last().map_or(0, at_ns) - cut_ns;
+    let until_ns = inputs.last().map_or(0, mark_ns) - cut_ns;
     let mut watched = verdict::Job::new("job", Source::Run, verdict::Settings::default());
-    for input in inputs.into_iter().filter(|input| at_ns(input) <= until_ns) {
+    for input in inputs.into_iter().filter(|input| mark_ns(input) <= until_ns) {
         watched.take(input);
     }
     watched.take(Input::NoProgress { at: RankNs(until_ns + quiet_s * 1_000_000_000) });
     watched.take(Input::StacksComplete);
     let mut incidents = watched.verdict().incidents.into_iter();
     incidents.find(|incident| incident.kind == IncidentKind::Hang)
+}
+
+/// When a mark was made; 0 for anything else.
+fn mark_ns(input: &Input) -> u64 {
+    match input {
+        Input::Mark { mark, .. } => mark.at.0,
+        _ => 0,
+    }
 }
 
 fn watched_hangs(id: &str) -> AcceptanceRow {
@@ -326,13 +337,16 @@ fn watched_hangs(id: &str) -> AcceptanceRow {
     AcceptanceRow::new(id, scenario, all.text(), paper, all.wrong + all.missed == 0)
 }
 
+/// How many calls the log of each rank has up to a time.
+fn calls_until(logs: &[RankCalls], until_ns: u64) -> Vec<usize> {
+    logs.iter()
+        .map(|log| log.calls.partition_point(|call| call.at_ns <= until_ns))
+        .collect()
+}
+
 /// Whether logs of the same job could look the same without the stop: cut off when the last rank
 /// fell silent, its block up to three standard deviations of the noise longer.
 fn has_twin(job: &CalledJob, halt: &PipelineHalt) -> bool {
-    let calls = |logs: &[RankCalls], until_ns: u64| -> Vec<usize> {
-        let until = |log: &RankCalls| log.calls.partition_point(|c| c.at_ns <= until_ns);
-        logs.iter().map(until).collect()
-    };
     let hung = job.logs();
     let ends = hung.iter().filter_map(|log| log.calls.last());
     let until_ns = ends.map(|call| call.at_ns).max().unwrap_or(0);
@@ -341,7 +355,7 @@ fn has_twin(job: &CalledJob, halt: &PipelineHalt) -> bool {
         let extra_s = halt.usual_s * job.noise * f64::from(deviations);
         let delays = vec![Delay { at, extra_s }];
         let healthy = CalledJob { stop: None, delays, ..job.clone() };
-        calls(&healthy.logs(), until_ns + HOST_NS) == calls(&hung, until_ns)
+        calls_until(&healthy.logs(), until_ns + HOST_NS) == calls_until(&hung, until_ns)
     })
 }
 
@@ -349,15 +363,15 @@ fn has_twin(job: &CalledJob, halt: &PipelineHalt) -> bool {
 /// three standard deviations of the noise longer or shorter, what was added to it as much the
 /// other way.
 fn is_doubtful(job: &CalledJob) -> bool {
-    let by = |deviations: f64| {
+    let [shorter, longer] = [-3.0, 3.0].map(|deviations| {
         let mut twin = job.clone();
         for delay in &mut twin.delays {
             let times = if delay.at.block.pass == Pass::Forward { 1.0 } else { 2.0 };
             delay.extra_s += deviations * job.noise * FORWARD_S * times;
         }
         truth(&twin, MATTERS).len()
-    };
-    by(-3.0) != by(3.0)
+    });
+    shorter != longer
 }
 
 /// What the study says of an excess at a gate of 0.9: recall, at a precision of 1.00. Up to 10 %
@@ -375,6 +389,33 @@ struct Cell {
     gated: u64,
     /// Jobs of which something wrong is said, or nothing, and that have a twin.
     twins: u64,
+}
+
+impl Cell {
+    /// Of the ranks that are named.
+    fn precision(&self) -> f64 {
+        let FaultScore { right, wrong, nameless, .. } = self.score;
+        right as f64 / (right + wrong - nameless).max(1) as f64
+    }
+
+    fn recall(&self) -> f64 {
+        self.score.recall()
+    }
+
+    /// A gate below the faults that matter lets only some of them through.
+    fn let_through(&self) -> f64 {
+        self.gated as f64 / (self.score.right + self.score.missed).max(1) as f64
+    }
+}
+
+/// A number of each cell, side by side.
+fn side_by_side(cells: &[Cell], number: fn(&Cell) -> f64) -> String {
+    let numbers = cells.iter().map(|cell| format!("{:.2}", number(cell)));
+    numbers.collect::<Vec<_>>().join(" / ")
+}
+
+fn is_alike(value: f64, wanted: f64) -> bool {
+    (value - wanted).abs() <= ALIKE
 }
 
 fn cell(gate: f64, excess: f64) -> Cell {
@@ -398,21 +439,6 @@ fn cell(gate: f64, excess: f64) -> Cell {
 }
 
 fn thresholds(id: &str) -> AcceptanceRow {
-    let numbers = |cells: &[Cell], of: fn(&Cell) -> f64| {
-        let numbers = cells.iter().map(|cell| format!("{:.2}", of(cell)));
-        numbers.collect::<Vec<_>>().join(" / ")
-    };
-    // Of the ranks that are named.
-    let precision = |cell: &Cell| {
-        let FaultScore { right, wrong, nameless, .. } = cell.score;
-        right as f64 / (right + wrong - nameless).max(1) as f64
-    };
-    let recall = |cell: &Cell| cell.score.recall();
-    // A gate below the faults that matter lets only some of them through.
-    let let_through = |cell: &Cell| {
-        cell.gated as f64 / (cell.score.right + cell.score.missed).max(1) as f64
-    };
-    let near = |value: f64, wanted: f64| (value - wanted).abs() <= ALIKE;
     let by_excess: Vec<Cell> = [0.0, 0.1]
         .into_iter()
         .chain(STUDY.map(|(excess, _)| excess))
@@ -426,11 +452,11 @@ fn thresholds(id: &str) -> AcceptanceRow {
          gate lets {} through; {} incidents behind gates up to 0.9 name nobody; at 0.9 and 50 % {} \
          wrong and {} missed, {} of them with a twin on the other side of the gate that has the \
          same calls",
-        numbers(&by_excess, precision),
-        numbers(&by_excess, recall),
-        numbers(&by_gate, precision),
-        numbers(&by_gate, recall),
-        numbers(&by_gate, let_through),
+        side_by_side(&by_excess, Cell::precision),
+        side_by_side(&by_excess, Cell::recall),
+        side_by_side(&by_gate, Cell::precision),
+        side_by_side(&by_gate, Cell::recall),
+        side_by_side(&by_gate, Cell::let_through),
         by_excess.iter().chain(&by_gate[..4]).map(|it| it.score.nameless).sum::<u64>(),
         at_half.score.wrong,
         at_half.score.missed,
@@ -438,10 +464,10 @@ fn thresholds(id: &str) -> AcceptanceRow {
     );
     let (unusable, usable) = by_excess.split_at(2);
     let as_studied = usable.iter().zip(STUDY).all(|(cell, (_, wanted))| {
-        near(precision(cell), 1.0) && near(recall(cell), wanted)
+        is_alike(cell.precision(), 1.0) && is_alike(cell.recall(), wanted)
     });
-    let gated = by_gate.iter().all(|cell| near(recall(cell), let_through(cell)));
-    let at_gate_1 = precision(&by_gate[5]);
+    let gated = by_gate.iter().all(|cell| is_alike(cell.recall(), cell.let_through()));
+    let at_gate_1 = by_gate[5].precision();
     let holds = as_studied
         && gated
         && unusable.iter().all(|cell| cell.score.f1() < usable[0].score.f1())

@@ -3,13 +3,14 @@
 mod service;
 
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use formats::{Limits, Recording, load};
 use frontier::{Baseline, Gates, PeerMethod, analyse, peer_scores, ranking};
-use model::{NextInLine, Pace, StageId, Verdict};
+use model::{Pace, StageId, Verdict, Window};
 use sha2::{Digest, Sha256};
 use sim::{STAGES, window_of};
 
@@ -172,6 +173,25 @@ const RECORDED: [(&str, StageId); 9] = [
     ("optim_barrier", StageId::OPTIMIZER),
 ];
 
+/// Of how many windows a way of ranking has the true stage first, and of how many among the first
+/// two; without a method, the frontier.
+fn first_and_second(
+    windows: &[(Window, StageId)],
+    method: Option<PeerMethod>,
+) -> (usize, usize) {
+    let (mut first, mut second) = (0, 0);
+    for (window, truth) in windows {
+        let scores = match method {
+            None => analyse(window, &Gates::default(), &Baseline::CohortMedian).share,
+            Some(method) => peer_scores(window, &STAGES, method),
+        };
+        let place = ranking(&scores).iter().position(|slot| STAGES[*slot] == *truth);
+        first += usize::from(place == Some(0));
+        second += usize::from(matches!(place, Some(0 | 1)));
+    }
+    (first, second)
+}
+
 /// The ways of ranking stages that the paper compares, on those recordings.
 fn recorded_peers(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     let mut windows = Vec::new();
@@ -182,22 +202,10 @@ fn recorded_peers(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
         };
         windows.push((window_of(&STAGES, &matrix.durations_s()), truth));
     }
-    let score = |method: Option<PeerMethod>| {
-        let places = windows.iter().map(|(window, truth)| {
-            let scores = match method {
-                None => analyse(window, &Gates::default(), &Baseline::CohortMedian).share,
-                Some(method) => peer_scores(window, &STAGES, method),
-            };
-            ranking(&scores).iter().position(|slot| STAGES[*slot] == *truth)
-        });
-        let places: Vec<_> = places.flatten().collect();
-        let within = |top: usize| places.iter().filter(|place| **place < top).count();
-        (within(1), within(2))
-    };
-    let (frontier, total) = (score(None), windows.len());
+    let (frontier, total) = (first_and_second(&windows, None), windows.len());
     let methods = PeerMethod::ALL.map(Some);
     for method in [None].into_iter().chain(methods) {
-        let (first, second) = score(method);
+        let (first, second) = first_and_second(&windows, method);
         let name = method.map_or("frontier", PeerMethod::name);
         let scenario = format!("{total} recorded gloo jobs, 120 ms in one stage: {name}");
         let measured = format!("top-1 {first}/{total}, top-2 {second}/{total}");
@@ -295,6 +303,21 @@ fn callback_magnitudes(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     Ok(())
 }
 
+/// What a step takes in the windows that lie within some steps.
+fn mean_step_s(verdict: &Verdict, within: Range<u64>) -> f64 {
+    let (sum_s, steps) = verdict
+        .windows
+        .iter()
+        .filter(|window| {
+            window.first_step >= within.start
+                && window.first_step + window.steps <= within.end
+        })
+        .fold((0.0, 0), |(sum_s, steps), window| {
+            (sum_s + window.step_s * window.steps as f64, steps + window.steps)
+        });
+    sum_s / steps as f64
+}
+
 /// A fault that comes and goes: steps 100 to 199 of 300.
 fn removal(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     for seed in 1..=3 {
@@ -302,16 +325,8 @@ fn removal(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
             "--fault callback --barrier --from 100 --to 200 --steps 300 --slow {seed}"
         );
         let verdict = lab.study("--published-cut", 4, &arguments)?;
-        let phase = |from: u64, to: u64| {
-            let whole = verdict.windows.iter().filter(|window| {
-                window.first_step >= from && window.first_step + window.steps <= to
-            });
-            let (sum, steps) = whole.fold((0.0, 0), |(sum, steps), window| {
-                (sum + window.step_s * window.steps as f64, steps + window.steps)
-            });
-            sum / steps as f64
-        };
-        let (before, during, after) = (phase(0, 100), phase(100, 200), phase(200, 300));
+        let [before, during, after] =
+            [0, 100, 200].map(|first| mean_step_s(&verdict, first..first + 100));
         let recovery = 1.0 - (after - before).abs() / (during - before);
         let off_ms = (after - before).abs() * 1e3;
         let tolerance_ms = RECOVERY_TOL * before * 1e3;
@@ -527,15 +542,17 @@ fn judged(truth: Truth, ranks: u32, seed: u32, verdict: &Verdict) -> Vec<&'stati
     let alone = if fault == "two" { others == [&hidden] } else { others.is_empty() };
     // Of two, the second is late by nine tenths of the first: behind it, it costs nothing, and
     // the first alone costs what it exceeds the second by.
-    let next = |next: &NextInLine| {
-        next.ranks == hidden
-            && next.stage == FORWARD
-            && near(next.gain_alone_s, 0.0)
-            && near(next.gain_both_s, injected_s)
+    let gains = match &first.next_in_line[..] {
+        _ if fault != "two" => true,
+        [next] => {
+            next.ranks == hidden
+                && next.stage == FORWARD
+                && near(next.gain_alone_s, 0.0)
+                && near(next.gain_both_s, injected_s)
+                && near(first.gain_alone_s, 0.1 * injected_s)
+        }
+        _ => false,
     };
-    let gains = fault != "two"
-        || matches!(&first.next_in_line[..], [only] if next(only))
-            && near(first.gain_alone_s, 0.1 * injected_s);
     let words = match fault {
         "between" => "between forward and backward",
         "rotating" => "rotates",

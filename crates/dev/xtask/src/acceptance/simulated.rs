@@ -54,8 +54,8 @@ fn max(values: &[f64]) -> f64 {
 
 /// The longest of the ranks' totals, computed on its own.
 fn makespan(ranks: usize, row: &[f64]) -> f64 {
-    let total = |rank| row.iter().skip(rank).step_by(ranks).sum();
-    max(&(0..ranks).map(total).collect::<Vec<f64>>())
+    let totals = (0..ranks).map(|rank| row.iter().skip(rank).step_by(ranks).sum());
+    max(&totals.collect::<Vec<f64>>())
 }
 
 fn telescoping(id: &str) -> AcceptanceRow {
@@ -135,11 +135,12 @@ fn first_stage(window: &Window, method: Option<PeerMethod>) -> StageId {
 }
 
 fn sync_wait(id: &str) -> AcceptanceRow {
-    let right = |method| {
-        let windows = (0..200).map(|seed| patterns::sync_wait(1, 0.05, seed));
-        windows.filter(|window| first_stage(window, method) == StageId::DATA).count()
-    };
-    let counts = [None, Some(PeerMethod::Max), Some(PeerMethod::Mean)].map(right);
+    let counts = [None, Some(PeerMethod::Max), Some(PeerMethod::Mean)].map(|method| {
+        (0..200)
+            .map(|seed| patterns::sync_wait(1, 0.05, seed))
+            .filter(|window| first_stage(window, method) == StageId::DATA)
+            .count()
+    });
     let [frontier, max, mean] = counts;
     let measured = format!("frontier {frontier}, max {max}, mean {mean} of 200");
     let scenario = "stage behind a sync wait ranked first";
@@ -158,12 +159,13 @@ fn direct_exposure(id: &str) -> AcceptanceRow {
     AcceptanceRow::new(id, "direct exposure labelled", measured, "100 %", labelled == 200)
 }
 
+fn labels(window: &Window) -> Vec<Label> {
+    analyse(window, &Gates::default(), &Baseline::CohortMedian).labels
+}
+
 fn downgrades(id: &str) -> AcceptanceRow {
-    let window = || patterns::late_optimizer(100, 0.01, 3);
-    let labels = |window: &Window| {
-        analyse(window, &Gates::default(), &Baseline::CohortMedian).labels
-    };
-    let [mut missing, mut roles, mut collapsed] = [window(), window(), window()];
+    let [mut missing, mut roles, mut collapsed] =
+        std::array::from_fn(|_| patterns::late_optimizer(100, 0.01, 3));
     missing.missing_ranks.push(9);
     roles.roles = 2;
     collapsed.accumulation_collapsed = true;
@@ -256,12 +258,15 @@ fn periodic_callback(id: &str) -> AcceptanceRow {
     let (steps, spike_s) = (200, 0.36);
     let window = patterns::periodic_callback(steps, spike_s, 0.02, 5);
     let block = &window.blocks[0];
-    let row_of = |row: &[f64], rank: usize| {
-        Some(row.iter().skip(rank).step_by(block.ranks).copied().collect())
-    };
     let matrix = block
         .rows()
-        .map(|(_, row)| (0..block.ranks).map(|rank| row_of(row, rank)).collect())
+        .map(|(_, row)| {
+            (0..block.ranks)
+                .map(|rank| {
+                    Some(row.iter().skip(rank).step_by(block.ranks).copied().collect())
+                })
+                .collect()
+        })
         .collect();
     let names = model::StageNames::default();
     let stages = STAGES.iter().map(|stage| names.name(*stage).to_owned()).collect();

@@ -15,11 +15,10 @@ const RUNS: u64 = 50;
 /// Iterations with a coefficient of variation, near normal: each the sum of twelve draws.
 fn iterations(seed: u64, cv: f64, count: usize) -> impl Iterator<Item = f64> {
     let mut random = SmallRng::seed_from_u64(seed);
-    let draw = move || {
+    (0..count).map(move |_| {
         let sum: f64 = (0..12).map(|_| random.random::<f64>()).sum();
         1.0 + cv * (sum - 6.0)
-    };
-    std::iter::repeat_with(draw).take(count)
+    })
 }
 
 fn trigger(shortest: Shortest) -> Trigger {

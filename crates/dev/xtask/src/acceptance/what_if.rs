@@ -39,16 +39,15 @@ fn published(
         let measured = format!("{} is not there", folder.display());
         return AcceptanceRow::new(id, scenario, measured, "", false);
     };
-    let share = |removal: &Option<model::Removal>| {
-        removal.as_ref().map_or(f64::NAN, |removal| removal.removed_share)
-    };
     let what_if = &found.what_if;
-    let ours =
-        [what_if.slowdown, share(&what_if.slowest_ranks), share(&what_if.last_stage)];
-    let close = |(ours, theirs): (f64, f64)| ((ours - theirs) / theirs).abs() <= 1e-6;
-    let holds = ours.into_iter().zip([s, m_w, m_s]).all(close) && is_right(&found);
+    let [w_ours, m_ours] = [&what_if.slowest_ranks, &what_if.last_stage]
+        .map(|removal| removal.as_ref().map_or(f64::NAN, |it| it.removed_share));
+    let s_ours = what_if.slowdown;
+    let holds = is_right(&found)
+        && [(s_ours, s), (w_ours, m_w), (m_ours, m_s)]
+            .into_iter()
+            .all(|(ours, theirs)| ((ours - theirs) / theirs).abs() <= 1e-6);
     let cause = if is_right(&found) { "right" } else { "wrong" };
-    let [s_ours, w_ours, m_ours] = ours;
     let measured = format!("{s_ours:.7}, {w_ours:.7}, {m_ours:.7}, {cause}");
     AcceptanceRow::new(
         id,
@@ -120,60 +119,69 @@ fn times(random: &mut SmallRng) -> f64 {
 }
 
 fn slow_ranks(id: &str) -> AcceptanceRow {
-    let drags = |pipeline: &Pipeline, random: &mut SmallRng| {
-        let dp_rank = random.random_range(0..pipeline.dp);
-        let stage = random.random_range(0..pipeline.pp);
-        vec![Drag::Rank { dp_rank, stage, times: times(random) }]
-    };
-    campaign(id, "one rank 1.3 to 3 x as slow, anywhere", drags, |drags, found| {
-        let [Drag::Rank { dp_rank, stage, .. }] = *drags else { return false };
-        let [SlowdownCause::Rank { dp_rank: named, stage: of, .. }] = found.causes[..]
-        else {
-            return false;
-        };
-        (named, of) == (dp_rank, stage)
-    })
+    campaign(
+        id,
+        "one rank 1.3 to 3 x as slow, anywhere",
+        |pipeline, random| {
+            let dp_rank = random.random_range(0..pipeline.dp);
+            let stage = random.random_range(0..pipeline.pp);
+            vec![Drag::Rank { dp_rank, stage, times: times(random) }]
+        },
+        |drags, found| {
+            let [Drag::Rank { dp_rank, stage, .. }] = *drags else { return false };
+            let [SlowdownCause::Rank { dp_rank: named, stage: of, .. }] =
+                found.causes[..]
+            else {
+                return false;
+            };
+            (named, of) == (dp_rank, stage)
+        },
+    )
 }
 
 fn heavy_stages(id: &str) -> AcceptanceRow {
-    let drags = |pipeline: &Pipeline, random: &mut SmallRng| {
-        let stage = random.random_range(0..pipeline.pp);
-        vec![Drag::Stage { stage, times: times(random) }]
-    };
-    campaign(id, "one stage 1.3 to 3 x as heavy, anywhere", drags, |drags, found| {
-        let [Drag::Stage { stage, .. }] = *drags else { return false };
-        matches!(found.causes[..], [SlowdownCause::Stage { stage: named, .. }] if named == stage)
-    })
+    campaign(
+        id,
+        "one stage 1.3 to 3 x as heavy, anywhere",
+        |pipeline, random| {
+            let stage = random.random_range(0..pipeline.pp);
+            vec![Drag::Stage { stage, times: times(random) }]
+        },
+        |drags, found| {
+            let [Drag::Stage { stage, .. }] = *drags else { return false };
+            matches!(found.causes[..], [SlowdownCause::Stage { stage: named, .. }] if named == stage)
+        },
+    )
 }
 
 fn uneven_data(id: &str) -> AcceptanceRow {
-    let drags = |_: &Pipeline, random: &mut SmallRng| {
-        vec![Drag::Data { times: random.random_range(2.0..4.0) }]
-    };
     campaign(
         id,
         "microbatches up to 2 to 4 x as long: no rank named",
-        drags,
+        |_, random| vec![Drag::Data { times: random.random_range(2.0..4.0) }],
         |_, found| matches!(found.causes[..], [SlowdownCause::Data { .. }]),
     )
 }
 
 fn uneven_data_and_heavy_stage(id: &str) -> AcceptanceRow {
-    let drags = |pipeline: &Pipeline, random: &mut SmallRng| {
-        let stage = pipeline.pp - 1;
-        vec![Drag::Data { times: 3.0 }, Drag::Stage { stage, times: times(random) + 0.5 }]
-    };
-    let scenario =
-        "the same up to 3 x, and a last stage 1.8 to 3.5 x as heavy: both, data first";
-    campaign(id, scenario, drags, |drags, found| {
-        let [_, Drag::Stage { stage, .. }] = *drags else { return false };
-        let [SlowdownCause::Data { .. }, SlowdownCause::Stage { stage: named, .. }] =
-            found.causes[..]
-        else {
-            return false;
-        };
-        named == stage
-    })
+    campaign(
+        id,
+        "the same up to 3 x, and a last stage 1.8 to 3.5 x as heavy: both, data first",
+        |pipeline, random| {
+            let stage = pipeline.pp - 1;
+            let times = times(random) + 0.5;
+            vec![Drag::Data { times: 3.0 }, Drag::Stage { stage, times }]
+        },
+        |drags, found| {
+            let [_, Drag::Stage { stage, .. }] = *drags else { return false };
+            let [SlowdownCause::Data { .. }, SlowdownCause::Stage { stage: named, .. }] =
+                found.causes[..]
+            else {
+                return false;
+            };
+            named == stage
+        },
+    )
 }
 
 fn healthy(id: &str) -> AcceptanceRow {

@@ -45,8 +45,7 @@ fn type_name(line: &str) -> Option<(bool, &str)> {
     if words[at] == "type" && indent > 0 {
         return None;
     }
-    let known = |word: &&&str| word.starts_with("pub") || **word == "unsafe";
-    if words[..at].iter().filter(known).count() < at {
+    if !words[..at].iter().all(|word| word.starts_with("pub") || *word == "unsafe") {
         return None;
     }
     let name = words.get(at + 1)?.split(|it: char| !it.is_alphanumeric()).next()?;

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
-use model::{Incident, Method, Question, Verdict, WindowSummary};
+use model::{Method, Question, Verdict};
 use serde_json::Value;
 
 use super::{AcceptanceRow, DATA, FORWARD, Lab, MATRIX, Print, Truth, names};
@@ -71,16 +71,17 @@ pub(super) fn injected_s(fault: &str, verdict: &Verdict) -> f64 {
         "stall" => 5.0,
         _ => 0.05,
     };
-    let strikes = |step: &u64| match fault {
-        "periodic" => step.is_multiple_of(10),
-        "stall" => *step == 60,
-        _ => true,
-    };
-    let of_window = |window: &WindowSummary| {
-        let steps = window.first_step..window.first_step + window.steps;
-        steps.filter(strikes).count() as f64
-    };
-    late_s * verdict.windows.iter().map(of_window).sum::<f64>()
+    let struck = verdict
+        .windows
+        .iter()
+        .flat_map(|window| window.first_step..window.first_step + window.steps)
+        .filter(|step| match fault {
+            "periodic" => step.is_multiple_of(10),
+            "stall" => *step == 60,
+            _ => true,
+        })
+        .count();
+    late_s * struck as f64
 }
 
 /// What is wrong with what the collector says of a fault, and what part of the injected time it
@@ -95,13 +96,12 @@ fn judged(truth: Truth, seed: u32, verdict: &Verdict) -> (Vec<String>, f64) {
     // All but the culprits waited.
     let victims: Vec<u32> = (0..RANKS).filter(|rank| !slow.contains(rank)).collect();
     let told: Vec<u32> = first.victims.iter().collect();
-    let hidden = |incident: &Incident| {
-        incident.subject.ranks == [(seed + 2) % RANKS]
-            && incident.subject.stage.as_deref() == Some(FORWARD)
-    };
-    let alone = match fault {
-        "two" => others.len() == 1 && others.iter().all(hidden),
-        _ => others.is_empty(),
+    let alone = match others {
+        [hidden] if fault == "two" => {
+            hidden.subject.ranks == [(seed + 2) % RANKS]
+                && hidden.subject.stage.as_deref() == Some(FORWARD)
+        }
+        _ => fault != "two" && others.is_empty(),
     };
     let agreed = verdict.incidents.iter().all(|i| i.contradictions.is_empty());
     let asked = [
@@ -190,6 +190,14 @@ pub(super) fn healthy(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Whether a method is among those that name the rank first.
+fn names_by(verdict: &Verdict, rank: u32, method: Method) -> bool {
+    verdict.incidents.first().is_some_and(|first| {
+        first.subject.ranks == [rank]
+            && first.evidence.iter().any(|evidence| evidence.method == method)
+    })
+}
+
 /// Jobs of two hosts in which the loader of one rank becomes slow, as the methods see it.
 pub(super) fn slow_loader(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
     // A window that a hiccup before asked for must not be the only one.
@@ -208,18 +216,12 @@ pub(super) fn slow_loader(lab: &Lab, id: &str, print: Print<'_>) -> Result<()> {
         let export = ["analyze", "--json", "--export-calls", &calls, &kept];
         lab.verdict(&export.map(str::to_owned))?;
         let called = lab.verdict(&["analyze", "--json", &calls].map(str::to_owned))?;
-        let says = |verdict: &Verdict, method: Method| {
-            verdict.incidents.first().is_some_and(|first| {
-                first.subject.ranks == [slow]
-                    && first.evidence.iter().any(|evidence| evidence.method == method)
-            })
-        };
         let first = verdict.incidents.first();
         functions.extend(first.and_then(|first| first.subject.function.clone()));
         let asked = [
             (names(&verdict, &[slow], DATA), "stages: rank, data"),
-            (says(&verdict, Method::Pattern), "a profile: rank, function"),
-            (says(&called, Method::Schedule), "call logs: rank"),
+            (names_by(&verdict, slow, Method::Pattern), "a profile: rank, function"),
+            (names_by(&called, slow, Method::Schedule), "call logs: rank"),
             (
                 first.is_some_and(|first| first.contradictions.is_empty()),
                 "no contradiction",
