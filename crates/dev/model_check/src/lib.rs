@@ -29,13 +29,14 @@ struct SharedRing {
 }
 
 fn shared(slots: usize) -> Arc<SharedRing> {
-    let slot = || Slot {
-        stamp: AtomicU64::new(0),
-        words: std::array::from_fn(|_| AtomicU64::new(0)),
-    };
     Arc::new(SharedRing {
         counters: Counters { next: AtomicU64::new(0) },
-        slots: (0..slots).map(|_| slot()).collect(),
+        slots: (0..slots)
+            .map(|_| Slot {
+                stamp: AtomicU64::new(0),
+                words: std::array::from_fn(|_| AtomicU64::new(0)),
+            })
+            .collect(),
     })
 }
 

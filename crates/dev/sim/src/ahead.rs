@@ -302,10 +302,13 @@ impl AheadJob {
                 break;
             }
         }
-        let end_s = |rank: &AheadRank| {
-            rank.now_s.max(rank.tasks.last().and_then(|t| t.ended_s).unwrap_or(0.0))
-        };
-        let end_s = ranks.iter().map(end_s).fold(0.0, f64::max);
+        let end_s = ranks
+            .iter()
+            .map(|rank| {
+                let task = rank.tasks.last();
+                rank.now_s.max(task.and_then(|task| task.ended_s).unwrap_or(0.0))
+            })
+            .fold(0.0, f64::max);
         let first = 5.min(self.steps.saturating_sub(1)) as usize;
         let begin_s =
             ranks.iter().map(|rank| rank.steps_began_s[first]).fold(0.0, f64::max);
@@ -377,14 +380,11 @@ impl AheadJob {
         push(Act::Mark(MarkKind::DataBegin));
         push(Act::Work(noisy(data_s) + late_s(SlowSpot::Data)));
         push(Act::Mark(MarkKind::DataEnd));
-        let of_kernel = |seconds: f64| seconds / KERNELS as f64;
-        let is_first_of_layer = |kernel: usize| kernel.is_multiple_of(KERNELS / BUCKETS);
-        let gathers = |kernel: usize| self.sharded && is_first_of_layer(kernel);
         for kernel in 0..KERNELS {
             if is_first_of_layer(kernel) {
                 push(Act::Work(late_s(SlowSpot::HostForward) / BUCKETS as f64));
             }
-            if gathers(kernel) {
+            if self.sharded && is_first_of_layer(kernel) {
                 push(Act::Issue);
                 push(Act::Join);
             }
@@ -397,7 +397,7 @@ impl AheadJob {
         }
         push(Act::Mark(MarkKind::BackwardBegin));
         for kernel in 0..KERNELS {
-            if gathers(kernel) {
+            if self.sharded && is_first_of_layer(kernel) {
                 push(Act::Issue);
                 push(Act::Join);
             }
@@ -443,17 +443,16 @@ impl AheadJob {
             ));
         }
         for (rank, told) in (0..).zip(ranks) {
-            let ns = |seconds: f64| 1 + (seconds * 1e9) as u64;
             for seen in &told.marks {
                 if matches!(seen.kind, MarkKind::ReadBackBegin | MarkKind::ReadBackEnd) {
                     continue;
                 }
-                let (at, event) = (RankNs(ns(seen.at_s)), seen.event());
+                let (at, event) = (RankNs(clock_ns(seen.at_s)), seen.event());
                 let mark = Mark { at, step: seen.step, on_loop_thread: true, event };
                 inputs.push((mark.at.0, Input::Mark { rank, mark }));
             }
             if self.device_marks {
-                let times = device_times(told, ns).into_iter();
+                let times = device_times(told).into_iter();
                 inputs.extend(times.map(|mark| (mark.at.0, Input::Mark { rank, mark })));
             }
         }
@@ -462,8 +461,22 @@ impl AheadJob {
     }
 }
 
+/// The part of a pass that is one kernel's.
+fn of_kernel(seconds: f64) -> f64 {
+    seconds / KERNELS as f64
+}
+
+fn is_first_of_layer(kernel: usize) -> bool {
+    kernel.is_multiple_of(KERNELS / BUCKETS)
+}
+
+/// A time on the clock of marks, which begins at 1.
+fn clock_ns(seconds: f64) -> u64 {
+    1 + (seconds * 1e9) as u64
+}
+
 /// The device marks of a rank's sampled steps, as a probe makes them: seen at a later mark.
-fn device_times(rank: &AheadRank, ns: impl Fn(f64) -> u64) -> Vec<Mark> {
+fn device_times(rank: &AheadRank) -> Vec<Mark> {
     let mut times = Vec::new();
     let mut at = 0;
     while let Some(first) = rank.marks.get(at).copied() {
@@ -472,9 +485,9 @@ fn device_times(rank: &AheadRank, ns: impl Fn(f64) -> u64) -> Vec<Mark> {
             continue;
         }
         let run = steps::run_of(first.step);
-        let ends = |seen: &HostMark| !run.contains(&seen.step);
         let here = &rank.marks[at..];
-        let length = here.iter().position(ends).map_or(here.len(), |end| end + 1);
+        let end = here.iter().position(|seen| !run.contains(&seen.step));
+        let length = end.map_or(here.len(), |end| end + 1);
         let ended_s = |seen: &HostMark| rank.ended_s(seen.task).unwrap_or(f64::INFINITY);
         let began_s = ended_s(&first);
         let mut seen_s = 0.0f64;
@@ -487,13 +500,13 @@ fn device_times(rank: &AheadRank, ns: impl Fn(f64) -> u64) -> Vec<Mark> {
             seen_s = seen_s.max(polled_s);
             let time = DeviceTime {
                 reached: DeviceReached::mark(&seen.event()),
-                made_at: RankNs(ns(seen.at_s)),
+                made_at: RankNs(clock_ns(seen.at_s)),
                 device_ns: ((ended_s(seen) - began_s) * 1e9) as u64,
                 first_step: *run.start(),
                 place: place as u64,
             };
             times.push(Mark {
-                at: RankNs(ns(seen_s)),
+                at: RankNs(clock_ns(seen_s)),
                 step: seen.step,
                 on_loop_thread: true,
                 event: Event::DeviceTime(time),

@@ -166,6 +166,11 @@ impl PipelineRank {
     }
 }
 
+/// The number that marks have for a communicator of a kind.
+fn group_number(lane: usize, group: u32) -> u32 {
+    1 + lane as u32 * 1000 + group
+}
+
 impl CalledJob {
     /// A job of 1F1B to which nothing happens: 8 iterations of 8 microbatches, blocks that vary by
     /// 2 %, logs without hashes.
@@ -249,20 +254,30 @@ impl CalledJob {
 
     /// The logs of all ranks, in the order of ranks; all end where no rank can go on.
     pub fn logs(&self) -> Vec<RankCalls> {
-        let log = |(rank, seen): (u32, PipelineRank)| {
-            let pointer = STREAMS + (u64::from(rank) << 16);
-            let lane = |(lane, group): (usize, u32)| Lane {
+        self.run()
+            .into_iter()
+            .map(|(rank, seen)| {
+                let lanes = self.lanes(rank, &seen);
+                RankCalls { rank, host: None, lanes, calls: seen.calls }
+            })
+            .collect()
+    }
+
+    /// The communicators of a rank, as logs name them.
+    fn lanes(&self, rank: u32, seen: &PipelineRank) -> Vec<Lane> {
+        let pointer = STREAMS + (u64::from(rank) << 16);
+        self.groups(seen)
+            .into_iter()
+            .enumerate()
+            .map(|(lane, group)| Lane {
                 pointer: format!("{:#x}", pointer + ((lane as u64) << 8)),
                 hash: if self.hashes {
                     format!("-59562859790{lane}{group:07}")
                 } else {
                     String::new()
                 },
-            };
-            let lanes = self.groups(&seen).into_iter().enumerate().map(lane).collect();
-            RankCalls { rank, host: None, lanes, calls: seen.calls }
-        };
-        self.run().into_iter().map(log).collect()
+            })
+            .collect()
     }
 
     /// The same job as its ranks tell it while it runs, in order of time: what they call, and the
@@ -270,13 +285,12 @@ impl CalledJob {
     pub fn inputs(&self) -> Vec<Input> {
         let ranks = self.run();
         let stages = self.scheme.plan(self.pp, 0).chunks() * self.pp;
-        let number = |lane: usize, group: u32| 1 + lane as u32 * 1000 + group;
         let mut groups: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         let mut marks = Vec::new();
         for (name, rank) in &ranks {
             let lanes = self.groups(rank);
             for (lane, group) in lanes.into_iter().enumerate() {
-                groups.entry(number(lane, group)).or_default().push(*name);
+                groups.entry(group_number(lane, group)).or_default().push(*name);
             }
             let mut mark = |at_s: f64, event: Event| {
                 let step = rank.begins_s.partition_point(|begin_s| *begin_s <= at_s);
@@ -300,7 +314,8 @@ impl CalledJob {
                 let lane = call.lane as usize;
                 let collective = u64::from(!call.op.is_point_to_point());
                 issued[lane] += collective;
-                let (group, nth) = (number(lane, lanes[lane]), issued[lane] * collective);
+                let group = group_number(lane, lanes[lane]);
+                let nth = issued[lane] * collective;
                 let issue = CollectiveIssue::new(call.op, group, nth);
                 let issue = CollectiveIssue { bytes: Some(call.size), ..issue };
                 let at_s = (call.at_ns - BEGIN_NS) as f64 * 1e-9;
@@ -308,14 +323,15 @@ impl CalledJob {
             }
         }
         marks.sort_by_key(|(at_ns, _)| *at_ns);
-        let of_group = |(group, members): (u32, Vec<u32>)| {
-            let name = format!("group {group}");
-            let is_shared = members.len() > 1;
-            let members = members.into_iter().collect();
-            is_shared.then_some(Input::Group { group, name, members })
-        };
-        let groups = groups.into_iter().filter_map(of_group);
-        groups.chain(marks.into_iter().map(|(_, mark)| mark)).collect()
+        groups
+            .into_iter()
+            .filter(|(_, members)| members.len() > 1)
+            .map(|(group, members)| {
+                let name = format!("group {group}");
+                Input::Group { group, name, members: members.into_iter().collect() }
+            })
+            .chain(marks.into_iter().map(|(_, mark)| mark))
+            .collect()
     }
 
     /// The blocks of an iteration, as far as they come.

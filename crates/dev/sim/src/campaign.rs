@@ -96,15 +96,19 @@ pub fn simulate(scenario: Scenario, ranks: usize, fault_s: f64, seed: u64) -> Wi
                     row
                 })
                 .collect();
-            let arrival = |row: &[f64]| row[..3].iter().sum::<f64>();
-            let last = step.iter().map(|row| arrival(row)).fold(0.0, f64::max);
+            let last_s = step.iter().map(|row| arrival_s(row)).fold(0.0, f64::max);
             for row in &mut step {
-                row[2] += last - arrival(row);
+                row[2] += last_s - arrival_s(row);
             }
             step
         })
         .collect();
     window_of(&STAGES, &steps)
+}
+
+/// When a rank comes to the end of its backward pass, where the ranks meet.
+fn arrival_s(row: &[f64]) -> f64 {
+    row[..3].iter().sum()
 }
 
 /// The magnitude curve: a data fault on one of 8 ranks, in milliseconds, and the share it is
@@ -199,14 +203,12 @@ impl Campaign {
             let order: Vec<StageId> =
                 ranking(&shares).into_iter().map(|slot| row.found.stages[slot]).collect();
             let set = candidates(&row.found.stages, &shares, tau);
-            let right = |stages: &[StageId]| {
-                usize::from(
-                    row.scenario.truth().is_some_and(|truth| stages.contains(&truth)),
-                )
-            };
-            score.top1 += right(&order[..1]);
-            score.top2 += right(&order[..2]);
-            score.hits += right(&set);
+            let truth = row.scenario.truth();
+            let [top1, top2, hit] = [&order[..1], &order[..2], &set[..]]
+                .map(|stages| truth.is_some_and(|truth| stages.contains(&truth)));
+            score.top1 += usize::from(top1);
+            score.top2 += usize::from(top2);
+            score.hits += usize::from(hit);
             score.mean_size += set.len() as f64 / self.rows.len() as f64;
             score.max_size = score.max_size.max(set.len());
         }

@@ -257,12 +257,10 @@ impl Cluster {
     /// A tensor group reduces over its machine's own links.
     fn meet(&self, run: &mut Run, free: &mut [f64], group: Range<u32>) {
         let all_in = group.clone().map(|rank| free[rank as usize]).fold(0.0, f64::max);
-        let stops = |rank| {
-            let fault = self.struck(all_in + MEETING_S);
-            matches!(fault, Some(Fault::GpuStops { rank: stopped }) if *stopped == rank)
+        let ended = match self.struck(all_in + MEETING_S) {
+            Some(Fault::GpuStops { rank }) if group.contains(rank) => f64::INFINITY,
+            _ => all_in + MEETING_S,
         };
-        let ended =
-            if group.clone().any(stops) { f64::INFINITY } else { all_in + MEETING_S };
         let name = tensor_name(group.start);
         for rank in group {
             let begun = std::mem::replace(&mut free[rank as usize], ended);
@@ -298,25 +296,15 @@ impl Cluster {
     }
 
     fn join_all(&self, run: &mut Run) {
-        let mut join = |name: String, ranks: &[u32]| {
-            for (at, rank) in ranks.iter().enumerate() {
-                run.communicators.entry(*rank).or_default().push(Communicator {
-                    hash: hash(&name),
-                    name: name.clone(),
-                    rank: at as u32,
-                    size: ranks.len() as u32,
-                });
-            }
-        };
         for group in self.data_groups() {
-            join(data_name(&group), &group);
+            run.join(&data_name(&group), &group);
         }
         for rank in 0..self.ranks() / 2 {
-            join(pipe_name(rank), &[rank, rank + self.ranks() / 2]);
+            run.join(&pipe_name(rank), &[rank, rank + self.ranks() / 2]);
         }
         for machine in 0..self.machines {
             let group: Vec<u32> = (machine * LOCALS..(machine + 1) * LOCALS).collect();
-            join(tensor_name(group[0]), &group);
+            run.join(&tensor_name(group[0]), &group);
         }
     }
 
@@ -478,13 +466,27 @@ impl Run {
         (ns(at), open, ended)
     }
 
+    fn join(&mut self, name: &str, ranks: &[u32]) {
+        for (at, rank) in ranks.iter().enumerate() {
+            self.communicators.entry(*rank).or_default().push(Communicator {
+                hash: hash(name),
+                name: name.to_owned(),
+                rank: at as u32,
+                size: ranks.len() as u32,
+            });
+        }
+    }
+
     /// Ranks of a communicator by the job's number of them.
     fn peers(&self, ranks: &[u32], name: &str) -> BTreeMap<u32, u32> {
-        let number = |rank: &u32| {
-            let mut own = self.communicators[rank].iter();
-            own.find(|communicator| communicator.hash == hash(name)).map(|c| c.rank)
-        };
-        ranks.iter().filter_map(|rank| Some((*rank, number(rank)?))).collect()
+        ranks
+            .iter()
+            .filter_map(|rank| {
+                let mut own = self.communicators[rank].iter();
+                let joined = own.find(|communicator| communicator.hash == hash(name))?;
+                Some((*rank, joined.rank))
+            })
+            .collect()
     }
 
     /// What each rank entered.
@@ -510,11 +512,11 @@ impl Run {
     }
 
     fn flows(&self, entered: &EnteredOperation, rank: u32, at: f64) -> Vec<model::Flow> {
-        let ends = self.ends(entered, rank).into_iter();
-        let flow = |(channel, _, peer): (&Channel, bool, u32)| {
-            channel.flow(rank, peer, entered.begun, at)
-        };
-        let mut flows: Vec<model::Flow> = ends.map(flow).collect();
+        let mut flows: Vec<model::Flow> = self
+            .ends(entered, rank)
+            .into_iter()
+            .map(|(channel, _, peer)| channel.flow(rank, peer, entered.begun, at))
+            .collect();
         flows.sort_by_key(|flow| (flow.channel, flow.peer, flow.direction));
         flows
     }

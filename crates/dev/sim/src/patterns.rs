@@ -21,12 +21,14 @@ fn noisy(
     let mut random = SmallRng::seed_from_u64(seed);
     let rows: Vec<Vec<Vec<f64>>> = (0..steps)
         .map(|_| {
-            let mut rank = |row: &&[f64]| -> Vec<f64> {
-                row.iter()
-                    .map(|s| s * random.random_range(1.0 - noise..=1.0 + noise))
-                    .collect()
-            };
-            ranks.iter().map(&mut rank).collect()
+            ranks
+                .iter()
+                .map(|row| {
+                    row.iter()
+                        .map(|s| s * random.random_range(1.0 - noise..=1.0 + noise))
+                        .collect()
+                })
+                .collect()
         })
         .collect();
     window_of(stages, &rows)
@@ -59,9 +61,12 @@ pub fn tied_stages(steps: usize, noise: f64, seed: u64) -> Window {
 
 /// The leader of the data wait changes from step to step.
 pub fn alternating_leader(steps: usize) -> Window {
-    let row = |late: bool| if late { vec![5.0, 1.0, 2.0] } else { vec![1.0, 1.0, 6.0] };
     let rows: Vec<Vec<Vec<f64>>> = (0..steps)
-        .map(|step| (0..3).map(|rank| row(step % 3 == rank)).collect())
+        .map(|step| {
+            let mut ranks = vec![vec![1.0, 1.0, 6.0]; 3];
+            ranks[step % 3] = vec![5.0, 1.0, 2.0];
+            ranks
+        })
         .collect();
     window_of(&THREE, &rows)
 }
@@ -81,15 +86,16 @@ pub fn periodic_callback(steps: usize, spike_s: f64, noise: f64, seed: u64) -> W
     let rows: Vec<Vec<Vec<f64>>> = (0..steps)
         .map(|step| {
             let spike = if step % 10 == 0 { spike_s } else { 0.0 };
-            let mut rank = |_| -> Vec<f64> {
-                let mut row: Vec<f64> = usual
-                    .iter()
-                    .map(|s| s * random.random_range(1.0 - noise..=1.0 + noise))
-                    .collect();
-                row[3] += spike;
-                row
-            };
-            (0..4).map(&mut rank).collect()
+            (0..4)
+                .map(|_| {
+                    let mut row: Vec<f64> = usual
+                        .iter()
+                        .map(|s| s * random.random_range(1.0 - noise..=1.0 + noise))
+                        .collect();
+                    row[3] += spike;
+                    row
+                })
+                .collect()
         })
         .collect();
     window_of(&STAGES, &rows)

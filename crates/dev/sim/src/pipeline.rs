@@ -74,16 +74,20 @@ impl StageRun {
     /// When the receive of a pass is issued: after the pass before, of the first backward pass
     /// after the pass but one before it.
     fn issued_s(&self, direction: usize, at: usize) -> f64 {
-        let end_s = |(direction, at): (usize, usize)| self.passes[direction][at].1;
-        match (direction, at.checked_sub(1)) {
-            (_, Some(before)) => end_s((direction, before)),
-            (0, None) => 0.0,
+        let before = match (direction, at.checked_sub(1)) {
+            (_, Some(before)) => Some((direction, before)),
+            (0, None) => None,
             (_, None) => {
                 let first = self.order.iter().position(|pass| pass.0 == 1);
-                let before = first.and_then(|first| first.checked_sub(2));
-                before.map_or(0.0, |at| end_s(self.order[at]))
+                first.and_then(|first| first.checked_sub(2)).map(|at| self.order[at])
             }
-        }
+        };
+        before.map_or(0.0, |(direction, at)| self.passes[direction][at].1)
+    }
+
+    /// When its last pass ends.
+    fn last_s(&self) -> f64 {
+        self.passes.iter().flatten().map(|pass| pass.1).fold(0.0, f64::max)
     }
 }
 
@@ -117,25 +121,14 @@ impl Pipeline {
         let ranks: Vec<Vec<StageRun>> =
             (0..self.dp).map(|dp_rank| self.pipeline(dp_rank, random)).collect();
         // Everything meets in the reduction, stage by stage, and then in the clipping.
-        let last = |stages: &[StageRun], stage: usize| {
-            let ends = stages[stage].passes.iter().flatten().map(|pass| pass.1);
-            ends.fold(0.0, f64::max)
-        };
-        let before = |stages: &[StageRun], stage: usize| {
-            let is_end = stage == 0 || stage + 1 == stages.len();
-            let ready_s = last(stages, stage) + TRANSFER_S;
-            if !is_end {
-                return ready_s;
-            }
-            ready_s.max(last(stages, 0).max(last(stages, stages.len() - 1)) + TRANSFER_S)
-                + TRANSFER_S
-        };
         let pp = self.pp as usize;
-        let reduced = |stage: usize| {
-            let ready = ranks.iter().map(|stages| before(stages, stage));
-            ready.fold(0.0, f64::max) + REDUCE_S
-        };
-        let clipped = (0..pp).map(reduced).fold(0.0, f64::max) + TRANSFER_S;
+        let reduced_s: Vec<f64> = (0..pp)
+            .map(|stage| {
+                let ready = ranks.iter().map(|stages| ready_s(stages, stage));
+                ready.fold(0.0, f64::max) + REDUCE_S
+            })
+            .collect();
+        let clipped = reduced_s.iter().copied().fold(0.0, f64::max) + TRANSFER_S;
         for (dp_rank, stages) in (0..).zip(&ranks) {
             for (at, stage) in (0u32..).zip(0..pp) {
                 let mut push =
@@ -172,16 +165,16 @@ impl Pipeline {
                         push(kind, number, number.cast_signed(), *times);
                     }
                 }
-                let end_s = last(stages, stage);
-                let ready_s = before(stages, stage);
+                let end_s = stages[stage].last_s();
+                let ready_s = ready_s(stages, stage);
                 push(OpKind::Gc, 0, -1, (end_s, end_s));
                 push(OpKind::LayernormAllReduce, 0, -1, (end_s, end_s + TRANSFER_S));
                 if stage == 0 || stage + 1 == pp {
                     let begin_s = end_s + TRANSFER_S;
                     push(OpKind::EmbeddingAllReduce, 0, -1, (begin_s, ready_s));
                 }
-                push(OpKind::GradsReduceScatter, 0, -1, (ready_s, reduced(stage)));
-                push(OpKind::OptimizerClip, 0, -1, (reduced(stage), clipped));
+                push(OpKind::GradsReduceScatter, 0, -1, (ready_s, reduced_s[stage]));
+                push(OpKind::OptimizerClip, 0, -1, (reduced_s[stage], clipped));
                 push(OpKind::Optimizer, 0, -1, (clipped, clipped + OPTIMIZER_S));
             }
         }
@@ -194,18 +187,14 @@ impl Pipeline {
             Drag::Data { times } => Some(*times),
             _ => None,
         });
-        let mut cost = || longest.map_or(1.0, |times| random.random_range(1.0..times));
-        let costs: Vec<f64> = (0..count).map(|_| cost()).collect();
-        let order = |stage: usize| {
-            let ahead = (pp - stage).min(count);
-            let first = (0..ahead).map(|at| (0, at));
-            let pairs = (0..count).flat_map(move |at| {
-                [(1, at), (0, at + ahead)].into_iter().filter(move |(_, at)| *at < count)
-            });
-            first.chain(pairs).collect::<Vec<_>>()
-        };
+        let costs: Vec<f64> = (0..count)
+            .map(|_| longest.map_or(1.0, |times| random.random_range(1.0..times)))
+            .collect();
         let mut stages: Vec<StageRun> = (0..pp)
-            .map(|stage| StageRun { order: order(stage), ..StageRun::default() })
+            .map(|stage| StageRun {
+                order: one_forward_one_backward((pp - stage).min(count), count),
+                ..StageRun::default()
+            })
             .collect();
         let mut free_s = vec![GATHER_S; pp];
         let mut next = vec![0; pp];
@@ -259,6 +248,25 @@ impl Pipeline {
     }
 }
 
+/// When a stage is ready for the reduction: the first and the last have met before, over the
+/// embedding that they share.
+fn ready_s(stages: &[StageRun], stage: usize) -> f64 {
+    let ready_s = stages[stage].last_s() + TRANSFER_S;
+    if stage > 0 && stage + 1 < stages.len() {
+        return ready_s;
+    }
+    let ends_s = stages[0].last_s().max(stages[stages.len() - 1].last_s());
+    ready_s.max(ends_s + TRANSFER_S) + TRANSFER_S
+}
+
+/// The passes of a stage in their order, as direction and microbatch: so many forward passes, then
+/// one backward and one forward in turn.
+fn one_forward_one_backward(ahead: usize, count: usize) -> Vec<(usize, usize)> {
+    let first = (0..ahead).map(|at| (0, at));
+    let pairs = (0..count).flat_map(|at| [(1, at), (0, at + ahead)]);
+    first.chain(pairs.filter(|(_, at)| *at < count)).collect()
+}
+
 /// Sends and receives of a stage.
 fn transfers(
     stages: &[StageRun],
@@ -269,19 +277,18 @@ fn transfers(
         (0, OpKind::ForwardSend, OpKind::ForwardRecv),
         (1, OpKind::BackwardSend, OpKind::BackwardRecv),
     ] {
-        let neighbour = |onward: bool| {
-            let next = Some(stage + 1).filter(|next| *next < stages.len());
-            if onward { next } else { stage.checked_sub(1) }
-        };
+        let next = Some(stage + 1).filter(|next| *next < stages.len());
+        let previous = stage.checked_sub(1);
+        let (to, from) = if direction == 0 { (next, previous) } else { (previous, next) };
         let end_s = |to: usize, number: u32, sent_s: f64| {
             sent_s.max(stages[to].issued_s(direction, number as usize)) + TRANSFER_S
         };
-        if let Some(to) = neighbour(direction == 0) {
+        if let Some(to) = to {
             for (number, pass) in (0..).zip(&stages[stage].passes[direction]) {
                 push(send, number, (pass.1, end_s(to, number, pass.1)));
             }
         }
-        if let Some(from) = neighbour(direction == 1) {
+        if let Some(from) = from {
             for (number, pass) in (0..).zip(&stages[from].passes[direction]) {
                 let start_s = stages[stage].issued_s(direction, number as usize);
                 push(receive, number, (start_s, end_s(stage, number, pass.1)));

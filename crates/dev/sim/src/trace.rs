@@ -52,15 +52,17 @@ fn write(rows: &[Row], to: impl Write + Send) -> Result<(), ParquetError> {
         ("mb_id", number),
         ("gmc", number),
     ];
-    let column = |(name, physical)| {
-        let is_text = physical == Physical::BYTE_ARRAY;
-        Type::primitive_type_builder(name, physical)
-            .with_repetition(Repetition::REQUIRED)
-            .with_logical_type(is_text.then_some(LogicalType::String))
-            .build()
-            .map(Arc::new)
-    };
-    let fields = columns.into_iter().map(column).collect::<Result<_, _>>()?;
+    let fields = columns
+        .into_iter()
+        .map(|(name, physical)| {
+            let is_text = physical == Physical::BYTE_ARRAY;
+            Type::primitive_type_builder(name, physical)
+                .with_repetition(Repetition::REQUIRED)
+                .with_logical_type(is_text.then_some(LogicalType::String))
+                .build()
+                .map(Arc::new)
+        })
+        .collect::<Result<_, _>>()?;
     let schema = Type::group_type_builder("schema").with_fields(fields).build()?;
     let properties = WriterProperties::builder().set_compression(Compression::SNAPPY);
     let mut file =

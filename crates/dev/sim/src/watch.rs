@@ -28,8 +28,11 @@ impl Watched {
     /// `has_port_down`.
     pub fn named(self, has_port_down: impl Fn(u32) -> bool) -> Option<(f64, Vec<u32>)> {
         let failed = self.failures.map(|(at, failures)| {
-            let ends = |failure: Failure| failure.of_ports(&has_port_down).ranks;
-            (at, failures.into_iter().flat_map(ends).collect::<Vec<u32>>())
+            let ranks: Vec<u32> = failures
+                .into_iter()
+                .flat_map(|failure| failure.of_ports(&has_port_down).ranks)
+                .collect();
+            (at, ranks)
         });
         let failed = failed.filter(|(_, ranks)| !ranks.is_empty());
         let slow = self.straggler.map(|(at, found)| (at, found.ranks));

@@ -18,12 +18,6 @@ pub const STAGES: [StageId; 6] = [
 /// If there is no step, or rows differ in length.
 pub fn window_of(stages: &[StageId], steps: &[Vec<Vec<f64>>]) -> Window {
     let ranks = steps[0].len();
-    let boundary = |stage: &StageId| Boundary {
-        stage: *stage,
-        after: MarkKind::StepBegin,
-        ending: Ending::Mark(MarkKind::StepEnd),
-        sync: Sync::None,
-    };
     let mut durations_s = Vec::with_capacity(steps.len() * ranks * stages.len());
     for step in steps {
         for stage in 0..stages.len() {
@@ -31,7 +25,15 @@ pub fn window_of(stages: &[StageId], steps: &[Vec<Vec<f64>>]) -> Window {
         }
     }
     Block {
-        boundaries: stages.iter().map(boundary).collect(),
+        boundaries: stages
+            .iter()
+            .map(|stage| Boundary {
+                stage: *stage,
+                after: MarkKind::StepBegin,
+                ending: Ending::Mark(MarkKind::StepEnd),
+                sync: Sync::None,
+            })
+            .collect(),
         groups: None,
         steps: (0..steps.len() as u64).collect(),
         durations_s,
