@@ -44,14 +44,16 @@ unsafe extern "C" fn forget_after_fork() {
 
 /// A communicator was made.
 pub(crate) fn open(address: *mut c_void, hash: u64, place: CommunicatorPlace) {
-    let make = || {
-        Some(Calls {
-            table: probe::live_table(LiveSource::Calls)?,
-            communicators: Communicators::new(),
-            sequences: Sequences::new(),
-        })
-    };
-    CALLS.start(make, forget_after_fork);
+    CALLS.start(
+        || {
+            Some(Calls {
+                table: probe::live_table(LiveSource::Calls)?,
+                communicators: Communicators::new(),
+                sequences: Sequences::new(),
+            })
+        },
+        forget_after_fork,
+    );
     CALLS.with(|calls| {
         let (rank, size) = (place.rank.cast_unsigned(), place.size.cast_unsigned());
         if let Some(index) = calls.table.communicator(hash, b"", rank, size) {

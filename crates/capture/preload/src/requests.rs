@@ -161,11 +161,12 @@ fn key(place: u32, number: u32) -> u64 {
 impl Requests {
     fn start() -> Option<Self> {
         let table = probe::record_in("work requests", RequestWriter::create)?;
-        let numbers = || (AtomicU64::new(0), AtomicU32::new(0));
         Some(Self {
             table,
-            numbers: std::iter::repeat_with(numbers).take(NUMBERS).collect(),
-            pairs: std::iter::repeat_with(Pair::new).take(QUEUE_PAIRS).collect(),
+            numbers: (0..NUMBERS)
+                .map(|_| (AtomicU64::new(0), AtomicU32::new(0)))
+                .collect(),
+            pairs: (0..QUEUE_PAIRS).map(|_| Pair::new()).collect(),
         })
     }
 
@@ -223,9 +224,9 @@ impl Pair {
     }
 
     fn open(&self, all_signaled: bool) {
-        let signal = || (AtomicU64::new(0), AtomicU64::new(0));
-        self.signals
-            .get_or_init(|| std::iter::repeat_with(signal).take(SIGNALS).collect());
+        self.signals.get_or_init(|| {
+            (0..SIGNALS).map(|_| (AtomicU64::new(0), AtomicU64::new(0))).collect()
+        });
         self.all_signaled.store(u32::from(all_signaled), Relaxed);
     }
 

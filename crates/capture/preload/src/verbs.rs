@@ -280,8 +280,7 @@ static BEFORE: [Before; CONTEXTS] = [const {
 /// What stands behind the functions of a context, and its place.
 #[inline]
 fn before(context: *const Context) -> Option<(u32, &'static Before)> {
-    let found = |before: &&Before| before.context.load(Acquire) == context.addr();
-    (0..).zip(&BEFORE).find(|(_, before)| found(before))
+    (0..).zip(&BEFORE).find(|(_, before)| before.context.load(Acquire) == context.addr())
 }
 
 unsafe extern "C" fn open_device(device: *const IbvDevice) -> *mut Context {

@@ -20,8 +20,8 @@ pub struct Sequences {
 impl Sequences {
     /// Nothing was counted yet.
     pub fn new() -> Self {
-        let empty = || (AtomicU64::new(0), AtomicU64::new(0));
-        Self { counters: std::iter::repeat_with(empty).take(COUNTERS).collect() }
+        let counters = (0..COUNTERS).map(|_| (AtomicU64::new(0), AtomicU64::new(0)));
+        Self { counters: counters.collect() }
     }
 
     /// How many there were before this one; `None` if there is no room for its counter.

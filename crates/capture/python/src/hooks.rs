@@ -243,17 +243,21 @@ fn passed(
     if tensors.len() > COUNTED_TENSORS {
         return None;
     }
-    let number = |tensor: &Bound<'_, PyAny>, name: &Bound<'_, PyString>| {
-        tensor.getattr(name).ok()?.extract::<u64>().ok()
-    };
-    let bytes = |tensor| number(&tensor, intern!(py, "nbytes"));
     let first = tensors.iter().next();
     // Older tensors do not say it.
     let element_bytes = first.and_then(|first| number(&first, intern!(py, "itemsize")));
     Some(CollectiveArguments {
-        bytes: tensors.iter().map(bytes).sum::<Option<u64>>()?,
+        bytes: tensors
+            .iter()
+            .map(|tensor| number(&tensor, intern!(py, "nbytes")))
+            .sum::<Option<u64>>()?,
         element_bytes: element_bytes.unwrap_or(0),
     })
+}
+
+/// A number that a tensor has by a name.
+fn number(tensor: &Bound<'_, PyAny>, name: &Bound<'_, PyString>) -> Option<u64> {
+    tensor.getattr(name).ok()?.extract().ok()
 }
 
 /// A pre-hook of a process group: called as each collective is issued.

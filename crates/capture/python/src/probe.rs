@@ -196,8 +196,9 @@ impl Probe {
         of_loop.counter.set(counter);
         if step != before {
             self.step.store(step, Relaxed);
-            let wants_device = |windows: &Windows| windows.wants_device(step);
-            self.device.on_step(step, self.windows.as_ref().is_some_and(wants_device));
+            let windows = self.windows.as_ref();
+            let wants_device = windows.is_some_and(|windows| windows.wants_device(step));
+            self.device.on_step(step, wants_device);
             if let Some(windows) = &self.windows {
                 windows.on_step(step, |event| {
                     let (at, on_loop_thread) = (now(), true);

@@ -115,8 +115,7 @@ impl RingDirectory {
 
     /// Whether a process still writes here.
     pub fn has_writer(&self) -> bool {
-        let lives = |writer| matches!(writer, Ok(identity) if is_alive(&identity));
-        self.writers().is_ok_and(|writers| writers.into_iter().any(lives))
+        self.writers().is_ok_and(|writers| writers.iter().flatten().any(is_alive))
     }
 
     /// Who wrote each of the files, as far as they can be read.
@@ -230,11 +229,11 @@ impl RingDirectory {
     /// # Errors
     /// What the operating system says.
     pub fn remove(&self) -> io::Result<()> {
-        let ours = |target: &PathBuf| {
+        let traces = fs::read_link(self.path.join(Self::TRACES)).ok().filter(|target| {
+            // A link that somebody else has put there leads anywhere.
             let name = target.file_name().unwrap_or_default();
             name.to_string_lossy().starts_with(TRACES_PREFIX)
-        };
-        let traces = fs::read_link(self.path.join(Self::TRACES)).ok().filter(ours);
+        });
         // Traces that resist must not keep the rings.
         drop(traces.map(fs::remove_dir_all));
         fs::remove_dir_all(&self.path)
@@ -275,16 +274,16 @@ pub fn clean_stale(root: &Path, age: Duration) -> io::Result<usize> {
 }
 
 fn is_stale(directory: &RingDirectory, age: Duration) -> bool {
-    let old = |metadata: &Metadata| {
-        let modified = metadata.modified().ok();
-        modified.and_then(|at| SystemTime::now().duration_since(at).ok()) >= Some(age)
-    };
     let Ok(metadata) = fs::symlink_metadata(directory.path()) else { return false };
     let Ok(writers) = directory.writers() else { return false };
     metadata.is_dir()
         && directory.path().join(MARKER).is_file()
-        && old(&metadata)
+        && untouched_for(&metadata) >= Some(age)
         && writers.into_iter().all(is_left)
+}
+
+fn untouched_for(metadata: &Metadata) -> Option<Duration> {
+    SystemTime::now().duration_since(metadata.modified().ok()?).ok()
 }
 
 /// Whether nobody will write to a file any more, by whom it says writes it.
@@ -338,9 +337,14 @@ fn check_private(path: &Path) -> Result<(), RingError> {
 
 /// A job's name as one path component.
 fn file_name(job: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    let name: String =
-        job.chars().take(100).map(|c| if plain(c) { c } else { '_' }).collect();
+    let name: String = job
+        .chars()
+        .take(100)
+        .map(|c| match c {
+            'a'..='z' | 'A'..='Z' | '0'..='9' | '-' | '_' | '.' => c,
+            _ => '_',
+        })
+        .collect();
     if name.trim_matches('.').is_empty() { format!("job{name}") } else { name }
 }
 

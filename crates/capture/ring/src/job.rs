@@ -200,12 +200,12 @@ impl Ring {
 
     /// Whether the process is in a group with others.
     fn is_in_group(&self) -> bool {
-        let is_shared = |name: &String| {
-            let group = group_of(name);
-            matches!(group, Some(Input::Group { members, .. }) if members.len() > 1)
-        };
-        let names = self.reader.names_from(0);
-        names.iter().any(|(kind, name)| *kind == NameKind::Group && is_shared(name))
+        self.reader
+            .names_from(0)
+            .iter()
+            .filter(|(kind, _)| *kind == NameKind::Group)
+            .filter_map(|(_, name)| group_of(name))
+            .any(|group| matches!(group, Input::Group { members, .. } if members.len() > 1))
     }
 
     fn take_turn(&mut self, take: &mut dyn FnMut(Input)) -> usize {

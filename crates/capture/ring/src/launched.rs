@@ -18,17 +18,12 @@ impl Launched {
     /// Intel MPI) and Slurm's `srun`; `variable` gives a variable of the environment.
     pub fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
         let first = |names: [&str; 3]| {
-            let number = |name: &&str| variable(name)?.trim().parse().ok();
-            names.iter().find_map(number)
+            names.iter().find_map(|name| variable(name)?.trim().parse().ok())
         };
         // A script that sbatch started is no task, but knows of those it may start.
         let step = variable("SLURM_STEP_NUM_TASKS");
         let slurm =
             |name: &str| step.as_ref().and_then(|_| variable(name)?.trim().parse().ok());
-        let tasks_here = || {
-            let tasks = variable("SLURM_STEP_TASKS_PER_NODE")?;
-            tasks_of(&tasks, slurm("SLURM_NODEID")?)
-        };
         Self {
             rank: first(["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"])
                 .or_else(|| slurm("SLURM_PROCID")),
@@ -45,7 +40,10 @@ impl Launched {
                 "OMPI_COMM_WORLD_LOCAL_SIZE",
                 "MPI_LOCALNRANKS",
             ])
-            .or_else(tasks_here),
+            .or_else(|| {
+                let tasks = variable("SLURM_STEP_TASKS_PER_NODE")?;
+                tasks_of(&tasks, slurm("SLURM_NODEID")?)
+            }),
         }
     }
 

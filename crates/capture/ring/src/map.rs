@@ -226,12 +226,8 @@ impl RingReader {
     pub fn drain(&mut self, most: usize, mut take: impl FnMut(Drained)) -> usize {
         let written = self.header().counters.next.load(Acquire);
         let oldest = written.saturating_sub(self.slots as u64);
-        let lose = |lost: &mut u64, records: u64, take: &mut dyn FnMut(Drained)| {
-            *lost += records;
-            take(Drained::Lost(records));
-        };
         if self.next < oldest {
-            lose(&mut self.lost, oldest - self.next, &mut take);
+            self.lose(oldest - self.next, &mut take);
             self.next = oldest;
         }
         let mut taken = 0;
@@ -244,11 +240,16 @@ impl RingReader {
                 }
                 taken += 1;
             } else {
-                lose(&mut self.lost, 1, &mut take);
+                self.lose(1, &mut take);
             }
             self.next += 1;
         }
         taken
+    }
+
+    fn lose(&mut self, records: u64, take: &mut impl FnMut(Drained)) {
+        self.lost += records;
+        take(Drained::Lost(records));
     }
 
     /// Whether everything written so far was read.

@@ -214,16 +214,16 @@ fn foreign(path: &Path, reader: impl BufRead) -> Option<FormatError> {
         schema: Option<String>,
     }
     let mut json = serde_json::Deserializer::from_reader(reader);
-    let unknown = |found| FormatError::Unknown { path: path.to_owned(), found };
-    match Begin::deserialize(&mut json).ok()?.schema {
-        Some(schema) if schema.starts_with("stage-matrix/") => None,
+    let found = match Begin::deserialize(&mut json).ok()?.schema {
+        Some(schema) if schema.starts_with("stage-matrix/") => return None,
         Some(schema) if schema.starts_with("laggard.") => {
             let reason = format!("{schema:?} is no recording this version reads");
-            Some(FormatError::content(path, "schema", reason))
+            return Some(FormatError::content(path, "schema", reason));
         }
-        Some(schema) => Some(unknown(format!("its schema is {schema:?}"))),
-        None => Some(unknown("it is a JSON object without a schema".to_owned())),
-    }
+        Some(schema) => format!("its schema is {schema:?}"),
+        None => "it is a JSON object without a schema".to_owned(),
+    };
+    Some(FormatError::Unknown { path: path.to_owned(), found })
 }
 
 /// Keys of a Flight Recorder dump.

@@ -148,8 +148,7 @@ impl LiveWriter {
         {
             slot.state.store(FINALIZED, Release);
         }
-        let is_open = |slot: &CommunicatorSlot| slot.state.load(Acquire) == OPEN;
-        if !head.communicators.iter().any(is_open) {
+        if head.communicators.iter().all(|slot| slot.state.load(Acquire) != OPEN) {
             head.closed.store(1, Release);
         }
     }

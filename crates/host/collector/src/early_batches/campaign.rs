@@ -118,21 +118,20 @@ impl PlayedCollector {
             let mut part = part.into_iter().peekable();
             while part.peek().is_some() {
                 // The thread of the job takes of a row what has come by then.
-                let some: Vec<StreamMessage> =
-                    part.by_ref().take(random.random_range(1..9)).collect();
-                let sent = |arrival: &StreamMessage| {
-                    let sent = stream.sent[arrival.position as usize - 1].clone();
-                    Some((arrival.at_ns, sent?))
-                };
-                let whole: Vec<_> = some
-                    .into_iter()
-                    .filter_map(|arrival| sent(&arrival).map(|sent| (arrival, sent)))
+                let whole: Vec<_> = part
+                    .by_ref()
+                    .take(random.random_range(1..9))
+                    .filter_map(|arrival| {
+                        let sent = stream.sent[arrival.position as usize - 1].clone()?;
+                        Some((arrival, sent))
+                    })
                     .collect();
                 let batches: Vec<_> = whole
                     .iter()
-                    .filter_map(|(arrival, (at_ns, sent))| {
+                    .filter_map(|(arrival, sent)| {
                         let batch = arrival.batch.as_ref()?;
-                        Some((&*batch.session, batch.sequence as usize, sent, *at_ns))
+                        let (session, at) = (&*batch.session, batch.sequence as usize);
+                        Some((session, at, sent, arrival.at_ns))
                     })
                     .collect();
                 let starts = self.played.starts;
