@@ -1,7 +1,7 @@
 //! Jobs and their incidents, to be looked through without reading every job.
 //!
 //! A cache in SQLite of what stands in the folders of jobs: one that is missing or damaged is
-//! made anew from them, so nothing that befalls it loses anything.
+//! made anew from them, so no damage to it loses anything.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! `laggard agent` on a host whose jobs write rings: who is found, and what whatever befalls the
-//! agent and its collector does not change.
+//! `laggard agent` on a host whose jobs write rings: who is found, and what no fault of the
+//! agent or its collector changes.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};

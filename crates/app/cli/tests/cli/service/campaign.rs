@@ -1,5 +1,5 @@
-//! Whatever befalls a collector while hosts tell it a job: what it answered for is kept, nothing
-//! counts twice, and the verdict is that of a job nothing befell.
+//! Whatever faults hit a collector while hosts send it a job: what it answered for is kept, nothing
+//! counts twice, and the verdict is that of a job without faults.
 //!
 //! `LAGGARD_TEST_FAULTS=500` for the whole campaign; a few without it.
 
@@ -58,9 +58,9 @@ impl Drop for Disk {
     }
 }
 
-/// What befell the collectors of a campaign.
+/// Faults that were injected into the collectors of a campaign, by kind.
 #[derive(Debug, Default)]
-struct Befell {
+struct FaultCounts {
     kills: u64,
     kills_in_batch: u64,
     repeated: u64,
@@ -84,7 +84,7 @@ struct Trial<'a> {
     bad: Option<&'a Path>,
     batches: &'a [Vec<u8>],
     random: SmallRng,
-    befell: &'a mut Befell,
+    faults: &'a mut FaultCounts,
 }
 
 impl Trial<'_> {
@@ -110,12 +110,12 @@ impl Trial<'_> {
     }
 
     /// Something that may happen while the next batch is `at`.
-    fn befall(&mut self, at: usize) {
+    fn inject(&mut self, at: usize) {
         let url = self.server.url.clone();
         match self.random.random_range(0..12) {
             0 => {
                 self.start_again();
-                self.befell.kills += 1;
+                self.faults.kills += 1;
             }
             1 => {
                 let after = Duration::from_micros(self.random.random_range(0..6_000));
@@ -128,17 +128,17 @@ impl Trial<'_> {
                 drop(self.server.post(&place(at), &self.batches[at]));
                 killer.join().expect("it was killed");
                 self.start_again();
-                self.befell.kills_in_batch += 1;
+                self.faults.kills_in_batch += 1;
             }
             2 => {
                 let known = self.random.random_range(0..=at);
                 self.send(known);
-                self.befell.repeated += 1;
+                self.faults.repeated += 1;
             }
             3 if at + 1 < self.batches.len() => {
                 let (status, reply) = self.post(at + 1);
                 assert_eq!((status, &reply["next"]), (409, &json!(at)), "{reply}");
-                self.befell.early += 1;
+                self.faults.early += 1;
             }
             4 => {
                 let mut bytes = self.batches[at].clone();
@@ -152,7 +152,7 @@ impl Trial<'_> {
                     status == 400 || says(&bytes) == says(&self.batches[at]),
                     "{reply}"
                 );
-                self.befell.damaged += 1;
+                self.faults.damaged += 1;
             }
             5 => {
                 // The network is cut in the middle of a batch.
@@ -168,11 +168,11 @@ impl Trial<'_> {
                 stream.write_all(head.as_bytes()).expect("room");
                 let until = self.random.random_range(0..body.len());
                 stream.write_all(&body[..until]).expect("room");
-                self.befell.cut += 1;
+                self.faults.cut += 1;
             }
             6 => {
                 stop(self.server.child.id(), Duration::from_millis(30));
-                self.befell.stopped += 1;
+                self.faults.stopped += 1;
             }
             7 => {
                 let Some(disk) = self.disk else { return };
@@ -180,7 +180,7 @@ impl Trial<'_> {
                 let (status, reply) = self.post(at);
                 // The last page of the file may have room for it; a job that is new has none.
                 assert!([200, 503, 507].contains(&status), "{status} {reply}");
-                self.befell.full += u64::from(status != 200);
+                self.faults.full += u64::from(status != 200);
                 if self.random.random() {
                     self.server.kill();
                     disk.free();
@@ -214,12 +214,12 @@ pub(super) struct Told {
 }
 
 /// Tells jobs with seeds, so many at once: `few` of them, or `LAGGARD_TEST_FAULTS`, from `LAGGARD_TEST_SEED`
-/// on. Says what befell those who took it.
+/// on. Prints the faults that were injected.
 #[expect(clippy::print_stdout, reason = "a campaign says what it did")]
-pub(super) fn campaign<Befell: Default + std::fmt::Debug>(
+pub(super) fn campaign<FaultCounts: Default + std::fmt::Debug>(
     few: usize,
     at_once: usize,
-    trial: impl Fn(&Told, u64, &mut Befell) + Sync,
+    trial: impl Fn(&Told, u64, &mut FaultCounts) + Sync,
 ) {
     let number = |name| {
         let number = std::env::var(name).ok()?;
@@ -238,11 +238,11 @@ pub(super) fn campaign<Befell: Default + std::fmt::Debug>(
         for nth in 0..at_once.min(few) {
             let (told, trial, seeds) = (&told, &trial, seeds.clone());
             scope.spawn(move || {
-                let mut befell = Befell::default();
+                let mut faults = FaultCounts::default();
                 for seed in seeds.skip(nth).step_by(at_once) {
-                    trial(&told[seed % told.len()], seed as u64, &mut befell);
+                    trial(&told[seed % told.len()], seed as u64, &mut faults);
                 }
-                println!("{befell:?}");
+                println!("{faults:?}");
             });
         }
     });
@@ -278,12 +278,12 @@ pub(super) fn bad_host(folder: &Path) -> PathBuf {
 }
 
 #[test]
-fn what_befalls_a_collector_does_not_show_in_its_verdict() {
+fn faults_of_a_collector_do_not_show_in_its_verdict() {
     // Trials mostly wait.
-    campaign(6, 16, befall_one);
+    campaign(6, 16, run_trial);
 }
 
-fn befall_one(told: &Told, seed: u64, befell: &mut Befell) {
+fn run_trial(told: &Told, seed: u64, faults: &mut FaultCounts) {
     let Told { job, batches, whole, .. } = told;
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
@@ -291,7 +291,7 @@ fn befall_one(told: &Told, seed: u64, befell: &mut Befell) {
     let disk = Disk::mount(&data);
     let mut random = SmallRng::seed_from_u64(seed);
     let bad = random.random_ratio(1, 4).then(|| bad_host(folder.path()));
-    befell.bad_hosts += u64::from(bad.is_some());
+    faults.bad_hosts += u64::from(bad.is_some());
     let mut trial = Trial {
         server: start(&data, bad.as_deref()),
         data: &data,
@@ -299,10 +299,10 @@ fn befall_one(told: &Told, seed: u64, befell: &mut Befell) {
         bad: bad.as_deref(),
         batches,
         random,
-        befell,
+        faults,
     };
     for at in 0..batches.len() {
-        trial.befall(at);
+        trial.inject(at);
         trial.send(at);
     }
     let told = trial.server.verdict_as("job", whole);

@@ -1,5 +1,5 @@
-//! Whatever befalls collectors that share the jobs of a bus, the bus, and who tells it: nothing is
-//! lost, nothing counts twice, and the verdict is that of a job nothing befell.
+//! Whatever faults hit collectors that share the jobs of a bus, the bus, and who sends to it: nothing is
+//! lost, nothing counts twice, and the verdict is that of a job without faults.
 //!
 //! `LAGGARD_TEST_FAULTS=500` for the whole campaign; a few without it.
 
@@ -22,9 +22,9 @@ const COLLECTORS: usize = 3;
 const CUT_OFF: Duration = Duration::from_secs(12);
 const HOUR_NS: u64 = 3_600_000_000_000;
 
-/// What befell a campaign.
+/// Faults that were injected in a campaign, by kind.
 #[derive(Debug, Default)]
-struct Befell {
+struct FaultCounts {
     kills: u64,
     lasting_kills: u64,
     bus_kills: u64,
@@ -53,10 +53,10 @@ struct Trial<'a> {
     /// How often the agent was started anew.
     session: u32,
     now_ns: u64,
-    /// What befell it, and when.
+    /// What was injected, and when.
     log: String,
     random: SmallRng,
-    befell: &'a mut Befell,
+    faults: &'a mut FaultCounts,
 }
 
 impl Trial<'_> {
@@ -120,7 +120,7 @@ impl Trial<'_> {
     }
 
     /// Something that may happen while the next batch is `at`.
-    fn befall(&mut self, at: usize) {
+    fn inject(&mut self, at: usize) {
         let batches = &self.told.batches;
         let what = self.random.random_range(0..18);
         self.log += &format!(" {what}@{at}");
@@ -128,59 +128,59 @@ impl Trial<'_> {
             0 | 1 => {
                 let place = self.keeper();
                 self.start_again(place);
-                self.befell.kills += 1;
+                self.faults.kills += 1;
             }
             2 => {
                 let place = self.any();
                 self.start_again(place);
-                self.befell.kills += 1;
+                self.faults.kills += 1;
             }
             3 if self.servers.iter().flatten().count() > 1 => {
                 let place = self.keeper();
                 self.servers[place] = None;
-                self.befell.lasting_kills += 1;
+                self.faults.lasting_kills += 1;
             }
             4 => {
                 self.bus.kill();
                 let away = Duration::from_millis(self.random.random_range(0..1500));
                 sleep(away);
                 self.bus = Bus::at(self.bus.port.into(), self.folder);
-                self.befell.bus_kills += 1;
+                self.faults.bus_kills += 1;
             }
             5 if self.random.random_ratio(1, 4) => {
                 let place = self.keeper();
                 self.pause(place, CUT_OFF);
-                self.befell.cut_off += 1;
+                self.faults.cut_off += 1;
             }
             5 | 6 => {
                 let place = self.keeper();
                 self.pause(place, Duration::from_millis(30));
-                self.befell.stopped += 1;
+                self.faults.stopped += 1;
             }
             7 => {
                 stop(self.bus.child.id(), Duration::from_millis(500));
-                self.befell.bus_stopped += 1;
+                self.faults.bus_stopped += 1;
             }
             8 => {
                 let known = self.random.random_range(0..=at);
                 self.raw(known, &batches[known]);
-                self.befell.repeated += 1;
+                self.faults.repeated += 1;
             }
             // An agent that has taken leave is not started anew: that would be another start of the job.
             9 if at + 2 < batches.len() => {
                 self.raw(at + 1, &batches[at + 1]);
-                self.befell.early += 1;
+                self.faults.early += 1;
             }
             10 => {
                 let mut bytes = batches[at].clone();
                 let cut = self.random.random_range(0..bytes.len());
                 bytes.truncate(cut);
                 self.raw(at, &bytes);
-                self.befell.damaged += 1;
+                self.faults.damaged += 1;
             }
             11 => {
                 self.now_ns = self.random.random_range(0..100 * HOUR_NS);
-                self.befell.clock_jumps += 1;
+                self.faults.clock_jumps += 1;
             }
             12 => {
                 let Some(disk) = &self.disk else { return };
@@ -188,7 +188,7 @@ impl Trial<'_> {
                 self.publish(at, &batches[at]);
                 sleep(Duration::from_millis(500));
                 disk.free();
-                self.befell.full += 1;
+                self.faults.full += 1;
             }
             13 => {
                 // It reads again what the rings have, and tells all of it.
@@ -199,7 +199,7 @@ impl Trial<'_> {
                 {
                     self.publish(sequence, &again(inputs));
                 }
-                self.befell.agents_anew += 1;
+                self.faults.agents_anew += 1;
             }
             _ => {}
         }
@@ -234,16 +234,16 @@ fn again(inputs: &[Input]) -> Vec<u8> {
 }
 
 #[test]
-fn what_befalls_collectors_and_their_bus_does_not_show_in_the_verdict() {
-    campaign(6, 16, befall_one);
+fn faults_of_collectors_and_their_bus_do_not_show_in_the_verdict() {
+    campaign(6, 16, run_trial);
 }
 
-fn befall_one(told: &Told, seed: u64, befell: &mut Befell) {
+fn run_trial(told: &Told, seed: u64, faults: &mut FaultCounts) {
     let folder = tempfile::tempdir().expect("a folder");
     let Some(bus) = Bus::start(folder.path()) else { return };
     let mut random = SmallRng::seed_from_u64(seed);
     let bad = random.random_ratio(1, 4).then(|| bad_host(folder.path()));
-    befell.bad_hosts += u64::from(bad.is_some());
+    faults.bad_hosts += u64::from(bad.is_some());
     let data = folder.path().join("data0");
     std::fs::create_dir(&data).expect("a folder");
     let publisher = bus.publisher();
@@ -260,14 +260,14 @@ fn befall_one(told: &Told, seed: u64, befell: &mut Befell) {
         now_ns: 1000,
         log: String::new(),
         random,
-        befell,
+        faults,
     };
     for place in 0..COLLECTORS {
         trial.start(place);
     }
     trial.publish(0, &told.batches[0]);
     for (at, batch) in told.batches.iter().enumerate().skip(1) {
-        trial.befall(at);
+        trial.inject(at);
         trial.publish(at, batch);
     }
     trial.servers.iter().flatten().for_each(|server| trial.check(server));
