@@ -36,7 +36,7 @@ pub(crate) struct DoctorArgs {
 struct DoctorCheck {
     state: CheckState,
     text: String,
-    mend: Option<String>,
+    fix: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -48,15 +48,15 @@ enum CheckState {
 
 impl DoctorCheck {
     fn good(text: impl Into<String>) -> Self {
-        Self { state: CheckState::Good, text: text.into(), mend: None }
+        Self { state: CheckState::Good, text: text.into(), fix: None }
     }
 
-    fn weak(text: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self { state: CheckState::Weak, text: text.into(), mend: Some(mend.into()) }
+    fn weak(text: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { state: CheckState::Weak, text: text.into(), fix: Some(fix.into()) }
     }
 
-    fn broken(text: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self { state: CheckState::Broken, text: text.into(), mend: Some(mend.into()) }
+    fn broken(text: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { state: CheckState::Broken, text: text.into(), fix: Some(fix.into()) }
     }
 }
 
@@ -92,8 +92,8 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<ExitCode> {
             CheckState::Broken => "BROKEN",
         };
         text += &format!("{mark}  {}\n", finding.text);
-        if let Some(mend) = &finding.mend {
-            text += &format!("        -> {mend}\n");
+        if let Some(fix) = &finding.fix {
+            text += &format!("        -> {fix}\n");
         }
     }
     let broken = findings.iter().any(|finding| finding.state == CheckState::Broken);
@@ -308,12 +308,12 @@ fn stacks(python: &Path) -> Option<DoctorCheck> {
     let began = child.stdout.take().map(|stdout| BufReader::new(stdout).lines().next());
     let stack = began.map(|_| agent::stack_of(child.id()));
     drop((child.kill(), child.wait()));
-    let mend =
+    let fix =
         "run laggard as the user of the job, in a container with --cap-add=SYS_PTRACE";
     Some(match stack?.unread {
         Some(why) => DoctorCheck::weak(
             format!("where a rank of a hung job is cannot be read: {why}"),
-            mend,
+            fix,
         ),
         None => match fs::read_to_string(SCOPE).unwrap_or_default().trim() {
             "" | "0" => {

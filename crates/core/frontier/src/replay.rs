@@ -455,18 +455,18 @@ mod tests {
 
     /// Two of three ranks wait for the third in a backward pass they entered early.
     #[test]
-    fn mending_the_late_rank_takes_the_waits_with_it() {
+    fn fixing_the_straggler_takes_the_waits_with_it() {
         let row = [0.05, 0.0, 0.0, 0.01, 0.01, 0.01, 0.002, 0.052, 0.052];
         let block = block(3, &[Sync::None, ISSUE, Sync::None], &row);
         let replay = Replay::of_row(&block, &row);
         assert!((replay.own_s(2, 1) - 0.002).abs() < 1e-9);
-        let mended =
+        let fixed =
             replay.makespan_with(
                 |boundary, rank, own| {
                     if (boundary, rank) == (0, 0) { 0.0 } else { own }
                 },
             );
-        assert!((replay.makespan_s() - mended - 0.05).abs() < 1e-9);
+        assert!((replay.makespan_s() - fixed - 0.05).abs() < 1e-9);
     }
 
     /// Asynchronous collectives: work goes on between issues, the wait comes at the end.
@@ -476,13 +476,13 @@ mod tests {
         let block = block(2, &[ISSUE, ISSUE, Sync::None], &row);
         let replay = Replay::of_row(&block, &row);
         assert!((replay.own_s(1, 1) - 0.003).abs() < 1e-9);
-        let mended =
+        let fixed =
             replay.makespan_with(
                 |boundary, rank, own| {
                     if (boundary, rank) == (0, 0) { 0.0 } else { own }
                 },
             );
-        assert!((replay.makespan_s() - mended - 0.05).abs() < 1e-9);
+        assert!((replay.makespan_s() - fixed - 0.05).abs() < 1e-9);
     }
 
     /// Rank 1 comes 50 ms earlier to its data wait, which takes 50 ms longer.

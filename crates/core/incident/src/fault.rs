@@ -58,9 +58,9 @@ pub struct Hidden {
     pub stage: StageId,
     /// Lateness a struck step, in seconds.
     pub lateness_s: f64,
-    /// Exposed seconds saved by mending only it.
+    /// Exposed seconds saved by fixing only it.
     pub gain_alone_s: f64,
-    /// Exposed seconds saved by mending it and the fault that hides it.
+    /// Exposed seconds saved by fixing it and the fault that hides it.
     pub gain_both_s: f64,
 }
 
@@ -87,16 +87,16 @@ pub struct Fault {
     /// Mean lateness of a struck step, in seconds.
     pub lateness_s: f64,
     /// Exposed seconds it added to the window, as things stand. The costs of a window's
-    /// faults sum to what mending all of them would save.
+    /// faults sum to what fixing all of them would save.
     pub cost_s: f64,
-    /// Exposed seconds of the window saved by mending only it.
+    /// Exposed seconds of the window saved by fixing only it.
     pub gain_alone_s: f64,
     /// Ranks that waited for the culprits in the steps it struck, or were slower where there are
     /// none.
     pub victims: Ranks,
     /// Faults it hides.
     pub hides: Vec<Hidden>,
-    /// Whether it is hidden itself: it costs nothing until another one is mended.
+    /// Whether it is hidden itself: it costs nothing until another one is fixed.
     pub hidden: bool,
     /// Whether this window alone is reason enough to speak of it.
     pub notable: bool,
@@ -129,7 +129,7 @@ struct Candidate {
 /// Finds what ranks of a window did wrong, costliest first, notable or not.
 ///
 /// Own work is compared, never waits: victims of a late rank are not late themselves. The
-/// cost of a fault is what the step would save if the fault were mended and everybody
+/// cost of a fault is what the step would save if the fault were fixed and everybody
 /// waited less accordingly.
 /// # Source
 /// Ours: docs/math/replay.md.
@@ -304,25 +304,25 @@ fn gain_of(
     window: &Window,
     found: &WindowFrontier,
     lateness: &Lateness<'_>,
-    mended: &[&Candidate],
+    fixed: &[&Candidate],
 ) -> f64 {
     let mut gain_s = 0.0;
     for (row, (replay, account)) in lateness.replays.iter().zip(&found.steps).enumerate()
     {
         let struck: Vec<&&Candidate> =
-            mended.iter().filter(|candidate| candidate.rows.contains(&row)).collect();
+            fixed.iter().filter(|candidate| candidate.rows.contains(&row)).collect();
         if struck.is_empty() {
             continue;
         }
         let boundaries = &window.blocks[account.block].boundaries;
-        let mended = mended_row(boundaries, found, lateness, row, &struck);
-        let makespan_s = replay.makespan_with(mended);
+        let fixed = fixed_row(boundaries, found, lateness, row, &struck);
+        let makespan_s = replay.makespan_with(fixed);
         gain_s += (replay.makespan_s() - makespan_s).max(0.0);
     }
     gain_s
 }
 
-/// Ranks that would have ended their steps earlier without a candidate, those after it mended as
+/// Ranks that would have ended their steps earlier without a candidate, those after it fixed as
 /// its cost has it; what they worked themselves is the same.
 ///
 /// Where they meet only after the step nobody is seen to wait in it, and all do.
@@ -337,16 +337,16 @@ fn victims(
     if candidate.rotating {
         return window.ranks.iter().copied().collect();
     }
-    let mended: Vec<&Candidate> =
+    let fixed: Vec<&Candidate> =
         after.iter().copied().chain(std::iter::once(candidate)).collect();
     let (mut cost_s, mut waited_s) = (0.0, vec![0.0; ranks]);
     for row in candidate.rows.iter().take(VICTIM_ROWS) {
         let boundaries = &window.blocks[found.steps[*row].block].boundaries;
-        let [before, without] = [after, &mended].map(|mended| {
-            let struck = mended.iter().filter(|one| one.rows.contains(row));
+        let [before, without] = [after, &fixed].map(|fixed| {
+            let struck = fixed.iter().filter(|one| one.rows.contains(row));
             let struck: Vec<&&Candidate> = struck.collect();
-            let mended = mended_row(boundaries, found, lateness, *row, &struck);
-            lateness.replays[*row].ends_with(mended)
+            let fixed = fixed_row(boundaries, found, lateness, *row, &struck);
+            lateness.replays[*row].ends_with(fixed)
         });
         let last = |ends: &[f64]| ends.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         cost_s += (last(&before) - last(&without)).max(0.0);
@@ -369,7 +369,7 @@ fn victims(
 
 /// The change of a row's own work, as a [`frontier::Replay`] takes it, that puts each late rank at the
 /// level of the others: the median of those that are not late, of all others if everyone is.
-fn mended_row(
+fn fixed_row(
     boundaries: &[Boundary],
     found: &WindowFrontier,
     lateness: &Lateness<'_>,
@@ -377,7 +377,7 @@ fn mended_row(
     struck: &[&&Candidate],
 ) -> impl Fn(usize, usize, f64) -> f64 + use<> {
     // Nothing for boundaries at which nobody is late.
-    let mended = boundaries.iter().enumerate().map(|(at, boundary)| {
+    let fixed = boundaries.iter().enumerate().map(|(at, boundary)| {
         let here = struck.iter().filter(|c| found.stages[c.slot] == boundary.stage);
         let mut is_late = vec![false; lateness.ranks()];
         for candidate in here {
@@ -404,9 +404,9 @@ fn mended_row(
         }
         Some(own_s)
     });
-    let mended: Vec<Option<Vec<f64>>> = mended.collect();
+    let fixed: Vec<Option<Vec<f64>>> = fixed.collect();
     move |boundary, rank, own_s| {
-        mended[boundary].as_ref().map_or(own_s, |mended_s| mended_s[rank])
+        fixed[boundary].as_ref().map_or(own_s, |fixed_s| fixed_s[rank])
     }
 }
 

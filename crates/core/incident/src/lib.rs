@@ -1,7 +1,7 @@
 //! From findings about windows to incidents a person can act on.
 //!
 //! [`find_faults`] looks at one accounted window: which ranks did more work of their own
-//! than their peers, in which stage, in which steps, and what would be gained by mending
+//! than their peers, in which stage, in which steps, and what would be gained by fixing
 //! it. [`Tracker`] follows the faults from window to window.
 //!
 //! [`hang()`], [`late`] and [`slowed`] say what was found in collectives, [`death()`] what was

@@ -515,7 +515,7 @@ pub struct Answer {
 }
 
 /// A fault that the incident hides: it costs nothing now and everything once this one is
-/// mended.
+/// fixed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NextInLine {
     /// The hidden culprits.
@@ -524,9 +524,9 @@ pub struct NextInLine {
     pub stage: String,
     /// Lateness per step, in seconds.
     pub lateness_s: f64,
-    /// Exposed seconds saved by mending only this one.
+    /// Exposed seconds saved by fixing only this one.
     pub gain_alone_s: f64,
-    /// Exposed seconds saved by mending this one and the incident's own.
+    /// Exposed seconds saved by fixing this one and the incident's own.
     pub gain_both_s: f64,
 }
 
@@ -561,7 +561,7 @@ pub struct Incident {
     pub cost_gpu_s: f64,
     /// [`Self::cost_s`] as a share of exposed time from its first step on.
     pub cost_share: f64,
-    /// Exposed seconds saved if only this were mended.
+    /// Exposed seconds saved if only this were fixed.
     pub gain_alone_s: f64,
     /// What it hides.
     pub next_in_line: Vec<NextInLine>,

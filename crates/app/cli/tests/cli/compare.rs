@@ -41,9 +41,9 @@ fn a_rank_that_became_late_is_named_with_its_stage() {
     optim.step_cpu_wall         3.4 ms     3.2 ms     -0.3 %  -
     step.other_cpu_wall         0.1 ms     0.1 ms     -0.1 %  -
     ");
-    let mended = laggard(&["compare", SLOW, HEALTHY, "--fail-on", "regression"]);
-    assert_eq!(mended.status.code(), Some(0));
-    assert!(text(&mended.stdout).contains("FASTER"));
+    let fixed = laggard(&["compare", SLOW, HEALTHY, "--fail-on", "regression"]);
+    assert_eq!(fixed.status.code(), Some(0));
+    assert!(text(&fixed.stdout).contains("FASTER"));
 }
 
 #[test]

@@ -170,10 +170,10 @@ fn what_is_weak_works_and_what_is_broken_does_not() {
             newer,
         ),
     ];
-    for (changes, code, line, mend) in cases {
+    for (changes, code, line, fix) in cases {
         let (found, said) = Patient::with(changes).look();
         assert_eq!(found, code, "{said}");
-        let line = format!("\n{line}\n        -> {mend}\n");
+        let line = format!("\n{line}\n        -> {fix}\n");
         assert!(said.contains(&line), "{said}");
         let end = if code == 0 { READY } else { NOT_SEEN };
         assert!(said.ends_with(&format!("\n\n{end}")), "{said}");
@@ -184,18 +184,18 @@ fn what_is_weak_works_and_what_is_broken_does_not() {
 
 #[test]
 fn a_python_that_is_none() {
-    let mend = "\n        -> name your Python with --python\n";
+    let fix = "\n        -> name your Python with --python\n";
     for says in ["exit 3", "echo 2.7", "echo '{\"python\": \"3.11.7\"}'"] {
         let (code, said) = Patient::whose_python(says).look();
         let line = format!(
-            "BROKEN  FOLDER/bin/python does not answer like a Python 3.9 or later{mend}"
+            "BROKEN  FOLDER/bin/python does not answer like a Python 3.9 or later{fix}"
         );
         assert!(code == 1 && said.contains(&line), "{said}");
     }
     let patient = Patient::with(&[]);
     let (code, said) = patient.seen(&patient.folder.path().join("none"), &[]);
     assert!(code == 1 && said.contains("BROKEN  cannot run FOLDER/none: "), "{said}");
-    assert!(said.contains(mend), "{said}");
+    assert!(said.contains(fix), "{said}");
 }
 
 #[test]
@@ -216,8 +216,8 @@ fn rings_that_cannot_be_made() {
     fs::write(patient.rings(), "a file").expect("a file");
     let (code, said) = patient.look();
     assert!(code == 1 && said.contains("\nBROKEN  no rings: "), "{said}");
-    let mend = "-> set LAGGARD_DIR to a folder of yours, in memory if possible";
-    assert!(said.contains(mend), "{said}");
+    let fix = "-> set LAGGARD_DIR to a folder of yours, in memory if possible";
+    assert!(said.contains(fix), "{said}");
     assert!(said.ends_with(NOT_SEEN), "{said}");
 }
 

@@ -15,7 +15,7 @@ fn verdict(recording: &str) -> Value {
     serde_json::from_slice(&output.stdout).expect("a document")
 }
 
-/// Checks that rank 2 alone is named, in a stage, for what mending it gains, within a tenth.
+/// Checks that rank 2 alone is named, in a stage, for what fixing it gains, within a tenth.
 fn assert_named(recording: &str, cut: &str, stage: &str, gain_ms: f64) {
     let verdict = verdict(recording);
     let job = &verdict["job"];
