@@ -44,7 +44,7 @@ pub struct HostMerger {
     profile_asked_at: Option<RankNs>,
 }
 
-/// Which start of the job something is about: a new agent after the last one took leave,
+/// Which start of the job something is about: a new agent after the last one deregistered,
 /// then the launcher's own restarts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Start {
@@ -55,7 +55,7 @@ struct Start {
 #[derive(Debug, Default)]
 struct Host {
     session: String,
-    /// What is held back; nothing where its next agent begins after the last took leave.
+    /// What is held back; nothing where its next agent begins after the last deregistered.
     queue: VecDeque<(RankNs, Option<Input>)>,
     /// The latest time in the queue so far.
     at: RankNs,
@@ -65,7 +65,7 @@ struct Host {
     silent: bool,
     /// Restarts of the launcher it told of.
     attempt: u32,
-    /// What was told of its ranks by all its agents since the last took leave.
+    /// What was told of its ranks by all its agents since the last deregistered.
     told: BTreeMap<u32, Told>,
     /// Of ranks that an agent that was started anew tells again, what was told before it.
     again: BTreeMap<u32, Again>,
@@ -131,18 +131,18 @@ impl HostMerger {
         self.hosts.len()
     }
 
-    /// Hosts that have not been heard of for long and did not take leave.
+    /// Hosts that have not been heard of for long and did not deregister.
     pub fn silent_hosts(&self) -> Vec<&str> {
         let places = self.places.iter().filter(|(_, at)| self.hosts[**at].silent);
         places.map(|(name, _)| name.as_str()).collect()
     }
 
-    /// Whether a host has taken leave.
+    /// Whether a host has deregistered.
     pub fn has_left(&self, host: &str) -> bool {
         self.places.get(host).is_some_and(|place| self.hosts[*place].ended)
     }
 
-    /// Whether every host has taken leave.
+    /// Whether every host has deregistered.
     pub fn ended(&self) -> bool {
         !self.hosts.is_empty() && self.hosts.iter().all(|host| host.ended)
     }
@@ -341,7 +341,7 @@ impl HostMerger {
 }
 
 impl Host {
-    /// Another agent begins. If the last took leave the job was started anew, else what the rings
+    /// Another agent begins. If the last deregistered the job was started anew, else what the rings
     /// still have is told again.
     fn begin_anew(&mut self) {
         if self.ended {

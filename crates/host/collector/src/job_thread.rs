@@ -86,7 +86,7 @@ impl JobThread {
         Ok(thread)
     }
 
-    /// Serves until all hosts have taken leave, or are silent for long, or somebody else keeps the
+    /// Serves until all hosts have deregistered, or are silent for long, or somebody else keeps the
     /// job.
     pub(crate) fn run(&mut self, inbox: &Receiver<PendingBatch>) -> WorkerExit {
         self.has_exited = false;

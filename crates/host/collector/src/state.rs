@@ -82,7 +82,7 @@ pub struct ListedJob {
     pub ranks: usize,
     /// Hosts that have told anything.
     pub hosts: usize,
-    /// Hosts that were not heard of for long and did not take leave.
+    /// Hosts that were not heard of for long and did not deregister.
     pub silent_hosts: Vec<String>,
     /// Steps seen.
     pub steps: u64,

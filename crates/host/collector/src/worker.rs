@@ -27,10 +27,10 @@ use crate::state::JobState;
 
 /// How often the verdict is told anew at most, and looked after at least.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How long a host that did not take leave may be quiet before it is waited for no more.
+/// How long a host that did not deregister may be quiet before it is waited for no more.
 /// Agents speak every second.
 const SILENT_AFTER: Duration = Duration::from_secs(30);
-/// How long a job whose hosts all took leave may come back.
+/// How long a job whose hosts all deregistered may come back.
 const LINGER: Duration = Duration::from_secs(2);
 /// How long a job of which no host was heard of keeps its thread and its memory.
 const GIVEN_UP_AFTER: Duration = Duration::from_hours(1);
@@ -573,7 +573,7 @@ impl JobWorker {
         self.settle(now)
     }
 
-    /// Hosts that were not heard of for long and did not take leave.
+    /// Hosts that were not heard of for long and did not deregister.
     fn silent_hosts(&mut self, now: Now) -> Vec<String> {
         if self.handle.is_behind() {
             // Hosts may speak all the time: we cannot hear them, or not yet.

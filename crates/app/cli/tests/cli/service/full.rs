@@ -16,7 +16,7 @@ fn the_end_of_a_job_is_written_down_once_there_is_room() {
     // Room for the batch, and for no page.
     disk.fill_but(batches[1].len() as u64 + (16 << 10));
     assert_eq!(server.post(&place(1), &batches[1]).expect("an answer").0, 200);
-    // It is tried to end the job two seconds after its hosts took leave.
+    // It is tried to end the job two seconds after its hosts deregistered.
     sleep(Duration::from_secs(4));
     let ended = folder.path().join("job/ended.json");
     assert!(!ended.exists());

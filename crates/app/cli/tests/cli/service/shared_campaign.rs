@@ -166,7 +166,7 @@ impl Trial<'_> {
                 self.raw(known, &batches[known]);
                 self.faults.repeated += 1;
             }
-            // An agent that has taken leave is not started anew: that would be another start of the job.
+            // An agent that has deregistered is not started anew: that would be another start of the job.
             9 if at + 2 < batches.len() => {
                 self.raw(at + 1, &batches[at + 1]);
                 self.faults.early += 1;
