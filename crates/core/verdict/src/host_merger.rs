@@ -16,13 +16,13 @@ const STACKS_WITHIN_S: f64 = Suspicion::Standstill.rule().lasts_s;
 /// what is known of their steps is as old.
 const ORDER_AHEAD_S: f64 = 4.0;
 
-/// A job told by several hosts, each in batches.
+/// A job reported by several hosts, each in batches.
 ///
-/// What hosts tell is put into the order of its times: whether a job stands still can be
+/// What hosts report is put into the order of its times: whether a job stands still can be
 /// said only up to where every host has spoken.
 ///
 /// # Properties
-/// A job of one host is told exactly what the host told, at once and in its order. The same
+/// A job of one host receives exactly what the host reports, at once and in its order. The same
 /// batches in the same order give the same verdict.
 #[derive(Debug)]
 pub struct HostMerger {
@@ -63,19 +63,19 @@ struct Host {
     start: Start,
     ended: bool,
     silent: bool,
-    /// Restarts of the launcher it told of.
+    /// Restarts of the launcher it reported.
     attempt: u32,
-    /// What was told of its ranks by all its agents since the last deregistered.
-    told: BTreeMap<u32, Told>,
-    /// Of ranks that an agent that was started anew tells again, what was told before it.
+    /// What was reported of its ranks by all its agents since the last deregistered.
+    reported: BTreeMap<u32, ReportedRank>,
+    /// Of ranks that an agent that was started anew reports again, what was reported before it.
     again: BTreeMap<u32, Again>,
     /// Its ranks in the profile window under way.
     profiled: Vec<u32>,
 }
 
-/// What was told of a rank's process.
+/// What was reported of a rank's process.
 #[derive(Clone, Copy, Debug, Default)]
-struct Told {
+struct ReportedRank {
     names: usize,
     /// Marks, and records that were lost.
     records: u64,
@@ -84,11 +84,11 @@ struct Told {
     left: bool,
 }
 
-/// A rank that is told of again, from the oldest mark that its ring has.
+/// A rank that is reported again, from the oldest mark that its ring has.
 #[derive(Clone, Copy, Debug)]
 struct Again {
-    /// What was told before, less the names that were told again.
-    before: Told,
+    /// What was reported before, less the names that were reported again.
+    before: ReportedRank,
     /// Records that its ring had before the next.
     passed: u64,
 }
@@ -121,12 +121,12 @@ impl HostMerger {
         self.job.take_records()
     }
 
-    /// The job as far as it was told.
+    /// The job as far as it was reported.
     pub fn job(&self) -> &Job {
         &self.job
     }
 
-    /// Hosts that have told anything.
+    /// Hosts that have reported anything.
     pub fn hosts(&self) -> usize {
         self.hosts.len()
     }
@@ -156,25 +156,25 @@ impl HostMerger {
             let start = Start { run: self.start.run, attempt: 0 };
             self.hosts.push(Host { session: session.clone(), start, ..Host::default() });
         }
-        let told = &mut self.hosts[place];
-        if told.session != session {
-            told.session = session;
-            told.begin_anew();
+        let sender = &mut self.hosts[place];
+        if sender.session != session {
+            sender.session = session;
+            sender.begin_anew();
         }
         for mut input in inputs {
             input.shift(shift_ns);
-            told.take(input);
+            sender.take(input);
         }
-        let before = told.watermark;
-        told.watermark = RankNs(watermark.0.saturating_add_signed(shift_ns));
-        (told.ended, told.silent) = (last, false);
+        let before = sender.watermark;
+        sender.watermark = RankNs(watermark.0.saturating_add_signed(shift_ns));
+        (sender.ended, sender.silent) = (last, false);
         self.reached.remove(&(before, place));
         self.waited.remove(&(before, place));
-        self.reached.insert((told.watermark, place));
+        self.reached.insert((sender.watermark, place));
         if !last {
-            self.waited.insert((told.watermark, place));
+            self.waited.insert((sender.watermark, place));
         }
-        if let Some((at, _)) = told.queue.front() {
+        if let Some((at, _)) = sender.queue.front() {
             self.heads.insert((*at, place));
         }
         self.release(self.watermark());
@@ -207,7 +207,7 @@ impl HostMerger {
         self.job
     }
 
-    /// Ends the job: what was held back is told, what is open is closed.
+    /// Ends the job: what was held back is released, what is open is closed.
     pub fn finish(&mut self) {
         self.release(RankNs(u64::MAX));
         self.job.finish();
@@ -295,7 +295,7 @@ impl HostMerger {
         }
     }
 
-    /// Starts the job over, unless another host has told of it before.
+    /// Starts the job over, unless another host has reported it before.
     fn restart(&mut self, place: usize, start: Start) {
         self.hosts[place].start = start;
         if start > self.start {
@@ -304,7 +304,7 @@ impl HostMerger {
         }
     }
 
-    /// Tells of a hang with the stacks that came. No host of several can say that they are all.
+    /// Reports a hang with the stacks that came. No host of several can say that they are all.
     fn stop_asking(&mut self) {
         if self.hosts.len() < 2 || self.job.wanted_stacks().is_empty() {
             self.asked_at = None;
@@ -342,18 +342,18 @@ impl HostMerger {
 
 impl Host {
     /// Another agent begins. If the last deregistered the job was started anew, else what the rings
-    /// still have is told again.
+    /// still have is reported again.
     fn begin_anew(&mut self) {
         if self.ended {
             self.queue.push_back((self.at, None));
-            (self.attempt, self.told) = (0, BTreeMap::new());
+            (self.attempt, self.reported) = (0, BTreeMap::new());
         }
-        let before = self.told.iter().map(|(rank, told)| (*rank, *told));
+        let before = self.reported.iter().map(|(rank, reported)| (*rank, *reported));
         self.again =
             before.map(|(rank, before)| (rank, Again { before, passed: 0 })).collect();
     }
 
-    /// Takes an input, unless it was told before.
+    /// Takes an input, unless it was reported before.
     fn take(&mut self, input: Input) {
         match &input {
             Input::Restart { attempt } => {
@@ -361,7 +361,7 @@ impl Host {
                     return;
                 }
                 self.attempt = *attempt;
-                self.told.clear();
+                self.reported.clear();
                 self.again.clear();
             }
             Input::Name { rank, .. } => {
@@ -372,15 +372,15 @@ impl Host {
                     before.names -= 1;
                     return;
                 }
-                self.told(*rank).names += 1;
+                self.reported(*rank).names += 1;
             }
             Input::Lost { rank, records } => {
                 if let Some(again) = self.again.get_mut(rank) {
                     again.passed = again.passed.saturating_add(*records);
                     return;
                 }
-                let told = self.told(*rank);
-                told.records = told.records.saturating_add(*records);
+                let reported = self.reported(*rank);
+                reported.records = reported.records.saturating_add(*records);
             }
             Input::Mark { rank, mark } => {
                 if let Some(again) = self.again.get_mut(rank) {
@@ -389,24 +389,24 @@ impl Host {
                     }
                     self.end_again(*rank);
                 }
-                self.told(*rank).mark(mark.at);
+                self.reported(*rank).mark(mark.at);
             }
             Input::Left { rank, .. } => {
                 self.end_again(*rank);
-                self.told(*rank).left = true;
+                self.reported(*rank).left = true;
             }
             _ => {}
         }
         self.push(input);
     }
 
-    /// What was told of the process that has the rank now.
-    fn told(&mut self, rank: u32) -> &mut Told {
-        let told = self.told.entry(rank).or_default();
-        if told.left {
-            *told = Told { at: told.at, ..Told::default() };
+    /// What was reported of the process that has the rank now.
+    fn reported(&mut self, rank: u32) -> &mut ReportedRank {
+        let reported = self.reported.entry(rank).or_default();
+        if reported.left {
+            *reported = ReportedRank { at: reported.at, ..ReportedRank::default() };
         }
-        told
+        reported
     }
 
     /// What comes from now on of a rank is new, but for records that were lost while no agent
@@ -415,8 +415,8 @@ impl Host {
         let Some(Again { before, passed }) = self.again.remove(&rank) else { return };
         let records = passed.saturating_sub(before.records);
         if records > 0 {
-            let told = self.told(rank);
-            told.records = told.records.saturating_add(records);
+            let reported = self.reported(rank);
+            reported.records = reported.records.saturating_add(records);
             self.push(Input::Lost { rank, records });
         }
     }
@@ -427,7 +427,7 @@ impl Host {
     }
 }
 
-impl Told {
+impl ReportedRank {
     fn mark(&mut self, at: RankNs) {
         self.records = self.records.saturating_add(1);
         self.at = self.at.max(at);
@@ -435,13 +435,13 @@ impl Told {
 }
 
 impl Again {
-    /// Whether the next mark was told before. Times say so even where an agent tells more marks
-    /// than the ring has; those of one time are told apart by their number.
+    /// Whether the next mark was reported before. Times say so even where an agent reports more marks
+    /// than the ring has; those of one time are distinguished by their number.
     fn has(&mut self, at: RankNs) -> bool {
-        let Told { at: last, records, .. } = self.before;
-        let was_told = at < last || at == last && self.passed < records;
-        self.passed += u64::from(was_told);
-        was_told
+        let ReportedRank { at: last, records, .. } = self.before;
+        let was_reported = at < last || at == last && self.passed < records;
+        self.passed += u64::from(was_reported);
+        was_reported
     }
 }
 
@@ -508,8 +508,8 @@ mod tests {
     fn one_host_that_has_told_its_stacks_does_not_end_the_wait_for_the_others() {
         let mut merger = two_hosts();
         merger.take(batch("b", 12, Vec::new()));
-        let told = [quiet(12), vec![Input::StacksComplete]].concat();
-        merger.take(batch("a", 12, told));
+        let reported = [quiet(12), vec![Input::StacksComplete]].concat();
+        merger.take(batch("a", 12, reported));
         assert_eq!(merger.wanted_stacks(), [1, 0]);
         for host in ["a", "b"] {
             merger.take(batch(host, 16, Vec::new()));
@@ -560,7 +560,7 @@ mod tests {
 
     proptest! {
         /// Each agent tells what the ring has when it comes, and dies before all it read is taken:
-        /// every mark is told once, or is among those that are counted as lost.
+        /// every mark is reported once, or is among those that are counted as lost.
         #[test]
         fn what_agents_that_die_tell_again_counts_once(
             gaps in vec(0_u64..3, 1..200),
@@ -609,11 +609,11 @@ mod tests {
         host.begin_anew();
         host.take(name("b"));
         host.take(name("c"));
-        let told = host.queue.into_iter().filter_map(|(_, input)| match input {
+        let reported = host.queue.into_iter().filter_map(|(_, input)| match input {
             Some(Input::Name { name, .. }) => Some(name),
             _ => None,
         });
-        assert_eq!(told.collect::<Vec<_>>(), ["a", "b", "c"]);
+        assert_eq!(reported.collect::<Vec<_>>(), ["a", "b", "c"]);
     }
 
     /// What a host tells of a window: that it is ordered of its ranks, and what they did in it.
