@@ -17,7 +17,7 @@ use crate::{MAX_RANKS, fold_ranks};
 #[derive(
     Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize,
 )]
-#[serde(into = "Vec<Vec<u32>>", try_from = "Told")]
+#[serde(into = "Vec<Vec<u32>>", try_from = "SerializedRanks")]
 pub struct Ranks {
     runs: Vec<Run>,
     count: u32,
@@ -205,27 +205,27 @@ impl From<Ranks> for Vec<Vec<u32>> {
 /// Ranks as they are read.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Told {
+enum SerializedRanks {
     Runs(Vec<Vec<u32>>),
     List(Vec<u32>),
 }
 
-impl TryFrom<Told> for Ranks {
+impl TryFrom<SerializedRanks> for Ranks {
     type Error = NoRanks;
 
-    fn try_from(told: Told) -> Result<Self, NoRanks> {
-        match told {
-            Told::Runs(runs) => {
+    fn try_from(serialized: SerializedRanks) -> Result<Self, NoRanks> {
+        match serialized {
+            SerializedRanks::Runs(runs) => {
                 Self::of_runs(runs.into_iter().map(|run| match run[..] {
                     [first, last] => Run::new(first, last, 1),
                     [first, last, stride] => Run::new(first, last, stride),
                     _ => Err(NoRanks),
                 }))
             }
-            Told::List(list) if list.iter().all(|rank| *rank < MAX_RANKS) => {
+            SerializedRanks::List(list) if list.iter().all(|rank| *rank < MAX_RANKS) => {
                 Ok(list.into_iter().collect())
             }
-            Told::List(_) => Err(NoRanks),
+            SerializedRanks::List(_) => Err(NoRanks),
         }
     }
 }

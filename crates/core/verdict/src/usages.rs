@@ -16,14 +16,14 @@ const MAX_USERS: usize = 4096;
 const PEERS: usize = 200;
 
 /// What was told of some steps, the latest last.
-type Told<T> = VecDeque<(RangeInclusive<u64>, T)>;
+type UsageHistory<T> = VecDeque<(RangeInclusive<u64>, T)>;
 
 /// What ranks' processes did with cores, and devices for them, lately.
 #[derive(Debug, Default)]
 pub(crate) struct Usages {
-    ranks: BTreeMap<u32, Told<CoreUsage>>,
+    ranks: BTreeMap<u32, UsageHistory<CoreUsage>>,
     /// By the ranks that use them.
-    devices: BTreeMap<(Vec<u32>, Device), Told<DeviceUsage>>,
+    devices: BTreeMap<(Vec<u32>, Device), UsageHistory<DeviceUsage>>,
 }
 
 impl Usages {
@@ -92,7 +92,12 @@ impl Usages {
     }
 }
 
-fn keep<T>(told: &mut Told<T>, steps: RangeInclusive<u64>, usage: T, most: usize) {
+fn keep<T>(
+    told: &mut UsageHistory<T>,
+    steps: RangeInclusive<u64>,
+    usage: T,
+    most: usize,
+) {
     told.push_back((steps, usage));
     if told.len() > most {
         told.pop_front();
@@ -100,7 +105,7 @@ fn keep<T>(told: &mut Told<T>, steps: RangeInclusive<u64>, usage: T, most: usize
 }
 
 fn of_steps<'a, T>(
-    told: &'a Told<T>,
+    told: &'a UsageHistory<T>,
     steps: &RangeInclusive<u64>,
 ) -> impl Iterator<Item = &'a T> {
     let (first, last) = (*steps.start(), *steps.end());

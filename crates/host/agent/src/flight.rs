@@ -52,14 +52,14 @@ struct RecorderAnswer {
 /// Feeds collectives from Flight Recorders into the marks of their ranks.
 #[derive(Debug, Default)]
 pub(crate) struct FlightFeed {
-    ranks: BTreeMap<u32, Held>,
+    ranks: BTreeMap<u32, HeldMarks>,
     asker: Option<RecorderAsker>,
     /// What any rank did last when recorders were asked out of turn.
     asked_after: Option<RankNs>,
 }
 
 #[derive(Debug)]
-struct Held {
+struct HeldMarks {
     socket: PathBuf,
     marks: VecDeque<Mark>,
     /// Collectives not yet given out.
@@ -98,7 +98,7 @@ impl FlightFeed {
         if self.ranks.contains_key(&rank) || !socket.exists() {
             return;
         }
-        self.ranks.insert(rank, Held::new(socket.clone()));
+        self.ranks.insert(rank, HeldMarks::new(socket.clone()));
         let asker = self.asker.get_or_insert_with(RecorderAsker::start);
         if let Ok(mut sockets) = asker.sockets.lock() {
             sockets.insert(rank, socket);
@@ -236,7 +236,7 @@ impl FlightFeed {
     }
 }
 
-impl Held {
+impl HeldMarks {
     /// Nothing is known of a rank that was found in the middle of its steps until its recorder answers.
     fn new(socket: PathBuf) -> Self {
         Self {
@@ -420,15 +420,15 @@ mod tests {
         Mark { at: RankNs(at), step: 0, on_loop_thread: true, event: kind.into() }
     }
 
-    fn held(marks: &[u64], issues: &[u64]) -> Held {
-        let mut held = Held::new(PathBuf::new());
+    fn held(marks: &[u64], issues: &[u64]) -> HeldMarks {
+        let mut held = HeldMarks::new(PathBuf::new());
         held.marks.extend(marks.iter().map(|at| mark(*at, MarkKind::DataBegin)));
         held.issues.extend(issues.iter().map(|at| mark(*at, MarkKind::CollectiveIssue)));
         held
     }
 
     /// A feed of one rank, and what its recorder is to answer.
-    fn feed(held: Held) -> (FlightFeed, Sender<RecorderAnswer>, Receiver<()>) {
+    fn feed(held: HeldMarks) -> (FlightFeed, Sender<RecorderAnswer>, Receiver<()>) {
         let (sender, answers) = channel();
         let (wake, woken) = sync_channel(1);
         let asker = Some(RecorderAsker { sockets: Arc::default(), answers, wake });
@@ -618,7 +618,7 @@ mod tests {
         let (mut feed, sender, _woken) = feed(held(&[10], &[]));
         feed.pass(Input::Restart { attempt: 1 }, &mut |_| {});
         assert!(feed.ranks.is_empty());
-        let new = Held::new(PathBuf::from("new"));
+        let new = HeldMarks::new(PathBuf::from("new"));
         feed.ranks.insert(0, new);
         sender.send(answer(5, Ok(vec![record(9)]))).unwrap();
         feed.poll(RankNs(9), &mut |_| {});

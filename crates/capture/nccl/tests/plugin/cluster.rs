@@ -154,13 +154,13 @@ impl Rank {
     }
 }
 
-/// A simulated job that is told to the plugin as time goes on.
-struct Told {
+/// A simulated job that is replayed to the plugin as time goes on.
+struct ReplayedJob {
     ranks: BTreeMap<u32, Rank>,
     calls: std::iter::Peekable<std::vec::IntoIter<(f64, u32, Callback)>>,
 }
 
-impl Told {
+impl ReplayedJob {
     /// Opens a copy of the plugin for each rank.
     fn new(sandbox: &Sandbox, run: &Run, version: usize) -> Self {
         let mut ranks: BTreeMap<u32, Rank> = BTreeMap::new();
@@ -247,7 +247,7 @@ fn a_cluster_is_told_as_it_is() {
             unsafe { env::set_var("LAGGARD_JOB", version.to_string()) };
             let job = cluster(2, None, 1);
             let run = job.run();
-            let mut told = Told::new(sandbox, &run, version as usize);
+            let mut told = ReplayedJob::new(sandbox, &run, version as usize);
             let (mut gone, mut wanted) = (Vec::new(), Vec::new());
             let mut before_s = 0.0;
             for at_s in (1..30).map(|number| f64::from(number) * 0.1) {
@@ -357,7 +357,7 @@ fn try_fault(sandbox: &Sandbox, number: u64) {
     // SAFETY: nothing else of this process is at work.
     unsafe { env::set_var("LAGGARD_JOB", number.to_string()) };
     let run = job.run();
-    let mut told = Told::new(sandbox, &run, 1 + (number % 7) as usize);
+    let mut told = ReplayedJob::new(sandbox, &run, 1 + (number % 7) as usize);
     let watched =
         watch_by(job_of(&run), job.ranks(), onset_s + PATIENCE_S, |rank, _, at_s| {
             told.look(rank, at_s)

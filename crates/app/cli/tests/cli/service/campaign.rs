@@ -204,8 +204,8 @@ pub(super) fn stop(pid: u32, lasts: Duration) {
     signal("-CONT");
 }
 
-/// A recorded job that is told.
-pub(super) struct Told {
+/// A recorded job that is sent to collectors.
+pub(super) struct RecordedJob {
     pub(super) job: &'static str,
     pub(super) inputs: Vec<Input>,
     pub(super) batches: Vec<Vec<u8>>,
@@ -219,7 +219,7 @@ pub(super) struct Told {
 pub(super) fn campaign<FaultCounts: Default + std::fmt::Debug>(
     few: usize,
     at_once: usize,
-    trial: impl Fn(&Told, u64, &mut FaultCounts) + Sync,
+    trial: impl Fn(&RecordedJob, u64, &mut FaultCounts) + Sync,
 ) {
     let number = |name| {
         let number = std::env::var(name).ok()?;
@@ -232,7 +232,7 @@ pub(super) fn campaign<FaultCounts: Default + std::fmt::Debug>(
     let told = JOBS.map(|job| {
         let recording = recording_of(job);
         let (inputs, whole) = (inputs_of(&recording), analysed(&recording));
-        Told { job, batches: in_batches(&inputs, BATCHES), inputs, whole }
+        RecordedJob { job, batches: in_batches(&inputs, BATCHES), inputs, whole }
     });
     std::thread::scope(|scope| {
         for nth in 0..at_once.min(few) {
@@ -283,8 +283,8 @@ fn faults_of_a_collector_do_not_show_in_its_verdict() {
     campaign(6, 16, run_trial);
 }
 
-fn run_trial(told: &Told, seed: u64, faults: &mut FaultCounts) {
-    let Told { job, batches, whole, .. } = told;
+fn run_trial(told: &RecordedJob, seed: u64, faults: &mut FaultCounts) {
+    let RecordedJob { job, batches, whole, .. } = told;
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
     std::fs::create_dir(&data).expect("a folder");

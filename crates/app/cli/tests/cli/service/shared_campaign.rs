@@ -13,7 +13,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::Value;
 
-use super::campaign::{Disk, Told, bad_host, campaign, stop};
+use super::campaign::{Disk, RecordedJob, bad_host, campaign, stop};
 use super::shared::{Bus, keeper, publish_of};
 use super::{PATIENCE, Server, http, own, packed, read};
 
@@ -48,7 +48,7 @@ struct Trial<'a> {
     disk: Option<Disk>,
     bad: Option<PathBuf>,
     publisher: Publisher,
-    told: &'a Told,
+    told: &'a RecordedJob,
     seed: u16,
     /// How often the agent was started anew.
     session: u32,
@@ -238,7 +238,7 @@ fn faults_of_collectors_and_their_bus_do_not_show_in_the_verdict() {
     campaign(6, 16, run_trial);
 }
 
-fn run_trial(told: &Told, seed: u64, faults: &mut FaultCounts) {
+fn run_trial(told: &RecordedJob, seed: u64, faults: &mut FaultCounts) {
     let folder = tempfile::tempdir().expect("a folder");
     let Some(bus) = Bus::start(folder.path()) else { return };
     let mut random = SmallRng::seed_from_u64(seed);
