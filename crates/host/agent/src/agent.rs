@@ -11,7 +11,6 @@ use verdict::{Job, MAX_WINDOW_S, Settings};
 use crate::asked::ProfileRequest;
 use crate::deaths::{Deaths, ProcessEnd, SIGKILL};
 use crate::flight::{FlightFeed, monotonic_now};
-use crate::links::LinkFeed;
 use crate::live::{LiveFeed, READ_CLOSELY_EVERY};
 use crate::ports::Ports;
 use crate::probes::Probes;
@@ -21,6 +20,7 @@ use crate::ras::{Own, Ras};
 use crate::requests::RequestFeed;
 use crate::sockets::stuck_sockets;
 use crate::stacks::stack_of;
+use crate::tcp_links::LinkFeed;
 use crate::uplink::{Farewell, Uplink};
 
 /// How often rings are read.

@@ -14,7 +14,7 @@ use ring::{RingDirectory, RingError, WatchClaim, clean_stale};
 use verdict::Settings;
 
 use crate::agent::Agent;
-use crate::link::Receiver;
+use crate::collector_link::Receiver;
 use crate::uplink::{Destination, Uplink};
 
 /// How long processes that were killed, or crashed, may take to be started again: launchers wait

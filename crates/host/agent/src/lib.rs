@@ -5,12 +5,11 @@
 
 mod agent;
 mod asked;
+mod collector_link;
 mod deaths;
 mod devices;
 mod flight;
 mod jobs;
-mod link;
-mod links;
 mod live;
 mod ports;
 mod probes;
@@ -23,11 +22,12 @@ mod slowing;
 mod sockets;
 mod spool;
 mod stacks;
+mod tcp_links;
 mod uplink;
 
 pub use agent::Agent;
 pub use asked::ProfileRequest;
+pub use collector_link::Receiver;
 pub use jobs::{HostJobs, HostOptions};
-pub use link::Receiver;
 pub use stacks::stack_of;
 pub use uplink::{Destination, Farewell, Uplink};

@@ -12,7 +12,7 @@ use protocol::{BatchAddress, BatchHead, HostOrders};
 use tracing::{debug, info};
 use verdict::WantedProfile;
 
-use crate::link::{BatchAnswer, CollectorLink, Receiver};
+use crate::collector_link::{BatchAnswer, CollectorLink, Receiver};
 use crate::spool::{BATCH_BYTES, Spool, SpooledLines, is, lost_line, thin};
 
 /// How often what was told is sent.
