@@ -88,10 +88,12 @@ fn diagnosis(job: &CalledJob, settings: &ScheduleSettings) -> Option<Diagnosis> 
 /// What the struck iteration takes, from one marker to the next, in seconds.
 fn struck_s(job: &CalledJob) -> f64 {
     let logs = CalledJob { iterations: STRUCK + 1, ..job.clone() }.logs();
-    let is_marker =
-        |call: &&schedule::Call| call.op == CollectiveOp::ALLGATHER && call.size == 96;
-    let marks: Vec<u64> =
-        logs[0].calls.iter().filter(is_marker).map(|call| call.at_ns).collect();
+    let marks: Vec<u64> = logs[0]
+        .calls
+        .iter()
+        .filter(|call| call.op == CollectiveOp::ALLGATHER && call.size == 96)
+        .map(|call| call.at_ns)
+        .collect();
     (marks[STRUCK as usize] - marks[STRUCK as usize - 1]) as f64 * 1e-9
 }
 

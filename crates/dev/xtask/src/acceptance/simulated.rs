@@ -1,9 +1,7 @@
 //! Rows that need no real job.
 
 use formats::{Limits, StageMatrix, load_bytes};
-use frontier::{
-    Baseline, Gates, PeerMethod, WindowFrontier, advances, analyse, peer_scores, ranking,
-};
+use frontier::{Baseline, Gates, PeerMethod, advances, analyse, peer_scores, ranking};
 use model::{Label, StageId, Window};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -223,9 +221,10 @@ fn magnitudes(id: &str) -> AcceptanceRow {
     let shares = found.clone().map(|found| found.share[0]);
     let near =
         shares.iter().zip(MAGNITUDES).all(|(share, (_, to))| (share - to).abs() < 0.01);
-    let strong =
-        |found: &WindowFrontier| found.labels.iter().any(|label| label.is_strong());
-    let strong = found.iter().filter(|found| strong(found)).count();
+    let strong = found
+        .iter()
+        .filter(|found| found.labels.iter().any(|label| label.is_strong()))
+        .count();
     let first = found.iter().position(|found| found.candidates[0] == StageId::DATA);
     let first_ms = first.map_or(u32::MAX, |at| MAGNITUDES[at].0);
     let measured = format!(

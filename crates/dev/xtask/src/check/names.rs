@@ -39,9 +39,10 @@ fn type_name(line: &str) -> Option<(bool, &str)> {
     // What is indented further belongs to a function or a trait.
     let indent = line.len() - line.trim_start().len();
     let words: Vec<&str> = line.split_whitespace().collect();
-    let keyword =
-        |word: &&str| ["struct", "enum", "union", "trait", "type"].contains(word);
-    let at = words.iter().take(3).position(keyword)?;
+    let at = words
+        .iter()
+        .take(3)
+        .position(|word| ["struct", "enum", "union", "trait", "type"].contains(word))?;
     if words[at] == "type" && indent > 0 {
         return None;
     }

@@ -69,9 +69,9 @@ impl PlayedCollector {
         self.early = EarlyBatches::default();
         let since_s =
             self.played.handle.summary().last_seen_s.saturating_sub(READ_AGAIN_S);
-        let is_before =
-            |one: &StreamMessage| (one.at_ns as u64) < since_s * 1_000_000_000;
-        self.read = stream.arrivals.partition_point(is_before);
+        self.read = stream
+            .arrivals
+            .partition_point(|one| (one.at_ns as u64) < since_s * 1_000_000_000);
     }
 
     /// Reads some of the stream.
