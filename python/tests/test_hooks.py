@@ -86,6 +86,36 @@ def test_a_scaler_that_skips_its_optimizer_makes_a_step_all_the_same(python):
     assert "optim.step_cpu_wall" in [stage["name"] for stage in verdict["stages"]]
 
 
+def test_an_optimizer_inside_another_is_part_of_its_step(python):
+    steps = python(
+        LOOP
+        + textwrap.dedent(
+            """
+            import json, laggard
+
+            class Averaging(optim.Optimizer):
+                def __init__(self, inner):
+                    super().__init__(model.parameters(), {})
+                    self.inner = inner
+
+                def step(self, closure=None):
+                    self.inner.step()
+                    with torch.no_grad():
+                        for parameter in model.parameters():
+                            parameter.mul_(0.999)
+
+            averaging = Averaging(optimizer)
+            for _ in range(30):
+                optimizer.zero_grad()
+                model(torch.randn(1, 4)).sum().backward()
+                averaging.step()
+            print(json.dumps(laggard.summary()["job"]["steps"]))
+            """
+        )
+    )
+    assert steps == 30
+
+
 def test_without_a_word_only_the_wrapper_attaches(python):
     look = "import sys, json, torch\nprint(json.dumps('laggard' in sys.modules))"
     assert python(look) is False

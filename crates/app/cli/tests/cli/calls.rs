@@ -231,7 +231,7 @@ fn who_was_not_seen_is_said_and_nobody_else_is_blamed() {
     assert_eq!(incident["subject"]["ranks"], serde_json::json!([]));
     assert_eq!(incident["subject"]["stage"], "pipeline stage 1");
     let text = incident["text"].as_str().unwrap();
-    assert!(text.contains("nothing was seen (ranks 2-3 without a log)"), "{text}");
+    assert!(text.contains("nothing was recorded (ranks 2-3 without a log)"), "{text}");
 }
 
 #[test]

@@ -192,7 +192,7 @@ fn a_job_in_which_nothing_moves_and_nobody_waits_is_told() {
     job.take(Input::StacksComplete);
     let said = "nothing has moved for 61.00 s since step 40: ranks 0-2 issued ALLREDUCE #47 of \
                 group default and did nothing since: whether devices stand still or hosts are \
-                busy cannot be told";
+                busy is unknown";
     assert_eq!(lines(&mut job), [said]);
     let [hang] = &job.verdict().incidents[..] else { panic!("{:?}", job.verdict()) };
     assert_eq!((hang.subject.ranks.len(), hang.severity), (0, Severity::Warning));
