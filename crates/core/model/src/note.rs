@@ -45,6 +45,11 @@ pub enum VerdictNote {
     },
     /// Ranks of other hosts are not seen.
     OtherHosts,
+    /// A host was not heard of for a while.
+    HostUnheard {
+        /// Its name.
+        host: String,
+    },
     /// Only one step was recorded.
     OneStep {
         /// Whether clocks of the ranks could be compared.

@@ -36,6 +36,9 @@ pub fn note(note: &VerdictNote) -> String {
             "ranks of other hosts are not recorded: this is about the ranks of this host only"
                 .to_owned()
         }
+        VerdictNote::HostUnheard { host } => format!(
+            "host {host} was not heard of for a while: what its ranks did then may be missing"
+        ),
         VerdictNote::OneStep { on_one_clock: true } => {
             "one step was recorded: what made a rank enter it late lies before it, and is \
              accounted as step.entry_skew"

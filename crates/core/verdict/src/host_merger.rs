@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
-use model::{Announcement, Batch, Input, RankNs, Source};
+use model::{Announcement, Batch, Input, RankNs, Source, VerdictNote};
 
 use crate::{Job, Remember, Settings, Suspicion, WantedProfile, WindowRecord};
 
@@ -189,12 +189,7 @@ impl HostMerger {
         host_lost.silent = true;
         self.waited.remove(&(host_lost.watermark, *place));
         let ranks = std::mem::take(&mut host_lost.profiled);
-        self.job.take(Input::Note {
-            text: format!(
-                "host {host} was not heard of for a while: what its ranks did then may be \
-                 missing"
-            ),
-        });
+        self.job.note(VerdictNote::HostUnheard { host: host.to_owned() });
         // Nor is it waited for with what a profile of its ranks shows.
         if !ranks.is_empty() {
             self.job.take(Input::ProfileEnded { ranks });
