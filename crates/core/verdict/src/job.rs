@@ -9,25 +9,22 @@ mod mark_streams;
 mod notes;
 mod placement;
 mod profile;
+mod profile_window;
+mod recorded;
 mod side_channels;
-mod window;
+mod windows;
 
-use std::ops::Range;
-
-use frontier::WindowFrontier;
 use model::{
     Announcement, Event, Input, JobContext, Mark, NetworkFault, RankNs, Source, StageId,
-    StageNames, VerdictNote, Window,
+    StageNames, VerdictNote,
 };
-use schedule::RankCalls;
 use steps::Aligner;
-use whatif::Findings;
 
-use crate::detectors::{Detectors, WorkRequests};
+use crate::detectors::Detectors;
 use crate::escalation::Escalation;
 use crate::record::WindowRecords;
 use crate::usages::Usages;
-use crate::{Remember, Series, Settings, WindowRecord};
+use crate::{Series, Settings};
 use accounting::Accounting;
 use announcements::Announcements;
 use earlier::EarlierStarts;
@@ -253,17 +250,6 @@ impl Job {
         }
     }
 
-    /// Takes a whole window, from a recording that has the matrix itself.
-    pub fn add_window(&mut self, window: Window) {
-        self.placement.see_all(window.ranks.iter().copied());
-        self.analyse(window, None);
-    }
-
-    /// Counts the steps of a recording that brings its own windows.
-    pub fn add_steps(&mut self, steps: u64) {
-        self.earlier.add_steps(steps);
-    }
-
     /// Ends the job: what is still open is closed.
     pub fn finish(&mut self) {
         for rank in self.streams.open() {
@@ -273,30 +259,6 @@ impl Job {
         self.take_windows();
         let context = self.placement.context(&self.names);
         self.announcements.extend(self.detectors.finish(context));
-    }
-
-    /// Takes what a what-if trace shows: the job is its sampled steps.
-    pub fn add_what_if(&mut self, findings: Findings) {
-        let what_if = &findings.what_if;
-        self.placement.see_all(what_if.ranks.iter().map(|rank| rank.rank));
-        self.earlier.add_steps((what_if.steps.len() + findings.left_out_steps) as u64);
-        self.accounting.add_steps(what_if.steps.len(), what_if.recorded_s.iter().sum());
-        self.notes.count(Counted::IncompleteSteps, findings.left_out_steps as u64);
-        self.detectors.what_if.shown = Some(findings);
-    }
-
-    /// Takes what ranks called, the log of each once, and what work requests showed then.
-    pub fn take_calls(&mut self, logs: Vec<RankCalls>, requests: Option<WorkRequests>) {
-        for log in &logs {
-            self.placement.see(log.rank);
-            if let Some(host) = log.host.clone() {
-                self.placement.place(log.rank, host);
-            }
-        }
-        let refused = self.detectors.calls.take(logs, requests);
-        self.notes.extend(refused.map(VerdictNote::Calls));
-        let found = self.detectors.calls.logs();
-        self.earlier.add_steps(found.map_or(0, |found| found.iterations));
     }
 
     /// What was announced since the last call, for people who watch.
@@ -312,66 +274,6 @@ impl Job {
     /// Number of steps seen so far.
     pub fn steps(&self) -> u64 {
         self.earlier.steps() + self.aligner.steps()
-    }
-
-    /// Begins to remember windows for [`Job::take_records`].
-    pub(crate) fn remember(&mut self, remember: Remember) {
-        self.records.remember(remember);
-    }
-
-    /// The windows closed since the last call, as they are remembered.
-    pub(crate) fn take_records(&mut self) -> Vec<WindowRecord> {
-        self.records.take()
-    }
-
-    fn take_windows(&mut self) {
-        for (window, span) in self.aligner.take_timed_windows() {
-            self.analyse(window, Some(span));
-            self.escalation.look_again();
-        }
-    }
-
-    pub(crate) fn analyse(&mut self, window: Window, span: Option<Range<RankNs>>) {
-        let (window, mut found) = self.measure(window);
-        self.account(&window, &found);
-        self.follow(&window, &mut found);
-        if let Some(span) = span {
-            let context = self.placement.context(&self.names);
-            self.records.add((&window, span), &found, &self.settings.frontier, context);
-        }
-        self.list(&window, &found);
-    }
-
-    fn measure(&mut self, window: Window) -> (Window, WindowFrontier) {
-        self.notes.count_arrivals(&window);
-        self.accounting.measure(window)
-    }
-
-    fn account(&mut self, window: &Window, found: &WindowFrontier) {
-        self.notes.count_missing(window);
-        self.accounting.add(window, found);
-    }
-
-    fn follow(&mut self, window: &Window, found: &mut WindowFrontier) {
-        let context = JobContext {
-            left_out: self.aligner.left_out(),
-            ..self.placement.context(&self.names)
-        };
-        let mut shown = self.detectors.stages.close_window(window, found, context);
-        // Fusion takes all findings of the job: nobody asks for it over a healthy window.
-        if !shown.is_empty() && self.detectors.pipelines.has_waits() {
-            // Ranks that only wait for another stage are part of what that stage's say.
-            let fused = self.findings();
-            shown.retain(|one| fused.iter().any(|finding| finding.claim == one.claim));
-        }
-        let first_step = window.first_step;
-        let last_step = first_step + window.steps.saturating_sub(1);
-        self.announcements.in_window((first_step, last_step), shown);
-    }
-
-    fn list(&mut self, window: &Window, found: &WindowFrontier) {
-        let dropped = self.accounting.list(window, found, &self.names);
-        self.notes.count(Counted::WindowsDropped, dropped);
     }
 }
 

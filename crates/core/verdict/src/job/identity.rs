@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
     Block, BlockPlace, Boundary, CollectiveIssue, CollectiveOp, Ending, FunctionClass,
-    IncidentKind, MarkKind, Pattern, ProfileWindow, RankNs, Sync, WorkerPatterns,
+    IncidentKind, MarkKind, Pattern, ProfileWindow, RankNs, Sync, Window, WorkerPatterns,
 };
 use proptest::prelude::*;
 
