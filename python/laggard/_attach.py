@@ -403,7 +403,7 @@ def _serve_flight_recorder():
         return
     _note(
         f"{none}: when {seen} were issued is read from its Flight Recorder, every few seconds, "
-        "and once more before a hang is told"
+        "and once more before a hang is reported"
     )
     ring = _native.ring_path()
     if ring is not None and _server is None:

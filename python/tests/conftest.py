@@ -230,7 +230,7 @@ class Watched:
         return json.loads(stdout.splitlines()[-1])
 
     def check_told_when_due(self):
-        """A hang is told at the agent's first look at which it was due; pytest -rP shows when.
+        """A hang is reported at the agent's first look at which it was due; pytest -rP shows when.
 
         All times are of the recording: how late a busy machine lets it look is not judged."""
         marks, looks = [], []

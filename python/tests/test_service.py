@@ -97,7 +97,7 @@ def test_a_hang_over_two_hosts_is_explained_with_the_stacks_of_both(collector):
         said = re.compile(said + "rank 1 is busy in spin")
 
         def is_explained(job):
-            # Stacks come a moment after the hang is told.
+            # Stacks come a moment after the hang is reported.
             if job["state"] != "hung" or not said.search(job["headline"]):
                 return False
             evidence = collector.get("jobs/two%20hosts/verdict")["incidents"][0]["evidence"]

@@ -405,7 +405,7 @@ fn torch_findings(probe: &PythonProbe) -> Vec<DoctorCheck> {
             )
         } else {
             DoctorCheck::good(format!(
-                "device marks on {device}: a slow device is told from a slow host"
+                "device marks on {device}: they distinguish a slow device from a slow host"
             ))
         }
     }));

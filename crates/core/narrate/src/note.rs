@@ -51,7 +51,7 @@ pub fn note(note: &VerdictNote) -> String {
         }
         VerdictNote::NoTraining => {
             "no training was recorded: no optimizer ran in a process that had laggard loaded; \
-             `laggard doctor` tells whether it can be"
+             `laggard doctor` checks whether it can be"
                 .to_owned()
         }
         VerdictNote::NoWindow { steps, ranks, warmup_steps, min_steps } => format!(

@@ -158,7 +158,7 @@ impl FlightFeed {
                 Err(error) if is_late(error) => {
                     let text = format!(
                         "the Flight Recorder of rank {} did not answer in time: its process \
-                         was stopped or very busy, and hangs are not told meanwhile",
+                         was stopped or very busy, and hangs are not reported meanwhile",
                         answer.rank
                     );
                     take(Input::Note { text });
