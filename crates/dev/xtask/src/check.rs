@@ -1,6 +1,7 @@
 mod laws;
 mod links;
 pub(crate) mod names;
+mod paths;
 mod prose;
 mod words;
 
@@ -32,6 +33,7 @@ pub(crate) fn check(root: &Path) -> Result<ExitCode> {
     faults.extend(long_files(root)?);
     faults.extend(documentation(root)?);
     faults.extend(fusion_table(root)?);
+    faults.extend(named_paths(root)?);
     for fault in &faults {
         eprintln!("xtask: {fault}");
     }
@@ -155,6 +157,21 @@ fn long_files(root: &Path) -> Result<Vec<String>> {
             ));
         }
     }
+    Ok(faults)
+}
+
+/// Files that pages name and that are not there, and fuzz targets in parts.
+fn named_paths(root: &Path) -> Result<Vec<String>> {
+    const OURS: [&str; 4] =
+        ["ARCHITECTURE.md", "CONTRIBUTING.md", "testdata/README.md", "docs/*.md"];
+    let listing = ["ls-files", "--cached", "--others", "--exclude-standard"];
+    let listed = output(root, "git", &listing)?;
+    let files: Vec<String> = listed.lines().map(str::to_owned).collect();
+    let pages = source::files(root, &OURS)?;
+    let mut faults = paths::missing(&pages, &files);
+    let manifest = fs::read_to_string(root.join("fuzz/Cargo.toml"))
+        .context("failed to read fuzz/Cargo.toml")?;
+    faults.extend(paths::unready_targets(&manifest, &files));
     Ok(faults)
 }
 
