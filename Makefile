@@ -103,7 +103,7 @@ bench: released
 		--package laggard-nccl --package laggard-preload
 	$(BIN)/python python/benches/cost.py
 
-## What a collector bears: RANKS simulated ranks that tell a real one
+## What a collector bears: RANKS simulated ranks that report to a real one
 RANKS ?= 10000
 load: released
 	cargo run --release --locked --quiet --package xtask -- load --laggard $(BIN)/laggard --ranks $(RANKS)
