@@ -255,9 +255,9 @@ fn volume(id: &str) -> AcceptanceRow {
     let [packed_kb, plain_kb] =
         [packed, plain].map(|bytes| bytes as f64 / iterations / 1e3);
     let measured = format!(
-        "nothing while all is well; {:.1} KB an iteration of {per_iteration_s:.2} s while something \
-         stands still ({:.1} KB before it is packed); five times that while operations are slow",
-        packed_kb, plain_kb
+        "nothing while all is well; {packed_kb:.1} KB an iteration of {per_iteration_s:.2} s while \
+         something stands still ({plain_kb:.1} KB before it is packed); five times that while \
+         operations are slow"
     );
     let holds = packed_kb <= 46.8;
     AcceptanceRow::new(
