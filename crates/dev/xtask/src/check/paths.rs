@@ -1,5 +1,7 @@
 //! Files that pages name, and those that belong to a fuzz target.
 
+use std::path::Path;
+
 use super::prose::code_spans;
 use crate::source::SourceFile;
 
@@ -10,7 +12,8 @@ pub(super) fn missing(pages: &[SourceFile], files: &[String]) -> Vec<String> {
     let mut faults = Vec::new();
     for page in pages {
         for (line, name) in code_spans(&page.text) {
-            let is_ours = !page.name.starts_with("docs/") || name.ends_with(".rs");
+            let is_ours = !page.name.starts_with("docs/")
+                || Path::new(name).extension().is_some_and(|it| it == "rs");
             if is_ours && is_path(name) && !files.iter().any(|file| names(name, file)) {
                 faults.push(format!("{}:{line}: {name} does not exist", page.name));
             }
