@@ -2,7 +2,7 @@
 'use strict';
 /* Names reach the page as text only. */
 const EVERY_MS = 2000;
-const STATES = ['hung', 'slow', 'silent', 'starting', 'healthy', 'ended'];
+const STATES = ['hung', 'slow', 'silent', 'starting', 'unclear', 'healthy', 'ended'];
 const at = id => document.getElementById(id);
 const tagged = (tag, name, text) => {
   const element = document.createElement(tag);
@@ -51,10 +51,11 @@ const draw = () => {
   /* Moving what does not move would lose the focus. */
   if (list.length !== there.length || list.some((row, place) => row !== there[place])) at('jobs').replaceChildren(...list);
   const trouble = jobs.filter(job => job.state === 'hung' || job.state === 'slow').length;
+  const unclear = jobs.some(job => job.state === 'unclear');
   at('headline').textContent = !jobs.length ? 'No job yet' : trouble
     ? trouble + ' of ' + count(jobs.length, 'job') + (trouble === 1 ? ' is' : ' are') + ' held back'
-    : count(jobs.length, 'job') + ', none held back';
-  at('headline').className = !jobs.length ? '' : jobs.some(job => job.state === 'hung') ? 'critical' : trouble ? 'warning' : 'healthy';
+    : count(jobs.length, 'job') + (unclear ? ', none known to be held back' : ', none held back');
+  at('headline').className = !jobs.length ? '' : jobs.some(job => job.state === 'hung') ? 'critical' : trouble ? 'warning' : unclear ? '' : 'healthy';
   const none = at('none');
   none.hidden = shown.length > 0;
   none.textContent = jobs.length ? 'No job fits.' : 'Tell this collector of one: laggard run --collector ' + location.origin + ' -- torchrun train.py';

@@ -28,19 +28,27 @@ impl Verdict {
             return None;
         }
         let is_untimed = self.pipeline.as_ref().is_some_and(|it| it.iteration_s == 0.0);
-        let runs_ahead = job.hosts_run_ahead || job.device_wait_share.is_some();
         Some(if job.source == Source::Snapshot {
             Conclusion::NothingStuck
         } else if job.source == Source::Inspector {
             Conclusion::NothingTimed
         } else if job.analysed_steps == 0 || is_untimed {
             Conclusion::TooLittleSeen
-        } else if job.ambiguous_steps > 0 {
-            Conclusion::Ambiguous
-        } else if runs_ahead && job.sampled_steps == 0 {
-            Conclusion::DevicesUnseen
         } else {
-            Conclusion::Healthy
+            self.unobserved().unwrap_or(Conclusion::Healthy)
         })
+    }
+
+    /// What hides faults of a job whose hosts run ahead of their devices, whatever else was found.
+    pub fn unobserved(&self) -> Option<Conclusion> {
+        let job = &self.job;
+        let runs_ahead = job.hosts_run_ahead || job.device_wait_share.is_some();
+        if job.ambiguous_steps > 0 {
+            Some(Conclusion::Ambiguous)
+        } else if runs_ahead && job.sampled_steps == 0 {
+            Some(Conclusion::DevicesUnseen)
+        } else {
+            None
+        }
     }
 }

@@ -15,6 +15,8 @@ pub enum JobState {
     Silent,
     /// Too little was recorded yet.
     Starting,
+    /// Nothing was found, and part of what could hold it back was not observed.
+    Unclear,
     /// Nothing holds it back.
     Healthy,
     /// All its hosts have said that it is over.
@@ -23,11 +25,12 @@ pub enum JobState {
 
 impl JobState {
     /// All states.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Hung,
         Self::Slow,
         Self::Silent,
         Self::Starting,
+        Self::Unclear,
         Self::Healthy,
         Self::Ended,
     ];
@@ -39,6 +42,7 @@ impl JobState {
             Self::Slow => "slow",
             Self::Silent => "silent",
             Self::Starting => "starting",
+            Self::Unclear => "unclear",
             Self::Healthy => "healthy",
             Self::Ended => "ended",
         }
@@ -61,6 +65,8 @@ impl JobState {
             Self::Slow
         } else if verdict.job.analysed_steps == 0 {
             Self::Starting
+        } else if verdict.unobserved().is_some() {
+            Self::Unclear
         } else {
             Self::Healthy
         }
@@ -98,4 +104,26 @@ pub struct ListedJob {
     pub last_seen_s: u64,
     /// Counts changes of the verdict.
     pub version: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_whose_devices_are_not_observed_is_not_healthy() {
+        let job =
+            verdict::Job::new("job", model::Source::Marks, verdict::Settings::default());
+        let mut verdict = job.verdict();
+        let state = |verdict: &Verdict| JobState::of(verdict, 1, 0, false);
+        assert_eq!(state(&verdict), JobState::Starting);
+        verdict.job.analysed_steps = 100;
+        assert_eq!(state(&verdict), JobState::Healthy);
+        verdict.job.hosts_run_ahead = true;
+        assert_eq!(state(&verdict), JobState::Unclear);
+        verdict.job.sampled_steps = 10;
+        assert_eq!(state(&verdict), JobState::Healthy);
+        verdict.job.ambiguous_steps = 1;
+        assert_eq!(state(&verdict), JobState::Unclear);
+    }
 }

@@ -170,6 +170,7 @@ fn paint(state: JobState) -> Style {
         JobState::Hung => Color::Red,
         JobState::Slow | JobState::Silent => Color::Yellow,
         JobState::Healthy => Color::Green,
+        JobState::Unclear => Color::Cyan,
         JobState::Starting | JobState::Ended => return Style::new().dim(),
     };
     Style::new().fg(colour)
