@@ -93,22 +93,24 @@ def test_an_optimizer_inside_another_is_part_of_its_step(python):
             """
             import json, laggard
 
-            class Averaging(optim.Optimizer):
+            class Extragradient(optim.Optimizer):
                 def __init__(self, inner):
                     super().__init__(model.parameters(), {})
                     self.inner = inner
 
-                def step(self, closure=None):
+                def step(self, closure):
                     self.inner.step()
-                    with torch.no_grad():
-                        for parameter in model.parameters():
-                            parameter.mul_(0.999)
+                    closure()
+                    self.inner.step()
 
-            averaging = Averaging(optimizer)
-            for _ in range(30):
+            def gradient():
                 optimizer.zero_grad()
                 model(torch.randn(1, 4)).sum().backward()
-                averaging.step()
+
+            extragradient = Extragradient(optimizer)
+            for _ in range(30):
+                gradient()
+                extragradient.step(gradient)
             print(json.dumps(laggard.summary()["job"]["steps"]))
             """
         )
