@@ -169,6 +169,20 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     #[test]
+    fn a_process_that_took_the_number_of_another_is_not_watched() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = RingDirectory::create(root.path(), "job").unwrap();
+        let pid = std::process::id();
+        let started = process_started(pid).unwrap() - 1;
+        let identity = Identity { rank: 3, pid, started, ..Identity::default() };
+        let _writer = RequestWriter::create(&directory, &identity).unwrap();
+        let mut feed = RequestFeed::default();
+        feed.look(&directory, &mut |_| unreachable!("it can be read"));
+        feed.look(&directory, &mut |_| unreachable!("it was read"));
+        assert!(feed.tables.is_empty());
+    }
+
+    #[test]
     fn what_gets_slower_and_what_stalls_is_told() {
         let root = tempfile::tempdir().unwrap();
         let directory = RingDirectory::create(root.path(), "job").unwrap();
