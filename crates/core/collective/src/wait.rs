@@ -28,7 +28,7 @@ pub(crate) fn wait_in(group: &GroupProgress, seen: &BTreeSet<u32>) -> Option<Wai
         return Some(not_ended(group, first, seen));
     }
     let mut number = furthest.min(least.saturating_add(1));
-    // With members of which nothing is recorded, whoever is behind may wait for them.
+    // With members of which nothing is recorded, a rank that is behind may wait for them.
     let has_unseen = group.members.iter().any(|rank| !seen.contains(rank));
     let mut hindmost = group.last.values().filter(|issue| issue.number == least);
     if has_unseen && !no_part && hindmost.all(|issue| !issue.left) {

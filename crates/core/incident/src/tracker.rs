@@ -161,8 +161,9 @@ impl Tracker {
             track.quiet_windows += u32::from(!is_seen);
         }
         self.forget();
-        let told = self.told().into_iter().filter(|(track, _)| shown.contains(&track.id));
-        told.map(|(track, ranks)| self.finding(track, &ranks, context)).collect()
+        let tracks =
+            self.spoken().into_iter().filter(|(track, _)| shown.contains(&track.id));
+        tracks.map(|(track, ranks)| self.finding(track, &ranks, context)).collect()
     }
 
     /// Whether more should be known of the devices: one of them goes on to be slow, or to be held up,
@@ -257,8 +258,8 @@ impl Tracker {
 
     /// What was found so far, costliest first.
     pub fn findings(&self, context: JobContext<'_>) -> Vec<Finding> {
-        let told = self.told().into_iter();
-        told.map(|(track, ranks)| self.finding(track, &ranks, context)).collect()
+        let tracks = self.spoken().into_iter();
+        tracks.map(|(track, ranks)| self.finding(track, &ranks, context)).collect()
     }
 
     /// Whether the ranks that a track names are distinguishable from those that wait for them.
@@ -274,22 +275,22 @@ impl Tracker {
 
     /// What is spoken of, costliest first, and the ranks that were compared. That all of a role
     /// became slower while all of another did is one incident.
-    fn told(&self) -> Vec<(&Track, Vec<u32>)> {
-        let mut told: Vec<(&Track, Vec<u32>)> = Vec::new();
+    fn spoken(&self) -> Vec<(&Track, Vec<u32>)> {
+        let mut tracks: Vec<(&Track, Vec<u32>)> = Vec::new();
         for track in self.tracks.iter().filter(|it| it.spoken && self.is_clear(it)) {
-            match told.iter_mut().find(|(first, _)| track.degrades_with(first)) {
+            match tracks.iter_mut().find(|(first, _)| track.degrades_with(first)) {
                 Some((_, ranks)) => {
                     ranks.extend(&track.compared);
                     ranks.sort_unstable();
                     ranks.dedup();
                 }
-                None => told.push((track, track.compared.clone())),
+                None => tracks.push((track, track.compared.clone())),
             }
         }
-        told.sort_by(|(a, _), (b, _)| {
+        tracks.sort_by(|(a, _), (b, _)| {
             b.cost_s.total_cmp(&a.cost_s).then(a.id.cmp(&b.id))
         });
-        told
+        tracks
     }
 
     /// Adds a fault to the track it continues, or to a new one; returns the track's id.

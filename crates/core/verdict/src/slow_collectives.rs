@@ -168,17 +168,23 @@ mod tests {
         RankNs(ms * 1_000_000)
     }
 
+    /// A communicator of all ranks, in which nothing happened yet.
+    fn ring() -> Communication {
+        let mut communication = Communication::new(HangSettings::default());
+        for rank in 0..RANKS {
+            let (name, size) = ("ring".to_owned(), RANKS);
+            communication.join(rank, &Communicator { hash: 7, name, rank, size });
+        }
+        communication
+    }
+
     /// Looks every second at operations of which one in five takes `lost_s` longer, from step 5 to
     /// 40, and from then on `then_lost_s`.
     fn told(lost_s: f64, then_lost_s: f64) -> Vec<(String, u64, u64)> {
         let (names, hosts) = (StageNames::default(), BTreeMap::new());
         let seen = (0..RANKS).collect();
         let context = JobContext::new(&names, &hosts, &seen);
-        let mut communication = Communication::new(HangSettings::default());
-        for rank in 0..RANKS {
-            let (name, size) = ("ring".to_owned(), RANKS);
-            communication.join(rank, &Communicator { hash: 7, name, rank, size });
-        }
+        let mut communication = ring();
         let mut slow_collectives = SlowCollectives::new(0.05);
         for step in 0..80 {
             let lost_s = if step < 40 { lost_s } else { then_lost_s };
@@ -231,11 +237,7 @@ mod tests {
         let (names, hosts) = (StageNames::default(), BTreeMap::new());
         let seen = (0..RANKS).collect();
         let context = JobContext::new(&names, &hosts, &seen);
-        let mut communication = Communication::new(HangSettings::default());
-        for rank in 0..RANKS {
-            let (name, size) = ("ring".to_owned(), RANKS);
-            communication.join(rank, &Communicator { hash: 7, name, rank, size });
-        }
+        let mut communication = ring();
         let mut slow_collectives = SlowCollectives::new(0.05);
         // Ranks 1 and 2 come late to one operation each, the second one longer.
         for (sequence, late, looks) in [(0, 1, 20), (1, 2, 40)] {

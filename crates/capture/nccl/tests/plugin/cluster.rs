@@ -247,12 +247,12 @@ fn a_cluster_is_told_as_it_is() {
             unsafe { env::set_var("LAGGARD_JOB", version.to_string()) };
             let job = cluster(2, None, 1);
             let run = job.run();
-            let mut told = ReplayedJob::new(sandbox, &run, version as usize);
+            let mut replayed = ReplayedJob::new(sandbox, &run, version as usize);
             let (mut gone, mut wanted) = (Vec::new(), Vec::new());
             let mut before_s = 0.0;
             for at_s in (1..30).map(|number| f64::from(number) * 0.1) {
                 for rank in 0..job.ranks() {
-                    let (now, open, ended) = told.look(rank, at_s);
+                    let (now, open, ended) = replayed.look(rank, at_s);
                     let (clock, inside, left) = run.look(rank, before_s, at_s);
                     assert_eq!((now, counters(&open)), (clock, counters(&inside)));
                     // Those that have just ended are told at the next look.
@@ -272,7 +272,7 @@ fn a_cluster_is_told_as_it_is() {
             // What connections have carried is what flows of their operations add up to.
             let now = RankNs(clock_ns(30.0));
             let sends = |flow: &&model::Flow| flow.direction == Direction::Send;
-            for (rank, of_rank) in &told.ranks {
+            for (rank, of_rank) in &replayed.ranks {
                 let mut done = BTreeMap::new();
                 let ended = wanted.iter().filter(|(of, _)| of == rank);
                 for (_, operation) in ended {
@@ -357,10 +357,10 @@ fn try_fault(sandbox: &Sandbox, number: u64) {
     // SAFETY: nothing else of this process is at work.
     unsafe { env::set_var("LAGGARD_JOB", number.to_string()) };
     let run = job.run();
-    let mut told = ReplayedJob::new(sandbox, &run, 1 + (number % 7) as usize);
+    let mut replayed = ReplayedJob::new(sandbox, &run, 1 + (number % 7) as usize);
     let watched =
         watch_by(job_of(&run), job.ranks(), onset_s + PATIENCE_S, |rank, _, at_s| {
-            told.look(rank, at_s)
+            replayed.look(rank, at_s)
         });
     let named = watched.named(|rank| job.has_port_down(rank));
     let told_of = named.map(|(at_s, named)| {
@@ -368,7 +368,7 @@ fn try_fault(sandbox: &Sandbox, number: u64) {
         assert!(named.contains(&culprit) && named.len() <= 2, "{fault:?}: {named:?}");
         format!("{} {}", at_s - onset_s, named.len())
     });
-    for rank in told.ranks.values() {
+    for rank in replayed.ranks.values() {
         assert_eq!((rank.reader.faults(), rank.reader.dropped()), (0, 0));
         fs::remove_file(rank.reader.path()).unwrap();
     }

@@ -110,8 +110,8 @@ fn stops_that_come_twice_or_too_late_change_nothing() {
             begun.plugin.stop(begun.coll);
             begun.plugin.stop(flow);
         }
-        let told = only(&mut sandbox.reader()).flows[0];
-        assert_eq!((told.transmitted, told.done, told.bytes), (1, 1, 5));
+        let counted = only(&mut sandbox.reader()).flows[0];
+        assert_eq!((counted.transmitted, counted.done, counted.bytes), (1, 1, 5));
         // Its slots go to others many times over.
         for sequence in 1..20_000 {
             let coll = begun.plugin.start(begun.context, &begun.plugin.coll(7, sequence));
@@ -277,8 +277,8 @@ fn all_64_channels_are_told_apart() {
         let begun = begun();
         let flows: Vec<_> = (0..64).map(|channel| begun.flow(channel, true, 1)).collect();
         begun.plugin.send_transfer(begun.context, flows[63], 0);
-        let told = only(&mut sandbox.reader()).flows;
-        let done: Vec<_> = told.iter().map(|flow| (flow.channel, flow.done)).collect();
+        let counted = only(&mut sandbox.reader()).flows;
+        let done: Vec<_> = counted.iter().map(|flow| (flow.channel, flow.done)).collect();
         let expected = (0..64).map(|channel| (channel, u32::from(channel == 63)));
         assert_eq!(done, expected.collect::<Vec<_>>());
     });
@@ -405,9 +405,12 @@ fn steps_that_a_changed_mask_swallowed_are_made_up_for() {
         let event = begun.plugin.proxy_op(begun.coll, 1, 2, true, 1);
         let silent = begun.plugin.start(begun.context, &event);
         begun.plugin.record(begun.step(silent, 0), 8);
-        let told = only(&mut sandbox.reader()).flows;
-        assert_eq!((told[0].ready, told[0].transmitted, told[0].done), (4, 4, 4));
-        assert_eq!((told.len(), told[1].ready), (2, 0));
+        let counted = only(&mut sandbox.reader()).flows;
+        assert_eq!(
+            (counted[0].ready, counted[0].transmitted, counted[0].done),
+            (4, 4, 4)
+        );
+        assert_eq!((counted.len(), counted[1].ready), (2, 0));
         // Nor what is above it.
         let event = begun.plugin.proxy_op(NULL, 1, 2, true, 1);
         assert!(begun.plugin.start(begun.context, &event).is_null());

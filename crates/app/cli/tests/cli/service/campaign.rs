@@ -229,18 +229,18 @@ pub(super) fn campaign<FaultCounts: Default + std::fmt::Debug>(
     let few = number("LAGGARD_TEST_FAULTS").unwrap_or(first.map_or(few, |_| 1));
     let first = first.unwrap_or(0);
     let seeds = first..first + few;
-    let told = JOBS.map(|job| {
+    let jobs = JOBS.map(|job| {
         let recording = recording_of(job);
         let (inputs, whole) = (inputs_of(&recording), analysed(&recording));
         RecordedJob { job, batches: in_batches(&inputs, BATCHES), inputs, whole }
     });
     std::thread::scope(|scope| {
         for nth in 0..at_once.min(few) {
-            let (told, trial, seeds) = (&told, &trial, seeds.clone());
+            let (jobs, trial, seeds) = (&jobs, &trial, seeds.clone());
             scope.spawn(move || {
                 let mut faults = FaultCounts::default();
                 for seed in seeds.skip(nth).step_by(at_once) {
-                    trial(&told[seed % told.len()], seed as u64, &mut faults);
+                    trial(&jobs[seed % jobs.len()], seed as u64, &mut faults);
                 }
                 println!("{faults:?}");
             });
@@ -283,8 +283,8 @@ fn faults_of_a_collector_do_not_show_in_its_verdict() {
     campaign(6, 16, run_trial);
 }
 
-fn run_trial(told: &RecordedJob, seed: u64, faults: &mut FaultCounts) {
-    let RecordedJob { job, batches, whole, .. } = told;
+fn run_trial(recorded: &RecordedJob, seed: u64, faults: &mut FaultCounts) {
+    let RecordedJob { job, batches, whole, .. } = recorded;
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
     std::fs::create_dir(&data).expect("a folder");
@@ -305,12 +305,12 @@ fn run_trial(told: &RecordedJob, seed: u64, faults: &mut FaultCounts) {
         trial.inject(at);
         trial.send(at);
     }
-    let told = trial.server.verdict_as("job", whole);
-    assert_eq!(told, *whole, "{job}, seed {seed}");
+    let verdict = trial.server.verdict_as("job", whole);
+    assert_eq!(verdict, *whole, "{job}, seed {seed}");
     // It is the same after one more start, from what was written down.
     trial.start_again();
-    let told = trial.server.verdict_as("job", whole);
-    assert_eq!(told, *whole, "{job}, seed {seed}, read again");
+    let verdict = trial.server.verdict_as("job", whole);
+    assert_eq!(verdict, *whole, "{job}, seed {seed}, read again");
     assert_eq!(analysed(&data.join("job/batches.zst")), *whole, "{job}, seed {seed}");
 }
 

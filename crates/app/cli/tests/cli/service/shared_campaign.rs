@@ -48,7 +48,7 @@ struct Trial<'a> {
     disk: Option<Disk>,
     bad: Option<PathBuf>,
     publisher: Publisher,
-    told: &'a RecordedJob,
+    recorded: &'a RecordedJob,
     seed: u16,
     /// How often the agent was started anew.
     session: u32,
@@ -86,7 +86,7 @@ impl Trial<'_> {
                 Ok((200, text)) => own(serde_json::from_str(text).expect("JSON")),
                 _ => Value::Null,
             };
-            if verdict == self.told.whole {
+            if verdict == self.recorded.whole {
                 return;
             }
             let (url, log) = (&server.url, &self.log);
@@ -121,7 +121,7 @@ impl Trial<'_> {
 
     /// Something that may happen while the next batch is `at`.
     fn inject(&mut self, at: usize) {
-        let batches = &self.told.batches;
+        let batches = &self.recorded.batches;
         let what = self.random.random_range(0..18);
         self.log += &format!(" {what}@{at}");
         match what {
@@ -193,9 +193,9 @@ impl Trial<'_> {
             13 => {
                 // It reads again what the rings have, and tells all of it.
                 self.session += 1;
-                let chunk = self.told.inputs.len().div_ceil(batches.len());
+                let chunk = self.recorded.inputs.len().div_ceil(batches.len());
                 for (sequence, inputs) in
-                    self.told.inputs.chunks(chunk).take(at).enumerate()
+                    self.recorded.inputs.chunks(chunk).take(at).enumerate()
                 {
                     self.publish(sequence, &again(inputs));
                 }
@@ -238,7 +238,7 @@ fn faults_of_collectors_and_their_bus_do_not_show_in_the_verdict() {
     campaign(6, 16, run_trial);
 }
 
-fn run_trial(told: &RecordedJob, seed: u64, faults: &mut FaultCounts) {
+fn run_trial(recorded: &RecordedJob, seed: u64, faults: &mut FaultCounts) {
     let folder = tempfile::tempdir().expect("a folder");
     let Some(bus) = Bus::start(folder.path()) else { return };
     let mut random = SmallRng::seed_from_u64(seed);
@@ -255,7 +255,7 @@ fn run_trial(told: &RecordedJob, seed: u64, faults: &mut FaultCounts) {
         disk: Disk::mount(&data),
         bad,
         publisher,
-        told,
+        recorded,
         session: 0,
         now_ns: 1000,
         log: String::new(),
@@ -265,8 +265,8 @@ fn run_trial(told: &RecordedJob, seed: u64, faults: &mut FaultCounts) {
     for place in 0..COLLECTORS {
         trial.start(place);
     }
-    trial.publish(0, &told.batches[0]);
-    for (at, batch) in told.batches.iter().enumerate().skip(1) {
+    trial.publish(0, &recorded.batches[0]);
+    for (at, batch) in recorded.batches.iter().enumerate().skip(1) {
         trial.inject(at);
         trial.publish(at, batch);
     }
